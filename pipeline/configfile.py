@@ -1,7 +1,7 @@
 """Reads a configuration: YAML and overrides. Errors name the file, the line, the key and the nearest valid key."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,12 +10,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
-from ..schemas.config.yamltext import MAX_BYTES, BoundError, parse_yaml
 from ..schemas.errors import ConfigError, did_you_mean
+from ..schemas.jsontext import MAX_DEPTH
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Place = tuple[Any, ...]
 """Keys and indexes that lead to a value."""
+_CHARACTERS = 4 << 20
+"""Maximum length of a YAML file. The parser takes about ten seconds per megabyte."""
+_REPEATED = 100_000
+"""Maximum number of keys and values that aliases of a YAML file repeat."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
 _FOREIGN = (
@@ -189,7 +193,8 @@ def _what(item: Any, fields: Sequence[str]) -> str:
         message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
     message = message[:1].lower() + message[1:]
     given, expected = item["input"], item.get("ctx", {}).get("expected")
-    got = _shown(given)
+    got = repr(given)
+    got = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 1]}…"
     shown = "" if isinstance(given, (dict, list)) or got in message else f" (got {got})"
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"
@@ -209,22 +214,16 @@ def _fields(model: type[BaseModel], place: _Place) -> list[str]:
     return list(current.model_fields)
 
 
-def _shown(value: Any) -> str:
-    """Write a value for a message, shortened."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python does not convert numbers of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
 def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
     """The content of a YAML file; notes the line of each key."""
     if path.suffix in (".jsonl", ".csv", ".parquet"):
         raise ConfigError(f"{path}: such a file holds data, not a configuration; give it with --input")
     try:
         with path.open(encoding="utf-8") as file:
-            data, node = parse_yaml(file.read(MAX_BYTES + 1))
+            text = file.read(_CHARACTERS + 1)
+        if len(text) > _CHARACTERS:
+            raise ConfigError(f"{path} has more than {_CHARACTERS:,} characters; data is given with --input")
+        data = _parse(text, lambda node: _lines(node, (), origins, path, len(text) + _REPEATED))
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except IsADirectoryError:
@@ -237,19 +236,64 @@ def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
-        what = problem if isinstance(error, BoundError) else f"this is not YAML: {problem}"
-        raise ConfigError(f"{path}{line}: {what}; packtrain schema prints all keys of a configuration") from None
-    if not isinstance(data, dict) or node is None:
+        raise ConfigError(
+            f"{path}{line}: this is not YAML: {problem}; packtrain schema prints all keys of a configuration"
+        ) from None
+    if not isinstance(data, dict):
         raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
-    _lines(node, (), origins, path)
     return data
 
 
-def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path) -> None:
-    """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others."""
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: 2024-07-26 is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _parse(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> Any:
+    """The data of a YAML text.
+
+    Args:
+        look: sees the nodes, which know their lines, before aliases are written out.
+
+    Raises:
+        yaml.YAMLError: it is something else, or nested too deeply.
+    """
+    loader = _Loader(text)
+    try:
+        if (node := loader.get_single_node()) is None:
+            return None
+        look(node)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise yaml.MarkedYAMLError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
+    except ConfigError:
+        raise
+    except ValueError as error:  # such as `!!int x`
+        raise yaml.MarkedYAMLError(problem=str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, most: int) -> None:
+    """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others.
+
+    Raises:
+        ConfigError: a key is set twice; or, with all aliases written out, there are more than so many keys and items,
+            or more than `MAX_DEPTH` levels.
+    """
+    if len(above) > MAX_DEPTH or len(out) > most:
+        what = f"its aliases (*name) repeat more than {_REPEATED:,} values; write out what is meant"
+        if len(above) > MAX_DEPTH:
+            fix = "an alias (*name) may not stand inside its own anchor (&name)"
+            what = f"nested too deeply: at most {MAX_DEPTH} levels; {fix}"
+        raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {what}")
     pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
-        pairs = [(key.value, key, value) for key, value in node.value]
+        pairs = [(str(key.value), key, value) for key, value in node.value]  # a key may be a list
     elif isinstance(node, yaml.SequenceNode):
         pairs = [(index, value, value) for index, value in enumerate(node.value)]
     for key, marked, value in pairs:
@@ -258,7 +302,7 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path) -
             name = ".".join(map(str, here))
             raise ConfigError(f"{path}, {line}: {name} is set again (see {out[here]}); remove one of them")
         out[here] = line
-        _lines(value, here, out, path)
+        _lines(value, here, out, path, most)
 
 
 def _override(data: dict[str, Any], override: str) -> _Place:
@@ -268,9 +312,7 @@ def _override(data: dict[str, Any], override: str) -> _Place:
     if not equals or not all((*parents, last)):
         raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
     try:
-        value, _ = parse_yaml(text)
-    except BoundError as error:
-        raise ConfigError(f"--set {override[:60]}…: {error.problem}") from None
+        value = _parse(text)
     except yaml.YAMLError:
         value = text
     target: Any = data

@@ -4,6 +4,7 @@ Everything is read from what the run wrote: the table of documents, `rejects.jso
 rendered or tokenized a second time.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,11 +14,10 @@ import numpy as np
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
+from ..schemas.ledger import NOT_DRAWN, cause_of
 from ..schemas.names import REJECTS
-from ..schemas.reasons import NOT_DRAWN, cause_of
 from ..stages.arrays import view
 from .dataset.decode import pieces
-from .dataset.documents import Address, parse_id
 from .dataset.open_dataset import Finished
 from .inputs.file_kinds import split_name
 from .pack.outcomes import REASONS
@@ -25,6 +25,25 @@ from .pack.table import NAME as TABLE
 from .pack.table import Documents, open_table
 
 _LISTED = 20
+_ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """The parts of an example's id."""
+
+    source: str
+    file: str
+    """The file's label."""
+    line: int
+    """Line in the file, counted from 1."""
+    sub: int = -1
+    """Which example of the row; -1 if the row gives only one."""
+
+    @property
+    def id(self) -> str:
+        """The id as in documents.parquet."""
+        return f"{self.source}/{self.file}:{self.line}" + (f"/{self.sub}" if self.sub >= 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +144,7 @@ class Follower:
             story.standings += [Standing(split, row, piece.start, piece.trained) for piece in mine]
         return story
 
-    def _dropped(self, story: Story, address: Address, outcome: int) -> Story:
+    def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
         story.state, story.reason = "dropped", REASONS[outcome] if outcome < len(REASONS) else ""
         entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
         story.detail = entry["detail"] if entry is not None else cause_of(story.reason)
@@ -133,17 +152,18 @@ class Follower:
             story.twin = self._address_of(_twin(self.documents, story.doc_id)).id
         return story
 
-    def _address_of(self, doc_id: int) -> Address:
+    def _address_of(self, doc_id: int) -> _Address:
         source, file, line, sub = self.origins.place(self.documents, doc_id)
-        return Address(self._sources[source], file, line, sub)
+        return _Address(self._sources[source], file, line, sub)
 
-    def _address(self, id: str) -> Address:
+    def _address(self, id: str) -> _Address:
         """Return the address of an id, with the file's name as the run knows it.
 
         Raises:
             InputError: it is not an id, or names no input of the run.
         """
-        address = parse_id(id)
+        parts = _ID.fullmatch(id)
+        address = _Address(parts[1], parts[2], int(parts[3]), int(parts[4] or -1)) if parts else None
         labels = {(one["source"], one["file"]) for one in self.dataset.manifest.plan["inputs"]}
         if address is not None and address.source in self._sources:
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
@@ -198,7 +218,7 @@ def _twin(documents: Documents, doc_id: int) -> int:
     return int(np.argmax(same))
 
 
-def _rejected(dataset: Finished, address: Address) -> dict[str, Any] | None:
+def _rejected(dataset: Finished, address: _Address) -> dict[str, Any] | None:
     """Return the entry of an example in the rejects file, or of its whole row; None if there is neither."""
     data = dataset.store.read(REJECTS) or b""
     whole = None

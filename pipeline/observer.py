@@ -21,10 +21,6 @@ class Observer:
         """A run reports something that the user should know."""
 
 
-class Silent(Observer):
-    """An observer that ignores everything."""
-
-
 class Printed(Observer):
     """An observer that prints notes on standard error, for runs that are started from Python."""
 

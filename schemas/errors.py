@@ -29,10 +29,6 @@ class AttentionError(ConfigError):
     """This model, batch or device does not support attention over packed documents. Names the reason and the fix."""
 
 
-class BatchError(PacktrainError, ValueError):
-    """A packed batch is malformed, or would let documents see each other."""
-
-
 class LeakError(PacktrainError, RuntimeError):
     """Documents of one packed row see each other, or are computed differently than alone. Names the setting."""
 

@@ -1,7 +1,7 @@
 """Escapes untrusted text (data, file names, errors of libraries) for terminals.
 
-Everything that is printed passes through here: `print_line` escapes the lines of the command line and of the trainer,
-and the console of `pipeline.cli.console.make_console` escapes tables and the like.
+Everything that is printed passes through here, by `print_line` of `pipeline.cli.output` and `put` of
+`pipeline.cli.console`.
 """
 
 import json

@@ -16,20 +16,16 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-class HashError(ConfigError):
-    """A value has no stable bytes to hash."""
-
-
 def fingerprint(value: Any) -> str:
     """BLAKE3 of the one JSON text of a value (keys sorted, no spaces), 64 hexadecimal digits.
 
     Raises:
-        HashError: JSON cannot hold the value.
+        ConfigError: JSON cannot hold the value.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise HashError(f"{error}; write text, finite numbers, lists and mappings with text as keys") from error
+        raise ConfigError(f"{error}; write text, finite numbers, lists and mappings with text as keys") from error
     return hash_bytes(text.encode())
 
 

@@ -1,9 +1,99 @@
-"""A plan of which document piece goes into which packed row. It contains no tokens."""
+"""How documents share rows: padding so that kernels and ranks can divide lengths, and plans. It contains no tokens.
+
+Legend: `D` pieces, `R` rows.
+"""
 
 from dataclasses import dataclass
+from math import lcm
+from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from .ragged import sums_of
+
+ParallelLayout: TypeAlias = Literal["thd", "ring", "ulysses"]
+"""How the ranks of a context-parallel group divide a row.
+
+`thd`: each document into 2·CP equal chunks, of which rank r takes chunks r and 2·CP - 1 - r (TransformerEngine,
+Megatron). `ring`: the row into CP equal, contiguous parts. `ulysses`: the row as `ring`, and heads during attention.
+"""
+_Ranks = Annotated[int, msgspec.Meta(ge=1, lt=2**16)]
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """The ranks that share a row."""
+
+    cp: _Ranks
+    """Ranks of context parallelism, 1 or more; for `ulysses`, of sequence parallelism."""
+    tp: _Ranks = 1
+    """Ranks of tensor parallelism whose sequence parallelism divides a rank's part further, 1 or more."""
+    layout: ParallelLayout = "thd"
+
+    @property
+    def document_multiple(self) -> int:
+        """Every document piece is padded to a multiple of this; 1 pads none.
+
+        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). Without context parallelism no document is cut.
+        """
+        if self.layout != "thd":
+            return 1
+        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
+
+    @property
+    def row_multiple(self) -> int:
+        """Every row is padded to a multiple of this, behind its last piece. A multiple of `document_multiple`."""
+        return self.document_multiple if self.layout == "thd" else self.cp * self.tp
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Multiples to which pieces and rows are padded."""
+
+    document: int = 1
+    """Every piece takes a multiple of this."""
+    row: int = 1
+    """Every row has a multiple of this; its last piece takes the padding. A multiple of `document`."""
+    unpadded: bool = False
+    """Whether rows also store the lengths without padding."""
+
+    @classmethod
+    def of(cls, align: int, parallel: Parallel | None) -> "Alignment":
+        """The least multiples that satisfy `pack.align` and `pack.parallel` both."""
+        if parallel is None:
+            return cls(align, align)
+        document = lcm(align, parallel.document_multiple)
+        return cls(document, lcm(document, parallel.row_multiple), unpadded=True)
+
+    @property
+    def pads(self) -> bool:
+        """Whether there can be padding."""
+        return self.row > 1
+
+    def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(D,) tokens of each piece with its padding; no piece and no row is empty.
+
+        Args:
+            lengths: (D,) tokens of each piece.
+            row_offsets: (R + 1,) row r holds pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`.
+        """
+        if not self.pads:
+            return lengths
+        out = -(-lengths // self.document) * self.document
+        if self.row > self.document:
+            out[row_offsets[1:] - 1] += (-sums_of(out, row_offsets) % self.row).astype(out.dtype)
+        return out
+
+
+def why_padded(align: int, parallel: Parallel | None) -> str:
+    """The keys that ask for padding, such as `pack.parallel (cp 2, layout thd)`; "" if neither does."""
+    keys = ["pack.align"] if align > 1 else []
+    if parallel is not None:
+        tp = f", tp {parallel.tp}" if parallel.tp > 1 else ""
+        keys.append(f"pack.parallel (cp {parallel.cp}{tp}, layout {parallel.layout})")
+    return " and ".join(keys)
 
 
 def fill_of(tokens: int, rows: int, capacity: int) -> float:
@@ -19,7 +109,7 @@ def fill_of(tokens: int, rows: int, capacity: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How good a plan is, with a proof.
+    """How good a plan is, with a proof: if its rows equal the bound, no plan has fewer.
 
     `bound` is a lower bound on the rows of any plan of whole pieces: the larger of ceil(tokens / C) and
     Martello and Toth's L2 (Knapsack Problems, 1990, chapter 8). For a plan limited by `max_docs`, also
@@ -30,23 +120,7 @@ class Certificate:
     bound: int
     tokens: int
     """Tokens of documents, without padding."""
-    capacity: int
     pieces: int
-
-    @property
-    def optimal(self) -> bool:
-        """Whether the bound proves that no plan has fewer rows."""
-        return self.rows == self.bound
-
-    @property
-    def fill(self) -> float:
-        """See `fill_of`."""
-        return fill_of(self.tokens, self.rows, self.capacity)
-
-    @property
-    def gap(self) -> float:
-        """Rows above the bound, as a share of the bound. 0 proves that no plan is better."""
-        return self.rows / self.bound - 1.0 if self.bound else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

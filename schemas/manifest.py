@@ -6,14 +6,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .alignment import Alignment, Parallel
 from .fingerprint import fingerprint
 from .jsontext import indented_json
-from .layout import Certificate, fill_of
+from .layout import Alignment, Certificate, Parallel, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
 
-FORMAT = 6
+FORMAT = 7
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -88,10 +87,8 @@ class SplitRecord:
 class Manifest:
     """Everything that decided the bytes, and everything that was written."""
 
-    plan_hash: str
-    """Hash of `plan`: inputs, configuration and versions."""
     plan: dict[str, Any]
-    """The data that `plan_hash` is made from."""
+    """Inputs, configuration and versions."""
     schema: dict[str, str]
     """Arrow types of a row's columns."""
     splits: dict[str, SplitRecord]

@@ -11,7 +11,7 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 6
+FORMAT = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +168,10 @@ class Overlap:
     action: str
     """`report` or `drop`; "" if nothing is packed."""
     ngram: int
-    compared: int
-    """Examples that were compared."""
     examples: int
     """Examples that share text with any evaluation row."""
     rows: int
     """Evaluation rows."""
-    rows_found: int
-    """Evaluation rows of which something was found."""
     counts: list[OverlapCount]
     shown: list[Hit]
     """Some hits, the strongest first."""
@@ -186,7 +182,8 @@ class ShownPiece:
     """A stretch of text."""
 
     text: str
-    trained: bool
+    weight: float
+    """The loss weight of its tokens; 0 if it is not trained."""
     tokens: int
 
 

@@ -1,38 +1,29 @@
-"""Formats and parses counts, sizes, shares, rates and durations. Imports nothing else of packtrain."""
+"""Numbers as people read them: counts, sizes, shares, rates and durations. Imports nothing else of packtrain."""
 
 import math
-import re
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {"": 1} | {
     prefix + i: base**power for power, prefix in enumerate("kmgtp", 1) for i, base in (("", 1000), ("i", 1024))
 }
-_SECONDS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
-_PART = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-z]+)\s*")
 UNTOLD = "–"
-"""Shown in place of a missing number."""
+"""Shown in place of a number that is missing or not finite."""
 
 
 def count(value: float) -> str:
     """`999`, `1.2 k`, `123 M`: at most three digits, and never 1,000 of a unit. Fractions below 10 keep one digit."""
-    if math.isnan(value):
-        return UNTOLD
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
     return _scaled(value, 1000, _THOUSANDS)
 
 
 def size(value: float) -> str:
     """Bytes, as `812 B`, `1.5 KiB`, `256 MiB`: at most three digits. The units are those of the configuration."""
-    if math.isnan(value) or math.isinf(value):
-        return UNTOLD
     return _scaled(value, 1024, _BYTES)
 
 
 def rate(value: float, what: str) -> str:
-    """`1.2 M tokens/s`; of `bytes`, `812 MiB/s`."""
-    return f"{size(value)}/s" if what == "bytes" else f"{count(value)} {what}/s"
+    """`1.2 M tokens/s`."""
+    return f"{count(value)} {what}/s"
 
 
 def exact(value: float) -> str:
@@ -46,8 +37,6 @@ def exact(value: float) -> str:
 
 def large(value: float) -> str:
     """1234567 as `1.2 M`; below 10,000 in full."""
-    if not math.isfinite(value):
-        return UNTOLD
     return exact(value) if abs(value) < 10_000 else count(value)
 
 
@@ -72,10 +61,8 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
 
 def duration(seconds: float) -> str:
     """`1.2 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
-    if math.isnan(seconds):
+    if not math.isfinite(seconds):
         return UNTOLD
-    if math.isinf(seconds):
-        return "for ever"
     if 0 < seconds < 0.0995:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 59.95:
@@ -110,30 +97,9 @@ def parse_size(text: str) -> int:
         raise ValueError(f"{text[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 
 
-def parse_duration(text: str) -> float:
-    """`90`, `90s`, `1h30m`, `1 min 33 s`, `2d` or `500ms`, as seconds; `inf` and YAML's `.inf` are for ever.
-
-    Raises:
-        ValueError: the text is not a duration.
-    """
-    whole = text.strip().lower()
-    if whole in ("inf", ".inf", "for ever", "forever"):
-        return math.inf
-    try:
-        seconds = float(whole)
-        if seconds >= 0:
-            return seconds
-    except ValueError:
-        position, total = 0, 0.0
-        while (part := _PART.match(whole, position)) is not None and part[2] in _SECONDS:
-            total += float(part[1]) * _SECONDS[part[2]]
-            position = part.end()
-        if position == len(whole) > 0:
-            return total
-    raise ValueError(f"{text[:40]!r} is not a duration; write 90s, 15min, 1h30m, 7d or a number of seconds")
-
-
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    if not math.isfinite(value):
+        return UNTOLD
     sign, rest = ("−" if value < 0 else ""), abs(value)
     position = 0
     while rest >= 999.5 and position < len(units) - 1:

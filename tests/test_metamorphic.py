@@ -238,7 +238,7 @@ def engine(case: Case, folder: Path) -> kit.Packed:
 def command(case: Case, folder: Path) -> kit.Packed:
     """The command line, with the configuration as a file."""
     config = case.config(folder)
-    done = kit.cli("run", kit.saved(config), "--json", cwd=folder)
+    done = kit.cli("run", kit.saved(config), cwd=folder)
     assert done.code == 0, done.err
     return kit.Packed(Path(config["out"]))
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..schemas.alignment import ParallelLayout
 from ..schemas.errors import ConfigError
+from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX, WEIGHTS
 from .packed_rows import Row

@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 from transformers import logging
 
-from ..schemas.errors import BatchError, ConfigError, LeakError
+from ..schemas.errors import ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
 from .attention import NAME, UNPACKED, Applied, unwrap, use_packed
 from .model import default_device, draw_weights, load_weights, message_of, read_config
@@ -355,10 +355,10 @@ def _compiled(model: torch.nn.Module) -> bool:
 
 
 def _logits_of(outputs: Any) -> torch.Tensor:
-    """(1, T, vocabulary). Raises BatchError if there are none."""
+    """(1, T, vocabulary). Raises ConfigError if there are none."""
     found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if not isinstance(found, torch.Tensor) or found.ndim != 3:
-        raise BatchError(f"the callable returned {type(outputs).__name__} without logits; return the model's outputs")
+        raise ConfigError(f"the callable returned {type(outputs).__name__} without logits; return the model's outputs")
     return found
 
 

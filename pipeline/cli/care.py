@@ -1,6 +1,5 @@
 """Around a run: `prep` writes examples alone, `wait`, `verify` and `clean` look after datasets and caches."""
 
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from ..report.grid import Lines
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
-    from ..store.local import LocalStore
 
 _SHOWN = 3
 
@@ -46,12 +44,6 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
     from ..dataset.verify import verify as check
     from ..run.repair import repair as rebuild
 
-    def plain(done: "Verification | Repair") -> dict[str, Any]:
-        """The fields as plain data; of the manifest, which is large and is in the folder, the hash."""
-        every = {field.name: getattr(done, field.name) for field in fields(done)}
-        every |= {"manifest": every["manifest"].hash} if "manifest" in every else {}
-        return {"folder": folder, "sound": done.sound, "deep": deep, **every}
-
     def make(observer: "Observer") -> "Verification | Repair":
         if repair is not None:
             return rebuild(folder, repair, observer=observer)
@@ -59,6 +51,9 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
 
     def view(done: Any) -> "Lines":
         return _repaired(folder, done) if repair is not None else _checked(folder, deep, done)
+
+    def plain(done: "Verification | Repair") -> dict[str, Any]:
+        return {"folder": folder, "sound": done.sound, "findings": done.findings}
 
     if not show(make, view, plain, as_json=as_json).sound:
         raise typer.Exit(1)
@@ -85,68 +80,44 @@ def _repaired(folder: str, done: "Repair") -> "Lines":
     yield f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before"
 
 
-def clean(place: str, older_than: Annotated[float, typer.Option(min=0)] = 7.0, yes: bool = False) -> None:
-    """Remove old encoded parts and copies, and what killed runs left behind. Lists the files first, and asks.
+def clean(
+    cache: str,
+    older_than: Annotated[float, typer.Option(min=0)] = 7.0,
+    yes: bool = False,
+) -> None:
+    """List the old encoded parts and copies of a cache; with --yes, remove them and what killed runs left behind.
 
     Args:
-        place (PLACE): the cache to clean: its folder, or the YAML configuration that uses it.
+        cache (CACHE): the folder of a cache, such as .packtrain-cache beside a run's output.
         older_than (DAYS): keep files used within this many days; 0 keeps none.
-        yes: do not ask.
+        yes: remove the files.
     """
-    import sys
-
     from ..dataset.clean import old_files, remove_files
-
-    cache, out = _places(place)
-    items = old_files(cache, days=older_than)
-    what = f"{plural(len(items), 'file')}, {size(sum(item.bytes for item in items))}"
-    if items:
-        print_line(f"older than {plural(older_than, 'day')}: {what}")
-        for item in items[:_SHOWN]:
-            print_line(f"  {item.path} ({size(item.bytes)})")
-        if len(items) > _SHOWN:
-            print_line(f"  and {len(items) - _SHOWN:,} more")
-    if yes or (items and sys.stdin.isatty() and typer.confirm(f"Remove {what}?")):
-        remove_files(cache, items)
-        if out is not None:
-            out.sweep()
-        print_line(f"removed {what}; a run makes again what it needs" if items else "nothing to remove")
-    else:
-        print_line(f"nothing was removed: {what}; --yes removes them" if items else "nothing to remove")
-
-
-def _places(place: str) -> "tuple[LocalStore, LocalStore | None]":
-    """The cache, and the configuration's output if that is on this machine.
-
-    Raises:
-        ConfigError: the cache is not on this machine.
-        InputError: there is neither a file nor a folder.
-    """
-    from ..configfile import load_config
     from ..store.local import LocalStore
-    from ..store.open_store import cache_root, is_url, open_store, resolve_place
+    from ..store.open_store import open_store, resolve_place
 
-    out, path = None, Path(place)
-    if is_url(place) or path.is_dir():
-        place = resolve_place(place, Path.cwd())
-    elif path.suffix in (".yaml", ".yml", ".json"):
-        loaded, base = load_config(path)
-        own = resolve_place(loaded.out, base)
-        place, out = cache_root(loaded.cache, own, base), open_store(own)
-    else:
-        raise InputError(f"there is no folder {place}; give a cache, or a configuration that ends in .yaml")
-    store = open_store(place)
+    store = open_store(resolve_place(cache, Path.cwd()))
     if not isinstance(store, LocalStore):
         raise ConfigError(
-            f"the cache {place} is not on this machine; let a lifecycle rule of the store expire its objects, and "
+            f"the cache {cache} is not on this machine; let a lifecycle rule of the store expire its objects, and "
             "clean the scratch folder of this machine"
         )
-    return store, out if isinstance(out, LocalStore) else None
+    if not store.root.is_dir():
+        raise InputError(f"there is no folder {cache}; give a cache, such as .packtrain-cache beside a run's output")
+    items = old_files(store, days=older_than)
+    what = f"{plural(len(items), 'file')}, {size(sum(item.bytes for item in items))}"
+    if yes:
+        remove_files(store, items)
+        print_line(f"removed {what}; a run makes again what it needs")
+        return
+    for item in items[:_SHOWN]:
+        print_line(f"{item.path} ({size(item.bytes)})")
+    print_line(f"{what}, older than {plural(older_than, 'day')}" + ("; --yes removes them" if items else ""))
 
 
 def prep(
+    output: Annotated[Path, typer.Option("--output", "-o", "--out")],
     config: Config = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", "--out")] = None,
     prompt_only: bool = False,
     source: str | None = None,
     input: Input = None,
@@ -161,11 +132,6 @@ def prep(
     """
     from ..run.prep_only import prepare_source
 
-    if output is None:
-        raise ConfigError(
-            "--output is needed: the file to write, such as examples.jsonl; and a configuration file or --input says "
-            "what to read"
-        )
     loaded, base = load_run(config, settings, input)
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:

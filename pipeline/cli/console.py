@@ -2,11 +2,9 @@
 
 import sys
 import time
-from collections.abc import Iterable
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.segment import Segment
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,22 +19,38 @@ _WHOLE = 34
 """Cells of the first column with at most this many characters are kept on one line."""
 
 
+def make_console(stderr: bool = False) -> Console:
+    """A console on standard output or standard error, 120 columns wide without a terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else 120)
+
+
 def put(console: Console, line: Line) -> None:
-    """Print a text without wrapping, so that a path can be copied; or a table."""
-    if not isinstance(line, Grid):
-        text, style = (line, "") if isinstance(line, str) else line
-        console.print(Text(escape(text), style=style), soft_wrap=True)
+    """Print one of the things that `Line` names. Text is not wrapped, so that a path can be copied."""
+    if isinstance(line, Grid):
+        if line.caption:
+            console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
+        console.print(_table(line))
         return
-    if line.caption:
-        console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
-    console.print(_table(line))
+    text = Text()
+    if isinstance(line, list):
+        plain = console.color_system is None or console.no_color
+        for one in line:
+            text.append(f"×{one.weight:.4g} " if one.weight not in (0, 1) else "", "cyan")
+            said = f"⟦{one.text}⟧" if one.weight and plain else one.text
+            text.append(escape(said), "bold green" if one.weight else "dim")
+    else:
+        said, style = (line, "") if isinstance(line, str) else line
+        text.append(escape(said), style)
+    console.print(text, soft_wrap=True)
 
 
 def _table(grid: Grid) -> Table:
     table = Table(show_edge=False, pad_edge=False)
     for at, name in enumerate(grid.head):
         whole = at == 0 and all(len(row[0]) <= _WHOLE for row in grid.rows)
-        table.add_column(name, justify="left" if grid.is_words(at) else "right", overflow="fold", no_wrap=whole)
+        head = Text(escape_line(name))
+        table.add_column(head, justify="left" if grid.is_words(at) else "right", overflow="fold", no_wrap=whole)
     for number, row in enumerate(grid.rows):
         style = grid.styles[number] if grid.styles else ""
         table.add_row(*(Text(escape_line(clipped(cell)), style="" if at else style) for at, cell in enumerate(row)))
@@ -69,9 +83,10 @@ class ConsoleObserver(Observer):
         if self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
             if total:
-                columns += [TextColumn("{task.percentage:>3.0f} %"), _Rates(self), TimeRemainingColumn()]
+                rates = TextColumn("{task.fields[rates]}", style="cyan")
+                columns += [TextColumn("{task.percentage:>3.0f} %"), rates, TimeRemainingColumn()]
             self._progress = Progress(*columns, console=self.console, transient=True)
-            self._progress.add_task(stage, total=total or None)
+            self._progress.add_task(stage, total=total or None, rates="")
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
@@ -80,24 +95,25 @@ class ConsoleObserver(Observer):
         self._rows += rows
         self._tokens += tokens
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], advance=done)
+            self._progress.update(self._progress.task_ids[0], advance=done, rates=self._rates())
         elif time.monotonic() - self._said >= 5 and self._total:
             self._said = time.monotonic()
-            put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self.rates()}")
+            put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 
     def end(self) -> None:
         """See `Observer`."""
         self._stop()
         seconds = time.monotonic() - self._began
         if self._stage and seconds >= QUIET_SECONDS:
-            put(self.console, f"{self._stage}: done in {duration(seconds)}{f', {self.rates()}' if self._total else ''}")
+            rates = f", {self._rates()}" if self._total else ""
+            put(self.console, f"{self._stage}: done in {duration(seconds)}{rates}")
         self._stage = ""
 
     def note(self, text: str) -> None:
         """See `Observer`."""
         put(self.console, text)
 
-    def rates(self) -> str:
+    def _rates(self) -> str:
         """Rows, or samples, and tokens per second."""
         seconds = max(time.monotonic() - self._began, 1e-9)
         tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
@@ -108,32 +124,3 @@ class ConsoleObserver(Observer):
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-class _Rates(ProgressColumn):
-    def __init__(self, observer: ConsoleObserver) -> None:
-        super().__init__()
-        self._observer = observer
-
-    def render(self, task: Task) -> Text:
-        """See rich."""
-        return Text(self._observer.rates(), style="cyan")
-
-
-class EscapingConsole(Console):
-    """A console that escapes all text it writes, also inside tables and panels.
-
-    Escape text from data before it gets here: rich measures it before this console escapes it.
-    """
-
-    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        return super()._render_buffer(
-            Segment(escape(text), style, control) if control is None else Segment(text, style, control)
-            for text, style, control in buffer
-        )
-
-
-def make_console(stderr: bool = False) -> Console:
-    """A console on standard output or standard error, 120 columns wide without a terminal."""
-    stream = sys.stderr if stderr else sys.stdout
-    return EscapingConsole(file=stream, width=None if stream.isatty() else 120)

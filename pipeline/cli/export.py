@@ -8,7 +8,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural, size
-from .output import show
+from .output import show, training_extra
 
 if TYPE_CHECKING:
     from ..export.export import Exported
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from ..observer import Observer
     from ..report.grid import Lines
 
-_ONLY = {
-    "a format": ("--eos-id",),
-    "hf://OWNER/NAME": ("--private", "--dry-run"),
-}
-"""What --to can be → the options that only this has."""
 _TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "model", "hf://")
 
 
@@ -50,18 +45,18 @@ def export(
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
     """
-    kind = "hf://OWNER/NAME" if to.startswith("hf://") else "model" if to == "model" else "a format"
-    given = {
-        "--eos-id": eos_id, "--private": private, "--dry-run": dry_run,
-    }  # fmt: skip
-    for owner, names in _ONLY.items():
-        wrong = next((name for name in names if given[name] not in (None, False)), None)
-        if owner != kind and wrong is not None:
-            raise ConfigError(f"{wrong} is for --to {owner}, not for {to[:80]}; leave it out")
-    if (out is None) is not (kind == "hf://OWNER/NAME"):
-        fix = "--out DIR is needed: the folder to write" if out is None else f"--out is not for --to {to}; leave it out"
-        raise ConfigError(fix)
-    if kind == "model":
+    hub, model = to.startswith("hf://"), to == "model"
+    for name, given, fits, owner in (
+        ("--eos-id", eos_id is not None, not hub and not model, "olmo-core"),
+        ("--private", private, hub, "hf://OWNER/NAME"),
+        ("--dry-run", dry_run, hub, "hf://OWNER/NAME"),
+        ("--out", out is not None, not hub, "a format or a model"),
+    ):
+        if given and not fits:
+            raise ConfigError(f"{name} is for --to {owner}, not for {to[:80]}; leave it out")
+    if out is None and not hub:
+        raise ConfigError("--out DIR is needed: the folder to write")
+    if model:
         show(
             partial(_gather, Path(folder), Path(str(out))), lambda _: iter([f"{out}: a model that transformers loads"])
         )
@@ -97,10 +92,8 @@ def _published_lines(target: str, done: "Published") -> "Lines":
 
 
 def _gather(checkpoint: Path, out: Path, observer: "Observer") -> None:
-    try:
+    with training_extra():
         from ...training.sharded import export_checkpoint
-    except ImportError as error:
-        raise ConfigError(f"gathering weights needs {error.name}; pip install 'packtrain[train]'") from None
     observer.begin("gather", 0, "B")
     export_checkpoint(checkpoint, out)
     observer.end()

@@ -3,8 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,36 +20,24 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """Heading → commands."""
 WIDTH = 120
 """Maximum number of columns of a help text, however wide the terminal."""
-_VALUES: dict[type, str] = {int: "N", float: "X", Path: "PATH", str: "NAME"}
-"""Type → placeholder in the help of options without a metavar."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "run": (
         "packtrain run --demo",
         "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
         "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
     ),
-    "plan": ("packtrain plan mix.yaml", "packtrain plan mix.yaml --rows 20000"),
-    "prep": (
-        "packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",
-        "packtrain prep --input chats.jsonl -o chats-prepared.jsonl",
-    ),
+    "plan": ("packtrain plan mix.yaml",),
+    "prep": ("packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",),
     "wait": ("packtrain wait packed --timeout 7200",),
     "report": ("packtrain report packed",),
     "diff": ("packtrain diff packed packed-2k",),
     "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
-    "contamination": (
-        "packtrain contamination mix.yaml --against test.jsonl",
-        "packtrain contamination --input chats.jsonl --against test.jsonl --out hits.jsonl",
-    ),
-    "loader": (
-        "packtrain loader packed --steps 5",
-        "packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",
-    ),
+    "contamination": ("packtrain contamination mix.yaml --against test.jsonl --out hits.jsonl",),
+    "loader": ("packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",),
     "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
-    "clean": ("packtrain clean mix.yaml", "packtrain clean mix.yaml --older-than 30 --yes"),
+    "clean": ("packtrain clean .packtrain-cache --older-than 30 --yes",),
     "export": (
         "packtrain export packed --to megatron-bridge --out packed-bridge",
-        "packtrain export packed --to megatron --out packed-megatron",
         "packtrain export packed --to hf://me/packed --private",
         "packtrain export trained/checkpoint-2 --to model --out gathered",
     ),
@@ -61,12 +48,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
     ),
     "explain-loss": ("packtrain explain-loss train.yaml --step 2",),
-    "probe": ("packtrain probe path/to/model", "packtrain probe path/to/model/config.json --attention eager"),
+    "probe": ("packtrain probe path/to/model",),
     "doctor": ("packtrain doctor",),
-    "sample": (
-        "packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",
-        "packtrain sample trained/model --data prompts.jsonl --max-new-tokens 64 --temperature 0 --out greedy.jsonl",
-    ),
+    "sample": ("packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",),
     "eval-apps": (
         "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
         "packtrain eval-apps --references --data train.jsonl --out calibrated",
@@ -113,23 +97,14 @@ class Commands(TyperGroup):
 
 
 def _explain(command: Any) -> None:
-    """Take the help of options from the docstring, show placeholders such as `N` instead of Python types, and let flags
-    only be set.
-    """
+    """Take the help and the placeholders of options from the docstring, and let flags only be set."""
     callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
     command.help, _, listed = (inspect.getdoc(callback) or "").partition("\n\nArgs:\n")
     said = {found[1]: found for one in re.split(r"\n(?=    \w)", listed) if (found := _ARGUMENT.fullmatch(one))}
-    hints = get_type_hints(callback)
     for parameter in command.params:
-        hint = hints.get(parameter.name)
-        kinds = {hint, *get_args(hint), *(inner for one in get_args(hint) for inner in get_args(one))}
-        word = next((word for kind, word in _VALUES.items() if kind in kinds), None)
-        is_flag = getattr(parameter, "is_flag", False)
         if (found := said.get(parameter.name)) is not None:
             text = " ".join(found[3].split())
             parameter.help = text[0].upper() + text[1:] if re.match("[a-z]+ ", text) else text
-            word = found[2] or word
-        if is_flag:
+            parameter.metavar = found[2] or parameter.metavar
+        if getattr(parameter, "is_flag", False):
             parameter.secondary_opts = []
-        elif word is not None and parameter.metavar is None:
-            parameter.metavar = word

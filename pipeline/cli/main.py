@@ -4,6 +4,7 @@ import atexit
 import errno
 import gc
 import logging
+import os
 import signal
 import sys
 from functools import cache
@@ -16,14 +17,12 @@ from ...schemas.escape import EscapingFormatter, escape
 from .care import clean, prep, verify, wait
 from .export import export
 from .help import WIDTH, Commands
-from .inspect import inspect
-from .loader import loader
 from .options import config_keys
-from .output import lost_output, open_streams, print_json, print_line
-from .reports import contamination, diff, plan, report
+from .output import print_json, print_line
+from .reports import contamination, diff, inspect, plan, report
 from .run import run
 from .samples import eval_apps, sample
-from .training import doctor, explain_loss, probe, train
+from .training import doctor, explain_loss, loader, probe, train
 
 _INTERRUPTED, _READER_LEFT = 130, 141
 """The codes that shells report for programs ended by SIGINT and SIGPIPE."""
@@ -98,14 +97,12 @@ def main() -> None:
     """
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop jobs with SIGTERM
-    open_streams()
+    _open_streams()
     atexit.register(gc.freeze)  # else Python looks through all that is loaded once more as it exits: 0.3 s
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
-    code = _code_of_command()
-    if (lost := lost_output()) is not None:
-        code = _not_written(lost)
-    sys.exit(code)
+    code, lost = _code_of_command(), _lost_output()
+    sys.exit(code if lost is None else lost)
 
 
 def _code_of_command() -> int:
@@ -118,9 +115,9 @@ def _code_of_command() -> int:
         return error.exit_code
     except OSError as error:  # such as a name that is too long, which any path of a command line can be
         if error.filename is None:
-            if (lost := lost_output("\n")) is None:
+            if (lost := _lost_output("\n")) is None:
                 raise
-            return _not_written(lost)
+            return lost
         name = str(error.filename)
         shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
         print_line(f"packtrain: {shown}: {error.strerror}; check the name, or give another", file=sys.stderr)
@@ -146,19 +143,33 @@ def _code_of_command() -> int:
             raise error.__cause__ from None
         code = _INTERRUPTED
     if code == _INTERRUPTED:
-        # Only a training may have nothing to continue from: a run keeps each finished part.
-        saved = ", from the last checkpoint if there is one" if sys.argv[1:2] == ["train"] else ""
-        print_line(f"packtrain: interrupted; run the same command again to continue{saved}", file=sys.stderr)
+        print_line("packtrain: interrupted; run the same command again to continue", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
-def _not_written(error: OSError) -> int:
-    """Say that output is lost; nothing to somebody who has closed the pipe, as `head` does."""
-    if error.errno == errno.EPIPE:
-        return _READER_LEFT
-    print_line(
-        f"packtrain: standard output cannot be written ({error.strerror}), so what was printed is incomplete. Make "
-        "room, or redirect it elsewhere, and run the same command again",
-        file=sys.stderr,
-    )
-    return 1
+def _lost_output(last: str = "") -> int | None:
+    """Write the last of standard output. If it cannot be written, drop what is left, say why, and return the exit code.
+
+    Nothing is said to somebody who has closed the pipe, as `head` does.
+    """
+    try:
+        print(end=last, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:
+            return _READER_LEFT
+        print_line(
+            f"packtrain: standard output cannot be written ({error.strerror}), so what was printed is incomplete. Make "
+            "room, or redirect it elsewhere, and run the same command again",
+            file=sys.stderr,
+        )
+        return 1
+    return None
+
+
+def _open_streams() -> None:
+    """Open closed standard streams on the null device: else a file would get their number, and what is printed."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(file, "w" if number else "r", encoding="utf-8"))

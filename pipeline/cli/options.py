@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
 
 
-def no_words(incomplete: str) -> list[str]:
-    """Nothing, so that the shell completes files and folders itself."""
-    return []
-
-
 def config_keys(*, training: bool) -> list[str]:
     """The keys of a run's configuration, or of a training's."""
     if training:
@@ -66,7 +61,6 @@ Input = Annotated[
         metavar="PATH",
         help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated. "
         "--set sources.0.format= names its format, if the first rows do not tell.",
-        autocompletion=no_words,
     ),
 ]
 Tokenizer = Annotated[
@@ -75,9 +69,7 @@ Tokenizer = Annotated[
 ]
 Out = Annotated[
     str | None,
-    typer.Option(
-        metavar="DIR", help="The folder of the run, or its URL; overrides the configuration.", autocompletion=no_words
-    ),
+    typer.Option(metavar="DIR", help="The folder of the run, or its URL; overrides the configuration."),
 ]
 Mask = Annotated[
     Literal["completion", "assistant", "last_assistant", "all"] | None,  # without pydantic, which help does not need
@@ -87,7 +79,7 @@ Mask = Annotated[
         metavar="POLICY",
     ),
 ]
-Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.", autocompletion=no_words)]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")]
 Count = Annotated[int, typer.Option(min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 Lengths = Annotated[
@@ -99,52 +91,50 @@ Lengths = Annotated[
     ),
 ]
 
-_STANDS_FOR = {"out": "out", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against"}
+_STANDS_FOR = {
+    "out": "out", "cache": "cache", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against",
+}  # fmt: skip
 """Option → the key that it stands for."""
 
 
 def load_run(
-    config: "Path | dict[str, Any] | None",
+    config: Path | None,
     settings: list[str] | None,
     inputs: list[str] | None,
     tokenizer: Path | None = None,
     out: str | None = None,
     *,
-    base: Path | None = None,
     needs: tuple[str, ...] = ("--input",),
     hint: str = "packtrain schema prints all keys of a configuration",
-    cache: str | None = None,
     **options: Any,
 ) -> "tuple[RunConfig, Path]":
     """The configuration of a command, and the folder where its relative paths start.
 
     Args:
-        config: the file, or the data, with `base`; None for a configuration made of options alone.
+        config: None for a configuration made of options alone.
         needs: the options that must be given without a file.
         hint: how else to start, at the end of the message that an option is missing.
-        cache: of a configuration made of options.
         options: those that stand for a key; they override the configuration, and `--set`.
 
     Raises:
         ConfigError: neither or both are given; or the configuration is invalid.
     """
-    from ...schemas.config.source import AUTO, default_name
     from ..configfile import load_config
     from ..store.open_store import resolve_place
 
     given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
-    if config is None:
-        missing = [name for name in needs if not given[name]]
-        if missing:
-            raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
-        source = {"name": default_name(AUTO), "path": list(inputs or [])}
-        config = {"out": out or "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
-        config |= {"cache": cache} if cache is not None else {}
-        base = Path.cwd()
-    elif isinstance(config, Path) and (inputs or tokenizer is not None):
-        names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
-        raise ConfigError(f"give either a configuration file, or {names}; not both")
     if out is not None:
         options["out"] = resolve_place(out, Path.cwd())
     stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
-    return load_config(config, base, [*(settings or []), *stand])
+    overrides = [*(settings or []), *stand]
+    if config is not None:
+        if inputs or tokenizer is not None:
+            names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
+            raise ConfigError(f"give either a configuration file, or {names}; not both")
+        return load_config(config, None, overrides)
+    missing = [name for name in needs if not given[name]]
+    if missing:
+        raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
+    source = {"name": "data", "path": list(inputs or [])}
+    alone = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
+    return load_config(alone, Path.cwd(), overrides)

@@ -1,12 +1,12 @@
 """Standard output: lines, JSON, and the result of a command as one or the other."""
 
 import json
-import math
-import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from ...schemas.errors import ConfigError
 from ...schemas.escape import escape
 
 if TYPE_CHECKING:
@@ -14,26 +14,6 @@ if TYPE_CHECKING:
     from ..report.grid import Lines
 
 Made = TypeVar("Made")
-
-
-def open_streams() -> None:
-    """Open closed standard streams on the null device: else a file would get their number, and what is printed."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
-            file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-            setattr(sys, name, os.fdopen(file, "w" if number else "r", encoding="utf-8"))
-
-
-def lost_output(last: str = "") -> OSError | None:
-    """Write the last of standard output. Returns why it cannot be written, such as a full disk, and drops what is left;
-    None if it can.
-    """
-    try:
-        print(end=last, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return error
-    return None
 
 
 def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = False) -> None:
@@ -47,26 +27,27 @@ def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = Fals
 
 
 def print_json(value: Any) -> None:
-    """Print plain data, dataclasses and structs included, as JSON in ASCII.
+    """Print plain data, dataclasses and structs as JSON in ASCII, without characters that control a terminal."""
+    import msgspec
 
-    ASCII keeps control characters of the data escaped; DEL, which JSON leaves as it is, is escaped here. Infinite
-    numbers and NaN become null, because JSON cannot write them.
+    text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, allow_nan=False)
+    print_line(text.replace("\x7f", "\\u007f"))  # DEL, which JSON leaves as it is
+
+
+@contextmanager
+def training_extra() -> Iterator[None]:
+    """Import what only training needs.
+
+    Raises:
+        ConfigError: a package is missing, or cannot be imported.
     """
-    text = json.dumps(_plain(value), indent=2, allow_nan=False, default=str)
-    print_line(text.replace("\x7f", "\\u007f"))
-
-
-def _plain(value: Any) -> Any:
-    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", None)
-    if names and not isinstance(value, type):
-        return {name: _plain(getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(
+            f"this command needs {error.name}, which cannot be imported ({error}). Install torch's build for this "
+            "machine, then pip install 'packtrain[train]'"
+        ) from error
 
 
 def show(

@@ -1,5 +1,6 @@
-"""What to know of a dataset before and after it is packed: `plan`, `report`, `diff` and `contamination`."""
+"""What to know of a dataset before and after it is packed: `plan`, `report`, `diff`, `inspect`, `contamination`."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,16 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import ConfigError
+from ...schemas.units import plural, share
 from .options import Config, Folder, Input, Json, Lengths, Mask, Out, Set, Tokenizer, load_run
 from .output import show
 
 if TYPE_CHECKING:
-    from ...schemas.report import Overlap, Report
+    from ...schemas.report import Overlap, Report, ShownRow
+    from ..explain import Story
     from ..observer import Observer
     from ..report.grid import Lines
 
     Written = tuple[Report, tuple[str, str] | None]
     """A report, and where its page and its numbers are, if they were written."""
+
+_PLACES = 20
+"""At most so many rows of an example are listed."""
 
 
 def plan(
@@ -57,30 +63,17 @@ def plan(
     show(make, _report_lines, lambda made: made[0], as_json=as_json)
 
 
-def report(
-    folder: Folder,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE.html")] = None,
-    as_json: Json = False,
-) -> None:
+def report(folder: Folder, as_json: Json = False) -> None:
     """Report what happened to the data, what is trained, how good the packing is, and which length would fit.
 
     Writes DIR/report.html and DIR/report.json; with --json, it prints the numbers and writes no file.
-
-    Args:
-        output: the page to write instead; the numbers go to FILE.json. Missing folders are created.
     """
     from ..dataset.open_dataset import open_dataset
     from ..report.report_files import report_again, write_report
-    from ..store.local import LocalStore
-
-    if output is not None and (output.suffix != ".html" or output.is_dir()):
-        raise ConfigError(f"--output: {output} must end in .html, and be no folder")
 
     def make(_: "Observer") -> "Written":
         dataset = open_dataset(folder)
         made = report_again(dataset)
-        if output is not None:
-            return made, write_report(made, LocalStore(output.absolute().parent), output.stem)
         return made, None if as_json else write_report(made, dataset.store)
 
     show(make, _report_lines, lambda made: made[0], as_json=as_json)
@@ -133,6 +126,74 @@ def diff(
     show(partial(compare, a, b), partial(difference_lines, everything), as_json=as_json)
 
 
+def inspect(
+    folder: Folder,
+    row: int | None = None,
+    split: str | None = None,
+    example: Annotated[str | None, typer.Option("--id")] = None,
+    tokenizer: Path | None = None,
+) -> None:
+    """Show a packed row, or what became of one example: its places in rows, or why it has none.
+
+    Args:
+        row: which packed row, from 0.
+        split: which split; by default train.
+        example (ID): say what became of one example, by its id or its doc id.
+        tokenizer: with --row: the tokenizer's folder; by default the run's.
+    """
+    from ..dataset.open_dataset import open_dataset
+
+    if example is not None:
+        if row is not None or split is not None or tokenizer is not None:
+            raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
+        from ..explain import Follower
+
+        show(lambda _: Follower(open_dataset(folder)).of(example), partial(_story_lines, folder))
+        return
+
+    def make(_: "Observer") -> "tuple[bool, ShownRow]":
+        from ..dataset.decode import find_decoder, load_decoder
+        from ..report.shown import shown_row
+
+        dataset = open_dataset(folder)
+        decoder = load_decoder(tokenizer) if tokenizer is not None else find_decoder(dataset)
+        return dataset.manifest.preference, shown_row(dataset, split or "train", row or 0, decoder)
+
+    show(make, _row_lines)
+
+
+def _row_lines(made: "tuple[bool, ShownRow]") -> "Lines":
+    from ...schemas.report import ShownPiece
+
+    pair, row = made
+    what = "a preference pair" if pair else plural(len(row.documents), "document")
+    of = " tokens" if pair else f" of {row.capacity:,} tokens ({share(row.tokens / row.capacity, fixed=True)})"
+    trained = sum(one.trained for one in row.documents)
+    yield f"row {row.row} of {row.split}: {what}, {row.tokens:,}{of}, {trained:,} trained"
+    yield [ShownPiece("marks: not trained, ", 0, 0), ShownPiece("trained", 1, 0)]
+    for one in row.documents:
+        yield ""
+        start = f", from its token {one.start:,} on" if one.start else ""
+        counts = f"{plural(one.tokens, 'token')}{start}, {one.trained:,} trained"
+        yield f"{f'{one.source} of ' if pair else ''}{one.id}: {counts}", "bold"
+        yield one.pieces
+
+
+def _story_lines(folder: str, story: "Story") -> "Lines":
+    yield story.id + (f" (document {story.doc_id:,})" if story.doc_id is not None else "")
+    copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
+    size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
+    yield ": ".join(word for word in (story.state, size, story.reason, story.detail) if word)
+    if story.twin:
+        yield f"the earlier one is {story.twin}"
+    for one in story.standings[:_PLACES]:
+        yield f"row {one.row:,} of {one.split}: from token {one.start:,} of the example on, {one.trained:,} trained"
+        yield f"  packtrain inspect {shlex.quote(folder)} --row {one.row} --split {one.split}"
+    if len(story.standings) > _PLACES:
+        yield f"and {len(story.standings) - _PLACES:,} more rows"
+    yield from (f"cut: {plural(tokens, 'token')} by {what}" for what, tokens in story.cut.items())
+
+
 def contamination(
     config: Config = None,
     against: list[str] | None = None,
@@ -155,7 +216,7 @@ def contamination(
 
     files = [str(Path(one).absolute()) if "://" not in one else one for one in against or ()]
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
-        loaded, base = load_run(config, settings, input, cache=temporary, against=files or None)
+        loaded, base = load_run(config, settings, input, cache=None if config else temporary, against=files or None)
         if loaded.decontaminate is None:
             raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")
         show(partial(find_contamination, loaded, base, hits=out), partial(_contamination_lines, out))

@@ -2,19 +2,17 @@
 
 import gc
 import os
-import shutil
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration, plural
-from .options import Config, Input, Json, Mask, Out, Set, Tokenizer, load_run
+from .options import Config, Input, Mask, Out, Set, Tokenizer, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
 stay.
 """
-_FIGURES = ("rows", "bound", "tokens", "labels", "pieces", "fill")
-"""Figures of a split in JSON; see `schemas.report.SplitFigures`."""
 
 
 def run(
@@ -41,7 +37,6 @@ def run(
     input: Input = None,
     tokenizer: Tokenizer = None,
     mask: Mask = None,
-    as_json: Json = False,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger.
 
@@ -50,33 +45,21 @@ def run(
         demo: run the embedded sample.
     """
     gc.set_threshold(_GARBAGE)
-    given, base = (config, None) if not demo else _demo(config, out)
-    if demo and (input or tokenizer is not None):
-        raise ConfigError("--demo brings its own data and tokenizer; leave --input and --tokenizer out")
+    cache = None
+    if demo:
+        from .. import demo as home
+        from ..store.open_store import cache_root, resolve_place
+
+        if config is not None or input or tokenizer is not None:
+            raise ConfigError("--demo brings its own configuration, data and tokenizer; leave yours out")
+        config, out = Path(home.__file__).parent / "demo.yaml", out or "runs/demo"
+        cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
-        given, settings, input, tokenizer, None if demo else out, base=base, shard=shard, mask=mask,
+        config, settings, input, tokenizer, out, cache=cache, shard=shard, mask=mask,
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    show(partial(_run, loaded, folder), partial(_done_lines, demo), _done_json, as_json=as_json)
-
-
-def _demo(config: Path | None, out: str | None) -> tuple[dict[str, Any], Path]:
-    import yaml
-
-    from .. import demo as home
-    from ..store.open_store import cache_root, resolve_place
-
-    if config is not None:
-        raise ConfigError("--demo brings its own configuration; leave the file out")
-    base = Path(home.__file__).parent
-    data = yaml.safe_load((base / "demo.yaml").read_text(encoding="utf-8"))
-    data["out"] = resolve_place(out or "runs/demo", Path.cwd())
-    data["cache"] = cache_root(None, data["out"], Path.cwd())
-    return data, base
-
-
-# A run
+    show(partial(_run, loaded, folder), partial(_done_lines, demo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,26 +81,6 @@ def _run(config: "RunConfig", base: Path, observer: "Observer") -> _Done:
     return _Done(work, made, time.perf_counter() - began)
 
 
-def _done_json(done: _Done) -> dict[str, Any]:
-    from ..report.collect import packing_of
-
-    manifest, report = done.made.manifest, done.made.report
-    engine, splits = manifest.plan["encode"], packing_of(manifest).splits
-    return {
-        "state": "finished" if done.made.now else "unchanged",
-        "out": done.work.out.url,
-        "manifest": manifest.hash,
-        "seconds": done.seconds,
-        "preference": manifest.preference,
-        "max_length": manifest.max_length,
-        "engine": {"name": engine["engine"], "version": engine["engine_version"]},
-        "splits": {one.split: {name: getattr(one, name) for name in _FIGURES} for one in splits},
-        "ledger": manifest.ledger.to_json(),
-        "total": asdict(manifest.ledger.total()),
-        "report": report.place if report is not None else None,
-    }
-
-
 def _done_lines(demo: bool, done: _Done) -> "Lines":
     """About a screen: what matters most, packing, ledger and what to do."""
     from ..report.collect import packing_of
@@ -129,7 +92,7 @@ def _done_lines(demo: bool, done: _Done) -> "Lines":
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
             yield f"report: {out.where(HTML)}"
-            yield f"  its tables: {_program()} report {_near(out.url)}"
+            yield f"  its tables: packtrain report {_near(out.url)}"
         return
     total = manifest.ledger.total()
     urgent = list(_urgent(done))
@@ -187,27 +150,21 @@ def _near(path: str | Path) -> str:
     return relative if relative and not relative.startswith("..") else str(path)
 
 
-def _program() -> str:
-    """The command that starts packtrain, whether or not its environment is active."""
-    return "packtrain" if shutil.which("packtrain") else _near(Path(sys.executable).with_name("packtrain"))
-
-
 def _next(out: str, page: str | None) -> "Lines":
     """Commands to look at the result of the demo, which work from the current folder.
 
     Args:
         page: the report's page, if there is one.
     """
-    command, here = _program(), _near(out)
-    python = "python" if command == "packtrain" else _near(sys.executable)
+    here = _near(out)
     data = "" if here == str(Path("runs/demo")) else f" --set data={here}"
     yield ""
     yield "Look at it:"
     if page is not None:
         yield f"  in a browser: open {_near(page)}"
-    yield f"  {command} report {here}      # the report as tables"
-    yield f"  {command} inspect {here} --row 0"
-    yield f"  {command} verify {here} --deep"
-    yield f"  {python} -c \"import datasets; print(datasets.load_from_disk('{here}'))\""
-    yield f"  {command} train --demo{data}      # a tiny model; needs torch:"
+    yield f"  packtrain report {here}      # the report as tables"
+    yield f"  packtrain inspect {here} --row 0"
+    yield f"  packtrain verify {here} --deep"
+    yield f"  python -c \"import datasets; print(datasets.load_from_disk('{here}'))\""
+    yield f"  packtrain train --demo{data}      # a tiny model; needs torch:"
     yield "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says"

@@ -11,7 +11,7 @@ import typer
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural
 from .options import Count, Set, load_run
-from .output import show
+from .output import show, training_extra
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +51,7 @@ def sample(
     """Draw samples of a model's answers, in a file that a stopped run resumes.
 
     Args:
-        model (MODEL): a model's folder, an adapter's, or a sharded checkpoint; with --endpoint, the model's name there.
+        model (MODEL): a model's folder, or an adapter's; with --endpoint, the model's name there.
         data (PATH): what packtrain prep --prompt-only wrote.
         out: the samples file, one JSON object a line; resumed if it is there.
         tokenizer: the tokenizer's folder; by default MODEL.
@@ -63,7 +63,7 @@ def sample(
         shard (I/N): part I of N, from 0, into a file of its own, for several machines.
         batch: sequences at once; by default 64 on CUDA, else 16.
         dtype: float32, bfloat16 or float16; by default that of the weights.
-        base: the model under an adapter or a sharded checkpoint; by default what the folder says.
+        base: the model under an adapter; by default what the folder says.
         endpoint (URL): ask an OpenAI-compatible server, such as http://host:8000/v1.
     """
     from ...schemas.samples import SampleSettings
@@ -89,7 +89,7 @@ def sample(
 
     def make(observer: "Observer") -> "Drawn":
         if endpoint is None:
-            found, on, size = _place(Path(model), base, out, batch, observer)
+            found, on, size = _place(Path(model), base, batch)
         prompts = read_prompts(Path(data), config.tokenizer, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
@@ -121,27 +121,18 @@ def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
     yield f"{out}: {of}{reasons}"
 
 
-def _place(
-    model: Path, base: Path | None, out: Path, batch: int | None, observer: "Observer"
-) -> "tuple[ModelFolder, torch.device, int]":
-    """The model, the device and the sequences at once; a sharded checkpoint is gathered beside the samples first."""
-    try:
+def _place(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFolder, torch.device, int]":
+    """The model, the device and the sequences at once."""
+    with training_extra():
         from ...training.generate import SEQUENCES, find_model
         from ...training.model import default_device
-        from ...training.sharded import export_checkpoint, find_shards
-    except ImportError as error:
+        from ...training.sharded import find_shards
+    if find_shards(model) is not None:
         raise ConfigError(
-            f"packtrain sample needs {error.name}; pip install 'packtrain[train]', or ask a server with --endpoint"
-        ) from None
+            f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
+        )
     on = default_device()
-    size = batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
-    if find_shards(model) is None:
-        return find_model(model, base), on, size
-    gathered = out.with_name(f"{out.name}.model")
-    if not gathered.exists():
-        export_checkpoint(model, gathered)
-    observer.note(f"{model} is sharded; its weights, gathered, are in {gathered}")
-    return find_model(gathered), on, size
+    return find_model(model, base), on, batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
 
 
 def _fitted(
@@ -170,9 +161,9 @@ def _fitted(
 
 
 def eval_apps(
+    data: Annotated[Path, typer.Option()],
+    out: Annotated[Path, typer.Option("--out", "-o")],
     samples: Annotated[Path | None, typer.Argument(show_default=False)] = None,
-    data: Path | None = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
     timeout: float = 10.0,
     jobs: Annotated[int | None, typer.Option(min=1)] = None,
     unsafe: bool = False,
@@ -195,9 +186,6 @@ def eval_apps(
     from ..judge.sandbox import ProgramLimits
     from ..judge.summary import lines, table
 
-    missing = [name for name, value in (("--data", data), ("--out", out)) if value is None]
-    if data is None or out is None:
-        raise ConfigError(f"give {' and '.join(missing)} as well: the APPS rows, and a folder for the results")
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     if not 0 < timeout <= _LONGEST:

@@ -1,6 +1,7 @@
-"""Training on packed rows: `train`, `explain-loss`, `probe` and `doctor`."""
+"""Training on packed rows: `loader`, `train`, `explain-loss`, `probe` and `doctor`."""
 
 import shlex
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,12 +10,13 @@ import typer
 
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
-from ...schemas.units import plural
-from .options import Config, TrainSet
-from .output import print_line, show
+from ...schemas.units import duration, plural, rate
+from .options import Config, Count, Folder, TrainSet
+from .output import print_line, show, training_extra
 
 if TYPE_CHECKING:
     from ...training.attention import Applied
+    from ...training.loader import PackedLoader
     from ...training.probe import ProbeReport
     from ...training.trainer.evaluate import StepLoss
     from ...training.trainer.train_config import TrainConfig
@@ -26,6 +28,71 @@ if TYPE_CHECKING:
 
 _DOCUMENTS = 20
 """Documents of a step that are shown, those with the largest losses."""
+_STEP_HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
+
+
+def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None) -> None:
+    """Show what a trainer would get: batches, their fill and balance, and how fast they come.
+
+    Args:
+        steps: how many batches to take.
+        rows_per_step: rows per step, over all ranks.
+        rank (I/N): rank I, from 0, of N; by default from the environment.
+    """
+    with training_extra():
+        from ...training.loader import PackedLoader
+    mine, _, every = (rank or "").partition("/")
+    if rank is not None and not (mine.isdecimal() and every.isdecimal()):
+        raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
+    place = (int(mine), int(every)) if rank is not None else (None, None)
+    show(
+        lambda _: PackedLoader(folder, rows_per_step=rows_per_step, rank=place[0], world_size=place[1]),
+        partial(_step_lines, steps),
+    )
+
+
+def _step_lines(steps: int, given: "PackedLoader") -> "Lines":
+    from ..report.grid import Grid
+
+    every = f"{plural(len(given), 'step')} of {plural(given.rows_per_step, 'row')}"  # before some are taken
+    rows, waits, tokens, batches = [], list[float](), 0, iter(given)
+    for number in range(min(steps, len(given))):
+        last = time.perf_counter()
+        batch = next(batches)
+        waits.append(time.perf_counter() - last)
+        tokens += batch["input_ids"].numel()
+        rows.append([*_step_cells(given, number, batch), duration(waits[-1])])
+    yield f"{every}, order {given.state_dict()['order']}"
+    yield f"rank {given.place.rank} of {given.place.world_size} ({given.place.origin})", "dim"
+    yield ""
+    yield Grid("What this rank gets", _STEP_HEAD, rows, 0)
+    yield ""
+    yield (
+        f"first batch after {duration(waits[0])}, {rate(tokens / sum(waits), 'tokens')} over "
+        f"{plural(len(rows), 'step')}"
+    )
+
+
+def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> list[str]:
+    """One step of one rank. Of padding, `fill` leaves out what the rows say; the ranks' figure is the FLOPs of the
+    busiest over the mean of all.
+    """
+    from ...schemas.layout import fill_of
+    from ...schemas.rows import IGNORE_INDEX
+
+    step = loader.steps.at(number * loader.rows_per_step)
+    hand = step.hands[loader.place.rank]
+    costs = loader.corpus.costs(step.rows)[step.hands].sum(axis=1)
+    lengths, tokens = batch["cu_seq_lens_q"].diff(), batch["input_ids"].numel()
+    own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[hand].tolist())
+    counts = (number, len(hand), int((lengths > 0).sum()), tokens)
+    return [
+        *(f"{count:,}" for count in counts),
+        f"{int((batch['labels'] != IGNORE_INDEX).sum()) / max(tokens, 1):.1%}",
+        f"{fill_of(own, len(hand), loader.corpus.max_length):.2%}",
+        f"{int(lengths.max()):,}",
+        f"{float(costs.max() / costs.mean()) if costs.any() else 1.0:.3f}",
+    ]
 
 
 def train(
@@ -46,14 +113,10 @@ def train(
 
         print_line(text_of(recipe).removesuffix("\n"))
         return
-    try:
+    with training_extra():
         import torch
-    except ImportError as error:
-        raise ConfigError(
-            f"packtrain train needs torch, which cannot be imported ({error}). Install the build that fits this "
-            "machine, then pip install 'packtrain[train]'"
-        ) from error
-    from ...training.trainer.train import train as start
+
+        from ...training.trainer.train import train as start
 
     if demo:
         # Several threads gain nothing on so tiny a model, and wait for each other on a busy machine.
@@ -77,19 +140,12 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
         return load_as(TrainConfig, config, None, overrides)
     if not demo:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
-    loaded, base = load_as(TrainConfig, _embedded(), Path.cwd(), overrides)
+    from .. import demo as home
+
+    loaded, base = load_as(TrainConfig, Path(home.__file__).parent / "train.yaml", Path.cwd(), overrides)
     if not (base / loaded.data / "manifest.json").is_file():
         raise ConfigError(f"there is no dataset in {loaded.data}; packtrain run --demo makes it")
     return loaded, base
-
-
-def _embedded() -> dict[str, Any]:
-    import yaml
-
-    from .. import demo
-
-    data: dict[str, Any] = yaml.safe_load((Path(demo.__file__).parent / "train.yaml").read_text(encoding="utf-8"))
-    return data
 
 
 def explain_loss(
@@ -104,16 +160,13 @@ def explain_loss(
         step: which step, from 1.
         demo: the training of packtrain train --demo.
     """
-    try:
+    with training_extra():
         from ...training.trainer.evaluate import explain_step
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"explain-loss needs {error.name}; pip install 'packtrain[train]'") from None
     loaded, base = load_training(config, demo, settings or [])
+    show(lambda _: explain_step(loaded, base, step), _loss_lines)
 
-    show(lambda _: explain_step(loaded, base, step), _step_lines)
 
-
-def _step_lines(step: "StepLoss") -> "Lines":
+def _loss_lines(step: "StepLoss") -> "Lines":
     from ..report.grid import Grid
 
     weights = step.checkpoint or "the weights that training starts from"
@@ -141,12 +194,8 @@ def probe(
         attention: which attention.
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
     """
-    try:
+    with training_extra():
         from ...training.probe import probe_model
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the probe needs {error.name}, which is not installed; pip install 'packtrain[train]'"
-        ) from None
 
     def look(_: object) -> "Probed":
         try:

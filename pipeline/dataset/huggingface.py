@@ -7,37 +7,14 @@ import pyarrow as pa
 from ...schemas.manifest import SplitRecord
 
 
-def dataset_info(split: str, record: SplitRecord, schema: pa.Schema) -> bytes:
-    """Return the content of dataset_info.json. It uses the type `Sequence`, which every version of datasets
-    understands.
+def dataset_info(schema: pa.Schema) -> bytes:
+    """The content of dataset_info.json. It uses the type `Sequence`, which every version of datasets understands.
 
     Args:
         schema: the rows' schema; every column is a list.
     """
-    features = {
-        field.name: {
-            "feature": {"dtype": str(field.type.value_type), "_type": "Value"},
-            "_type": "Sequence",
-        }
-        for field in schema
-    }
-    return _json(
-        {
-            "citation": "",
-            "description": "Packed by packtrain; see manifest.json.",
-            "features": features,
-            "homepage": "",
-            "license": "",
-            "splits": {
-                split: {
-                    "name": split,
-                    "num_bytes": sum(shard.bytes for shard in record.shards),
-                    "num_examples": record.rows,
-                    "dataset_name": "packtrain",
-                }
-            },
-        }
-    )
+    kinds = {field.name: {"dtype": str(field.type.value_type), "_type": "Value"} for field in schema}
+    return _json({"features": {name: {"feature": kind, "_type": "Sequence"} for name, kind in kinds.items()}})
 
 
 def dataset_state(split: str, folder: str, record: SplitRecord, fingerprint: str) -> bytes:

@@ -1,18 +1,27 @@
-"""Read a finished dataset through its manifest."""
+"""A finished dataset, read through its manifest. A dataset is finished if and only if it has one. Cheap to import."""
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
+from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest, ShardRecord
-from ...schemas.rows import schema_of
-from ..store.local import LocalStore
-from ..store.open_store import Store
-from .manifests import open_output, read_manifest
-from .wait import unfinished
+from ...schemas.names import MANIFEST, PLAN
+from ..store.lease import look
+from ..store.local import LocalStore, check_tree
+from ..store.open_store import Store, open_store, resolve_place
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+EXPORT = "export.json"
+"""The manifest of an export."""
+_OWN = (MANIFEST, "_run", EXPORT)
+"""At least one of these is in each folder that packtrain has written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,37 @@ class Finished:
     store: Store
     manifest: Manifest
 
-    def batches(self, shard: ShardRecord) -> Iterator[pa.RecordBatch]:
-        """The record batches of a shard; see `read_shard`."""
-        return read_shard(self.store, shard, schema_of(self.manifest.schema))
+    def batches(self, shard: ShardRecord) -> "Iterator[pa.RecordBatch]":
+        """The record batches of a shard, memory-mapped; columns and offsets are checked.
 
-    def row(self, index: int, split: str = "train") -> pa.RecordBatch:
+        Raises:
+            IntegrityError: the shard is missing, damaged, or does not match its record.
+        """
+        import pyarrow as pa
+
+        from ...schemas.rows import schema_of
+
+        path, rows, columns = self.store.where(shard.name), 0, schema_of(self.manifest.schema)
+        again = "packtrain verify --repair rebuilds it"
+        try:
+            file = self.store.local(shard)
+            with pa.memory_map(str(file)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    if [(one.name, one.type) for one in batch.schema] != [(one.name, one.type) for one in columns]:
+                        raise ValueError(f"it has the wrong columns: {batch.schema.names}")
+                    batch.validate(full=True)
+                    rows += batch.num_rows
+                    yield batch
+        except FileNotFoundError:
+            raise IntegrityError(f"{path} is missing; {again}") from None
+        except PacktrainError:
+            raise
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise IntegrityError(f"{path} cannot be read: {error}; {again}") from error
+        if rows != shard.rows:  # a stream that was cut short between two batches is read without an error
+            raise IntegrityError(f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; {again}")
+
+    def row(self, index: int, split: str = "train") -> "pa.RecordBatch":
         """Return one packed row, as a batch of one.
 
         Raises:
@@ -51,6 +86,28 @@ class Finished:
                 index -= batch.num_rows
         raise IntegrityError("the shards have fewer rows than the manifest says; packtrain verify names them")
 
+    def names(self, doc_ids: Collection[int]) -> dict[int, tuple[str, str]]:
+        """Doc id → (id, source), for the doc ids that documents.parquet has; only row groups with some are read.
+
+        Raises:
+            IntegrityError: the file is missing or damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyarrow import dataset as ds  # imports pandas where it is installed
+
+        from ..pack.documents import NAME
+
+        wanted = pa.array(sorted(doc_ids), pa.int64())
+        try:
+            data = ds.dataset(self.store.local(NAME), format="parquet")
+            table = data.to_table(["doc_id", "id", "source"], filter=pc.field("doc_id").isin(wanted))
+            return {row["doc_id"]: (row["id"], row["source"]) for row in table.to_pylist()}
+        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+            raise IntegrityError(
+                f"{self.store.where(NAME)} is missing or damaged ({error}); packtrain verify --repair rebuilds it"
+            ) from error
+
 
 def open_dataset(folder: str | Path) -> Finished:
     """Open a finished dataset.
@@ -68,39 +125,61 @@ def open_dataset(folder: str | Path) -> Finished:
         raise InputError(f"{folder} {state}; give the folder that `packtrain run` wrote")
     manifest = read_manifest(store)
     if manifest is None:
-        raise InputError(f"{folder} {unfinished(store)}")
+        raise InputError(f"{folder} {_unfinished(store)}")
     return Finished(store, manifest)
 
 
-def read_shard(store: Store, shard: ShardRecord, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard, memory-mapped.
+def open_output(folder: str | Path) -> Store:
+    """Open the store of a folder that a run wrote, given by path or URL.
+
+    All code that reads or repairs a dataset opens it here. The check here, together with the names that `Manifest`
+    refuses, makes sure that no path leads out of the folder and that every file in it is a regular file.
 
     Raises:
-        IntegrityError: the shard is missing, damaged, or does not match its record.
+        IntegrityError: the folder contains a link that leads out, a named pipe or the like.
     """
-    rows, path = 0, store.where(shard.name)
+    store = open_store(resolve_place(str(folder), Path.cwd()))
+    # Of another folder nothing is read, and what it holds is not for packtrain to judge.
+    if isinstance(store, LocalStore) and any(os.path.lexists(store.root / name) for name in _OWN):
+        check_tree(store.root)
+    return store
+
+
+def read_manifest(store: Store) -> Manifest | None:
+    """The manifest of a finished dataset, or None.
+
+    Raises:
+        IntegrityError: the manifest cannot be read, or its hash does not match its content.
+    """
+    data = store.read(MANIFEST)
+    if data is None:
+        return None
     try:
-        file = store.local(shard)
-        with pa.memory_map(str(file)) as source:
-            for batch in pa.ipc.open_stream(source):
-                rows += batch.num_rows
-                yield _checked(batch, schema)
-    except FileNotFoundError:
-        raise IntegrityError(f"{path} is missing; packtrain verify --repair rebuilds it") from None
-    except PacktrainError:
-        raise
-    except (OSError, pa.ArrowException, ValueError) as error:
-        raise IntegrityError(f"{path} cannot be read: {error}; packtrain verify --repair rebuilds it") from error
-    if rows != shard.rows:
-        # A stream that was cut short between two batches is read without an error.
+        content = parse_json(data)
+        manifest = Manifest.from_json(content)
+        whole = manifest.hash == content.get("hash")  # a text that is not Unicode has no hash
+        what = "was changed after it was written: its hash does not match its content"
+    except (ValueError, TypeError) as error:
+        whole, kind = False, "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
+        what = f"is not {kind} ({error})"
+    if not whole:
         raise IntegrityError(
-            f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; packtrain verify --repair rebuilds it"
+            f"{store.where(MANIFEST)} {what}; delete it, and run the dataset's configuration again, which makes only "
+            "what is missing"
         )
+    return manifest
 
 
-def _checked(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch after checking columns and offsets, so that reading it stays within its memory."""
-    if [(field.name, field.type) for field in batch.schema] != [(field.name, field.type) for field in schema]:
-        raise ValueError(f"it has the wrong columns: {batch.schema.names}")
-    batch.validate(full=True)
-    return batch
+def _unfinished(store: Store) -> str:
+    """What is known of a place without a manifest, after its name."""
+    if store.exists(EXPORT):
+        return "is an export, not a dataset; give the dataset that it was made from"
+    lease, working = look(store)
+    if lease is None and not store.exists(PLAN):
+        return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
+    state = "Run the same configuration again to continue where it stopped"
+    if lease is not None and working:
+        state = f"{lease} is working on it"
+    elif lease is not None and lease.error is not None:
+        state = f"The run ended with: {lease.error}. {state}"
+    return f"is not finished: it has no {MANIFEST}. {state}"

@@ -1,19 +1,31 @@
-"""Determines the state of an output folder: empty, from another run, interrupted, or finished."""
+"""What an output folder is for: the plan of its run, and how another plan differs from it, key by key."""
 
 import json
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ...schemas.config.config import RunConfig
 from ...schemas.errors import IntegrityError, OutputError, StoreError
-from ...schemas.jsontext import indented_json, parse_json
+from ...schemas.jsontext import decode_note, indented_json
 from ...schemas.manifest import Manifest
 from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
 from ..store.local import LocalStore, check_tree
 from ..store.open_store import Store, ask_all
-from .manifests import read_manifest
-from .plan_diff import changes, plan_figures
+from .open_dataset import read_manifest
+
+_SECTIONS = {
+    "config": "configuration",
+    "formats": "reading",
+    "tokenizer": "tokenizer",
+    "evaluation": "decontaminate.against",
+    "encode": "encoding",
+    "versions": "versions",
+    "inputs": "inputs",
+}
+"""Part of a plan → what it is called."""
+Figures = dict[str, dict[str, Any]]
+"""Section → key → value."""
 
 
 def check_folder(store: Store) -> None:
@@ -68,57 +80,33 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
         OutputError: the folder belongs to another configuration or other inputs; the message lists the differences.
     """
     store.sweep()
-    data, manifest = plan_bytes(plan), read_manifest(store)
-    # A finished dataset copied without `_run` still has its plan in the manifest.
-    if manifest is None or manifest.plan == plan:
-        if store.put_bytes(PLAN, data):
-            return
-        earlier = _read_plan(store)
-    else:
-        earlier = manifest.plan
-    if earlier != plan:
-        _refuse_other(store, earlier, plan)
+    check_plan(store, plan)
+    if not store.put_bytes(PLAN, plan_bytes(plan)):
+        check_plan(store, plan)  # another run may have put it a moment ago
 
 
-def check_config(store: Store, config: RunConfig) -> None:
-    """Refuse a folder of another configuration before any work; `claim` compares the rest.
+def check_plan(store: Store, plan: dict[str, Any]) -> None:
+    """Refuse a folder of another plan.
+
+    Args:
+        plan: or the parts of it that are known already.
 
     Raises:
-        OutputError: the configuration differs; the message lists the differences.
+        OutputError: the folder has another; the message lists the differences.
     """
     manifest = read_manifest(store)
-    earlier = manifest.plan if manifest is not None else _read_plan(store)
-    if earlier:
-        now = json.loads(plan_bytes(config.identity()))
-        if earlier.get("config") != now:
-            _refuse_other(store, {"config": earlier.get("config")}, {"config": now})
-
-
-def plan_bytes(plan: dict[str, Any]) -> bytes:
-    """The file of a plan."""
-    return indented_json(plan, 2)
-
-
-def _read_plan(store: Store) -> dict[str, Any]:
-    """Return the plan that the folder is claimed for; empty if it is not claimed."""
+    # A finished dataset copied without `_run` still has its plan in the manifest.
+    there = manifest.plan if manifest is not None else _read_plan(store)
+    plan = json.loads(plan_bytes(plan))
+    earlier = {part: there.get(part) for part in plan}
+    if not there or earlier == plan:
+        return
     try:
-        plan: dict[str, Any] = parse_json(store.read(PLAN) or b"{}")
-    except ValueError as error:
-        raise IntegrityError(
-            f"{store.where(PLAN)} is damaged ({error}); delete {store.url}, or choose another folder with --out"
-        ) from error
-    return plan
-
-
-def _refuse_other(store: Store, earlier: dict[str, Any], now: dict[str, Any]) -> NoReturn:
-    """Say how a plan, or its configuration, differs from the one that the folder is claimed for."""
-    try:
-        found = changes(plan_figures(earlier), plan_figures(now))
+        found = changes(plan_figures(earlier), plan_figures(plan))
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
         found = []
-    # These differ by themselves only in another environment.
-    lines, derived = list[str](), [one for one in found if one.section in ("encoding", "versions")]
-    for one in [one for one in found if one not in derived] or derived:
+    lines = []
+    for one in found:
         sides = (json.dumps(side, ensure_ascii=False) for side in (one.a, one.b))
         lines.append(f"{one.section} {one.key}: " + " → ".join(text[:60] for text in sides))
     shown = "\n".join(f"  {line}" for line in lines[:20] or ["its settings cannot be read, or are of another version"])
@@ -129,6 +117,68 @@ def _refuse_other(store: Store, earlier: dict[str, Any], now: dict[str, Any]) ->
     )
 
 
+def plan_bytes(plan: dict[str, Any]) -> bytes:
+    """The file of a plan."""
+    return indented_json(plan, 2)
+
+
+def _read_plan(store: Store) -> dict[str, Any]:
+    """Return the plan that the folder is claimed for; empty if it is not claimed."""
+    try:
+        return decode_note(store.read(PLAN) or b"{}", dict[str, Any])
+    except ValueError as error:
+        raise IntegrityError(
+            f"{store.where(PLAN)} is damaged ({error}); delete {store.url}, or choose another folder with --out"
+        ) from error
+
+
 def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:
     """Return the inputs as the plan lists them: labels, sizes and hashes, without paths."""
     return [{"source": file.source, "file": file.label, "bytes": file.size, "hash": file.hash} for file in files]
+
+
+# How plans differ
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key that differs; None where a side lacks it."""
+
+    section: str
+    key: str
+    a: Any
+    b: Any
+
+
+def changes(a: Figures, b: Figures) -> list[Change]:
+    """The keys that differ in the sections that both have."""
+    return [
+        Change(section, key, mine.get(key), yours.get(key))
+        for section, mine, yours in ((section, a[section], b[section]) for section in a if section in b)
+        for key in dict.fromkeys([*mine, *yours])
+        if mine.get(key) != yours.get(key)
+    ]
+
+
+def plan_figures(plan: Mapping[str, Any]) -> Figures:
+    """What a plan, or a part of one, says."""
+    return {name: flat(_by_name(plan[part])) for part, name in _SECTIONS.items() if part in plan}
+
+
+def _by_name(part: Any) -> Mapping[str, Any]:
+    """Inputs by source and file; and sources by their names, with their order."""
+    if isinstance(part, list):
+        return {f"{one['source']}/{one['file']}": f"{one['bytes']:,} bytes, {one['hash'][:16]}" for one in part}
+    sources = part.get("sources", ())
+    order = {"order of the sources": [one["name"] for one in sources]} if sources else {}
+    return {**part, **order, "sources": {one["name"]: one for one in sources}}
+
+
+def flat(data: Any, where: str = "") -> dict[str, Any]:
+    """Flatten nested mappings into one, with keys joined by dots. Lists stay; empty mappings disappear."""
+    if not isinstance(data, Mapping):
+        return {where: data}
+    out: dict[str, Any] = {}
+    for key, value in data.items():
+        out.update(flat(value, f"{where}.{key}" if where else str(key)))
+    return out

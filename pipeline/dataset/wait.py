@@ -5,15 +5,13 @@ from pathlib import Path
 
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST, PLAN
+from ...schemas.names import MANIFEST
 from ...schemas.units import duration
 from ..store.lease import look
 from ..store.local import LocalStore
-from ..store.open_store import Store, open_store, resolve_place
-from .manifests import read_manifest
+from ..store.open_store import open_store, resolve_place
+from .open_dataset import read_manifest
 
-EXPORT = "export.json"
-"""The manifest of an export."""
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 300.0
 """If no process is at work for so long, the run counts as dead. Within that time it may start, or start again."""
@@ -65,18 +63,3 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
             start = "No run was ever started there: check the path, or start a run with `packtrain run`"
             raise RunDiedError(f"{store.url} will not be finished: {state}. {again if begun else start}")
         time.sleep(max(0.0, min(_POLL_SECONDS, began + timeout - now)))
-
-
-def unfinished(store: Store) -> str:
-    """What is known of a place without a manifest, after its name."""
-    if store.exists(EXPORT):
-        return "is an export, not a dataset; give the dataset that it was made from"
-    lease, working = look(store)
-    if lease is None and not store.exists(PLAN):
-        return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
-    state = "Run the same configuration again to continue where it stopped"
-    if lease is not None and working:
-        state = f"{lease} is working on it"
-    elif lease is not None and lease.error is not None:
-        state = f"The run ended with: {lease.error}. {state}"
-    return f"is not finished: it has no {MANIFEST}. {state}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.mask import MaskConfig, SourceMaskConfig
+from ...schemas.config.source import MaskConfig, SourceMaskConfig
 from ...schemas.escape import escape_json, escape_line
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask

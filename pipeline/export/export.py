@@ -17,7 +17,7 @@ from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
@@ -62,7 +62,7 @@ def export(
         InputError: the dataset is unfinished or damaged, has preference pairs, or a row that the format cannot hold.
         OutputError: the destination holds something, lies inside a dataset, or cannot be written.
     """
-    observer = observer or Silent()
+    observer = observer or Observer()
     _check_options(to, eos_id)
     place = _free(out)
     source = open_sound(dataset, observer)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError, OutputError, PacktrainError, StoreError
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
 from ..run.run import packtrain_version
@@ -57,7 +57,7 @@ def publish(
         OutputError: the repository is there, and public where a private one is wanted.
         StoreError: the Hub failed, or cannot be reached.
     """
-    observer = observer or Silent()
+    observer = observer or Observer()
     match = _TARGET.fullmatch(target)
     if match is None:
         raise ConfigError(f"{target[:200]}: write hf://owner/name")

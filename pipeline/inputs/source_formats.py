@@ -10,8 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.mask import SourceMaskConfig
-from ...schemas.config.source import AUTO, FORMAT_KEYS, PYTHON
+from ...schemas.config.source import AUTO, FORMAT_KEYS, PYTHON, SourceMaskConfig
 from ...schemas.errors import ConfigError, InputError
 from ...stages.prep import Format, Options, ReaderCode, make_format
 from ...stages.prep.detect import detect

@@ -22,7 +22,7 @@ from ...schemas.jsontext import indented_json
 from ...stages.judge.comparators import Verdict, same_text, same_value
 from ...stages.judge.extraction import extract
 from ...stages.judge.problems import Problem, expected_texts
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..samples.samples_file import read_samples
 from ..store.appended import differences, read_record
 from ..store.local import LocalStore, hash_file
@@ -66,7 +66,7 @@ def run_evaluation(
         ConfigError, InputError, OutputError: something is wrong with the options or files.
         SandboxError, StoreError: the machine failed; the same call continues.
     """
-    observer, limits = observer or Silent(), limits or ProgramLimits()
+    observer, limits = observer or Observer(), limits or ProgramLimits()
     problems = ProblemFile(data)
     programs = _references(problems) if samples is None else _answers(samples, problems)
     sandbox = open_sandbox(unsafe=unsafe)

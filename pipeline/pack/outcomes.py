@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError
+from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import offsets_of
-from ...schemas.reasons import NOT_DRAWN
 from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.alignment import Alignment
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.layout import Certificate, fill_of
+from ...schemas.layout import Alignment, Certificate, fill_of
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.report import SplitFigures
@@ -31,7 +30,7 @@ from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..store.open_store import Store
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
@@ -129,7 +128,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     finished = FinishedShards(out)
     finished.look([f"{folder}shards" for folder in folders.values()], observer)
     left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
-    progress = observer if left > 0 else Silent()
+    progress = observer if left > 0 else Observer()
     progress.begin("pack", left, "tok")
     table.put(out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in folders}

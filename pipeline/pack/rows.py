@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.alignment import Alignment
+from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.arrays import lists

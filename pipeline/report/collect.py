@@ -17,15 +17,14 @@ import msgspec
 import pyarrow as pa
 import yaml
 
-from ...schemas.alignment import why_padded
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
-from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.layout import why_padded
+from ...schemas.ledger import DECISIONS, Ledger, SourceLedger, reasons_of
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.names import REJECTS
-from ...schemas.reasons import DECISIONS, reasons_of
 from ...schemas.report import (
     FORMAT,
     Choice,

@@ -25,8 +25,7 @@ from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ...schemas.units import exact, share
 from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
-from ..dataset.output_folder import all_there
-from ..dataset.plan_diff import Change, Figures, changes, flat, plan_figures
+from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
 from ..observer import Observer
 from ..pack.documents import NAME
 from .collect import packing_of

@@ -16,7 +16,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.ragged import begins_of, ranges
 from ...stages.forecast import LengthStats
 from ...stages.mask.policy import Mask
-from ..dataset.documents import Address
 from ..encode.driver import Encoded
 from ..encode.parts import EncodedPart, PartPlace, Runs
 from ..pack.outcomes import REASONS, decide, limits_of, mixes, set_copies
@@ -111,7 +110,7 @@ def _lengths_of(whole: Table, masks: Sequence[Mask], names: Sequence[str]) -> Le
 def _id_of(whole: Table, document: int, names: Sequence[str]) -> str:
     """The example id of a document of the table."""
     source, file, line, sub = whole.origins.place(whole.documents, document)
-    return Address(names[source], file, line, sub).id
+    return f"{names[source]}/{file}:{line}" + (f"/{sub}" if sub >= 0 else "")
 
 
 def _runs_of(

@@ -1,7 +1,9 @@
-"""What is shown to people: sentences, and tables of plain text. Whatever shows them escapes them."""
+"""What is shown to people: sentences, tables, and rows as text. Whatever shows them escapes them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from ...schemas.report import ShownPiece
 
 _CELL = 1_000
 """Maximum number of characters of a cell."""
@@ -37,8 +39,8 @@ class Section:
     warnings: list[str] = field(default_factory=list)
 
 
-Line = str | tuple[str, str] | Grid
-"""A text, a text with its style in a terminal, or a table."""
+Line = str | tuple[str, str] | list[ShownPiece] | Grid
+"""A text, a text with its style in a terminal, a text of which stretches are trained, or a table."""
 Lines = Iterator[Line]
 
 

@@ -52,10 +52,8 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         sentence=sentence,
         action=action,
         ngram=evaluation["ngram"],
-        compared=compared,
         examples=examples,
         rows=evaluation["counts"]["rows"],
-        rows_found=found,
         counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )

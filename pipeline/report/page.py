@@ -213,7 +213,7 @@ def strip(row: ShownRow) -> list[tuple[str, float, float]]:
         shapes.append(("document", round(at * scale, 3), max(round(document.tokens * scale - 0.2, 3), 0.05)))
         start = at
         for piece in document.pieces:
-            if piece.trained:
+            if piece.weight:
                 shapes.append(("trained", round(start * scale, 3), round(piece.tokens * scale, 3)))
             start += piece.tokens
         at += document.tokens

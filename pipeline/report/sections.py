@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.reasons import NOT_DRAWN
+from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
 from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import exact, large, plural, share
 from .grid import Grid, Lines, Section

@@ -3,7 +3,6 @@
 from ...schemas.errors import PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, find_decoder, pieces
-from ..dataset.documents import names_of
 from ..dataset.open_dataset import Finished
 
 ROWS = 6
@@ -32,74 +31,85 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
         decoder = decoder or find_decoder(dataset)
         count = dataset.manifest.splits[split].rows
         chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
-        if dataset.manifest.preference:
-            return [_pair(dataset, split, row, decoder) for row in chosen], None
-        found = [pieces(dataset, row, split) for row in chosen]
-        names = names_of(dataset, {piece.doc_id for row in found for piece in row[:LISTED]})
-        capacity = dataset.manifest.max_length
-        rows = [
-            ShownRow(split, row, sum(len(one.ids) for one in mine), capacity, _documents(mine, names, decoder))
-            for row, mine in zip(chosen, found, strict=True)
-        ]
-        return rows, None
+        return [shown_row(dataset, split, row, decoder, ROW_CHARACTERS) for row in chosen], None
     except PacktrainError as error:
         return [], str(error)
 
 
-def _pair(dataset: Finished, split: str, number: int, decoder: Decoder) -> ShownRow:
+def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None = None) -> ShownRow:
+    """A packed row, or a preference pair, as text.
+
+    Args:
+        room: about how many characters of text; None for all of it, and for all documents.
+
+    Raises:
+        InputError: the row or the split does not exist.
+        IntegrityError: a file is missing or damaged.
+    """
+    if dataset.manifest.preference:
+        return _pair(dataset, split, number, decoder, room)
+    found = pieces(dataset, number, split)
+    listed = found if room is None else found[:LISTED]
+    names = dataset.names({piece.doc_id for piece in listed})
+    each = None if room is None else max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
+    documents = []
+    for at, piece in enumerate(listed):
+        id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
+        texts, shortened = _texts(piece, decoder, each) if room is None or at < TEXTS else ([], True)
+        documents.append(
+            ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
+        )
+    return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.max_length, documents)
+
+
+def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None) -> ShownRow:
     """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
-    id, _ = names_of(dataset, [doc_id]).get(doc_id, (str(doc_id), ""))
-    texts, room = [], ROW_CHARACTERS // 3
+    id, _ = dataset.names([doc_id]).get(doc_id, (str(doc_id), ""))
+    texts = []
     for part in ("prompt", "chosen", "rejected"):
         ids, trained = row[f"{part}_ids"], part != "prompt"
-        text = short_text(decoder, ids, room)
-        shortened = len(ids) > room or text != decoder.text(ids)
-        shown = [ShownPiece(text, trained, len(ids))] if ids else []
+        # Decoded together with the prompt, because some tokenizers drop a space before the first token.
+        whole = decoder.spans([row["prompt_ids"] if trained else [], ids])[1]
+        text = whole if room is None else _clipped(whole, room // 3)
+        shown = [ShownPiece(text, float(trained), len(ids))] if ids else []
+        shortened = text != whole
         texts.append(ShownDocument(id, part, doc_id, 0, len(ids), len(ids) if trained else 0, shown, shortened))
     tokens = sum(one.tokens for one in texts)
     return ShownRow(split, number, tokens, tokens, texts)
 
 
-def _documents(found: list[Piece], names: dict[int, tuple[str, str]], decoder: Decoder) -> list[ShownDocument]:
-    """The documents of a row, with about `ROW_CHARACTERS` of text in total."""
-    listed = found[:LISTED]
-    each = max(ROW_CHARACTERS // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
-    out = []
-    for number, piece in enumerate(listed):
-        id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
-        texts, shortened = _texts(piece, decoder, each) if number < TEXTS else ([], True)
-        out.append(
-            ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
-        )
-    return out
-
-
-def _texts(piece: Piece, decoder: Decoder, room: int) -> tuple[list[ShownPiece], bool]:
+def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[ShownPiece], bool]:
     """A document's stretches as text, and whether text was left out."""
     spans = list(piece.stretches())
-    if len(piece.ids) <= room:
-        texts = decoder.spans([ids for *_, ids in spans])
-        fits = all(weight > 0 or len(text) <= _UNTRAINED for (weight, _), text in zip(spans, texts, strict=True))
-        if fits and sum(map(len, texts)) <= room:
-            each_text = zip(spans, texts, strict=True)
-            return [ShownPiece(text, weight > 0, len(ids)) for (weight, ids), text in each_text], False
+    if room is None or len(piece.ids) <= room:
+        texts = decoder.spans([ids for _, ids in spans])
+        each_text = list(zip(spans, texts, strict=True))
+        fits = all(weight > 0 or len(text) <= _UNTRAINED for (weight, _), text in each_text)
+        if room is None or (fits and sum(map(len, texts)) <= room):
+            return [ShownPiece(text, weight, len(ids)) for (weight, ids), text in each_text], False
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
     each = max(room // len(kept), 40)
-    rooms = [each if weight > 0 else min(each, _UNTRAINED) for weight, _ in kept]
-    texts = [short_text(decoder, ids, most) for (_, ids), most in zip(kept, rooms, strict=True)]
-    out = [ShownPiece(text, weight > 0, len(ids)) for (weight, ids), text in zip(kept, texts, strict=True)]
+    out = [
+        ShownPiece(_short_text(decoder, ids, each if weight > 0 else min(each, _UNTRAINED)), weight, len(ids))
+        for weight, ids in kept
+    ]
     if len(kept) < len(spans):
-        left = sum(len(ids) for *_, ids in spans[half:-half])
-        out.insert(half, ShownPiece(_GAP, False, left))
+        left = sum(len(ids) for _, ids in spans[half:-half])
+        out.insert(half, ShownPiece(_GAP, 0, left))
     return out, True
 
 
-def short_text(decoder: Decoder, ids: list[int], room: int) -> str:
+def _short_text(decoder: Decoder, ids: list[int], room: int) -> str:
     """The start and the end of a stretch's text, about `room` characters."""
-    if len(ids) <= room and len(text := decoder.text(ids)) <= room:
-        return text
+    if len(ids) <= room:
+        return _clipped(decoder.text(ids), room)
     half = room // 2  # nearly all tokens have at least one character, so as many tokens are enough
     return decoder.text(ids[:half])[:half].rstrip("\ufffd") + _GAP + decoder.text(ids[-half:])[-half:].lstrip("\ufffd")
+
+
+def _clipped(text: str, room: int) -> str:
+    """The start and the end of a text, about `room` characters."""
+    return text if len(text) <= room else text[: room // 2] + _GAP + text[-(room // 2) :]

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
-from ...schemas.config.mask import SourceMaskConfig
-from ...schemas.ledger import Ledger, SourceLedger
-from ...schemas.reasons import NOT_DRAWN, OWN, REASONS
+from ...schemas.config.source import SourceMaskConfig
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
 from ...schemas.units import plural, share
 from ..inputs.source_formats import SourceFormat
 from ..pack.pack import Selected

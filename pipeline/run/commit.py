@@ -34,12 +34,11 @@ def commit(
     for split, record in packed.splits.items():
         folder = f"{split}/" if several else ""
         mark = fingerprint([plan_hash, split])
-        files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(split, record, schema)))
+        files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(schema)))
         files.append(put_record(store, f"{folder}state.json", dataset_state(split, folder, record, mark)))
     if several:
         files.append(put_record(store, "dataset_dict.json", dataset_dict(sorted(packed.splits))))
     manifest = Manifest(
-        plan_hash=plan_hash,
         plan=plan,
         schema={field.name: str(field.type) for field in schema},
         splits=packed.splits,

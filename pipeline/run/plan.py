@@ -21,7 +21,7 @@ from ..configfile import load_config
 from ..encode.notes import reject_lines
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import count_rows
 from ..report.collect import PAIRS, configuration_of, flow_of, make_report, policies_of, some_of
@@ -60,7 +60,7 @@ def plan(
         StoreError, IntegrityError, TaskError: a failure.
     """
     loaded, folder = load_config(config, base)
-    observer = observer or Silent()
+    observer = observer or Observer()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
     whole = loaded.run.model_copy(update={"shard": None})  # with a share (--shard) it would see only a part of the data
@@ -76,7 +76,7 @@ def plan(
         prepared = prepare(config, work, executor, files=files)
         encoded = encode_inputs(config, prepared, work, executor)
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
-    told = work if sample is None else replace(work, observer=Silent())  # of a sample, notes could be wrong
+    told = work if sample is None else replace(work, observer=Observer())  # of a sample, notes could be wrong
     selected = select_documents(config, prepared, encoded, told)
     observer.begin("read lengths", 0, "")
     choice = packing = overlap = None

@@ -19,7 +19,7 @@ from ..inputs.blocks import InputFile
 from ..inputs.read import columns_of, numbered_blocks, prepare_rows, read_rows
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..store.local import LocalStore
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
@@ -57,7 +57,7 @@ def prepare_source(
         raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
     if target.exists():
         raise OutputError(f"--output {target} exists; remove it, or choose another file")
-    observer, counts = observer or Silent(), PrepCounts()
+    observer, counts = observer or Observer(), PrepCounts()
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:

@@ -14,10 +14,10 @@ from ...schemas.errors import InputError
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST, PLAN
 from ..configfile import load_config
-from ..dataset.manifests import open_output, read_manifest
-from ..dataset.output_folder import check_config, plan_bytes
+from ..dataset.open_dataset import open_output, read_manifest
+from ..dataset.output_folder import check_plan, plan_bytes
 from ..dataset.verify import Finding, verify
-from ..observer import Observer, Silent
+from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root
 from .run import make_dataset
@@ -64,7 +64,7 @@ def repair(
         IntegrityError: the rebuilt files do not match the manifest, or the manifest is damaged; or a name in the folder
             points outside it.
     """
-    observer = observer or Silent()
+    observer = observer or Observer()
     out = open_output(folder)
     if isinstance(out, LocalStore) and out.root.is_file():
         raise InputError(f"{folder} is a file; give the folder that `packtrain run` wrote")
@@ -76,7 +76,7 @@ def repair(
         )
     loaded, start = load_config(config, base)
     loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, start)})
-    check_config(out, loaded)
+    check_plan(out, {"config": loaded.identity()})
     findings = verify(folder, deep=True, observer=observer).findings
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}

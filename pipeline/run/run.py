@@ -26,15 +26,14 @@ from ...schemas.names import PLAN, REJECTS
 from ...stages.tokenize.engines import reference_tokenizer
 from ..configfile import load_config
 from ..contamination import compare
-from ..dataset.manifests import read_manifest
-from ..dataset.open_dataset import Finished
-from ..dataset.output_folder import all_there, check_config, check_folder, claim, plan_inputs
-from ..dataset.run_notes import remember
+from ..dataset.decode import Decoder, remember
+from ..dataset.open_dataset import Finished, read_manifest
+from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import first_reject, notes, reject_lines
 from ..execute.executor import Executor
 from ..inputs.fetch import called, written
-from ..observer import Observer, Printed, Silent
+from ..observer import Observer, Printed
 from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
@@ -79,7 +78,7 @@ def run(
     """
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
-    work = open_workspace(loaded, folder, observer or (Silent() if quiet else Printed()))
+    work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
     made = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
     if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
         work.observer.note(said)
@@ -107,7 +106,7 @@ def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> 
         BusyError: another driver is working on the same output folder.
     """
     check_folder(work.out)
-    check_config(work.out, config)
+    check_plan(work.out, {"config": config.identity()})
     with leased(work.out, shard=config.run.shard):
         return _make(config, work, again)
 
@@ -121,7 +120,8 @@ def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
             observer.note(f"{out.url} is already finished; nothing to do")
             if config.run.report and not out.exists(REPORT):
                 observer.note(f"its report is missing; packtrain report {out.url} writes it")
-            put_card(out, finished, observer)  # a run that was killed may have left it out
+            out.sweep()  # a run may have been killed as it ended
+            put_card(out, finished, observer)
             return Made(finished, now=False)
         encoded = encode_inputs(config, prepared, work, executor)
         try:
@@ -237,7 +237,6 @@ def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encode
     """
     if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
         return None
-    from ..dataset.decode import Decoder
     from ..report.collect import configuration_of
     from ..report.document_lengths import read_documents
     from ..report.lengths import choose, model_limit

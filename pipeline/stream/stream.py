@@ -30,7 +30,7 @@ from ..encode.driver import Encoded, encode
 from ..encode.notes import unlocated
 from ..execute.pool import Pool
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
-from ..observer import Observer, Printed, Silent
+from ..observer import Observer, Printed
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.run import decontaminate, plan_of
@@ -76,7 +76,7 @@ class LiveWindows:
         self.split = split
         self.seed = self.config.seed if seed is None else seed
         self.workers = workers
-        self._work = open_workspace(self.config, folder, observer or (Silent() if share[0] else Printed()))
+        self._work = open_workspace(self.config, folder, observer or (Observer() if share[0] else Printed()))
         mark_cache(self._work.scratch)
         self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
         try:

@@ -7,12 +7,11 @@ else is: two runs of the same identity over the same inputs write the same bytes
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from ..alignment import Alignment, Parallel, ParallelLayout, why_padded
-from .mask import MaskConfig, MaskPolicy, SourceMaskConfig, policy_alone
-from .section import ConfigModel, Duration, Paths, Share, Size
-from .source import AUTO, FilterConfig
+from ..layout import Alignment, Parallel, ParallelLayout, why_padded
+from .section import ConfigModel, Paths, Share, Size, alone
+from .source import AUTO, FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
@@ -39,10 +38,6 @@ class TokenizerConfig(ConfigModel):
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
     """Use traced templates where tracing is exact; `false` renders every row with jinja2."""
-
-
-def _fraction_alone(value: Any) -> Any:
-    return {"fraction": value} if isinstance(value, (str, int, float)) else value
 
 
 class LossConfig(ConfigModel):
@@ -201,9 +196,9 @@ class RunSection(ConfigModel):
     address: str | None = None
     """Address of the Ray cluster, `host:port`, or `auto` for the one of this machine. Null starts Ray here, and ends it
     with the run."""
-    task_seconds: Duration | None = Field(default=900.0, gt=0, allow_inf_nan=False)
-    """Time limit of a task, which is one block of an input or one shard, in seconds or as `15min`. A task that runs
-    longer is killed, and counts as one that killed its worker. Null: no limit."""
+    task_seconds: float | None = Field(default=900.0, gt=0, allow_inf_nan=False)
+    """Time limit of a task, which is one block of an input or one shard, in seconds. A task that runs longer is killed,
+    and counts as one that killed its worker. Null: no limit."""
     scratch: str | None = None
     """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
     Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
@@ -214,13 +209,9 @@ class RunSection(ConfigModel):
     @model_validator(mode="after")
     def _one_backend(self) -> "RunSection":
         if self.shard is not None:
-            index, _, count = self.shard.partition("/")
-            if re.fullmatch(r"[0-9]+/0*[1-9][0-9]*", self.shard) is None:
-                raise ValueError(f"shard {self.shard!r}: write I/N for run I, from 0, of N, such as 0/8")
-            if int(index) >= int(count):
-                raise ValueError(
-                    f"shard {self.shard}: shards count from 0; of {count} the last one is {int(count) - 1}/{count}"
-                )
+            found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", self.shard)
+            if found is None or int(found[1]) >= int(found[2]):
+                raise ValueError(f"shard {self.shard!r}: write I/N for run I of N, counted from 0, such as 0/8 to 7/8")
             if self.executor == "ray":
                 raise ValueError("shard is not for executor ray, which shares the work by itself")
         if self.address is not None and self.executor != "ray":
@@ -243,9 +234,7 @@ class RunConfig(ConfigModel):
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""
-    mask: Annotated[MaskConfig, BeforeValidator(policy_alone, json_schema_input_type=MaskPolicy | MaskConfig)] = (
-        MaskConfig()
-    )
+    mask: Annotated[MaskConfig, alone("policy", MaskPolicy | MaskConfig)] = MaskConfig()
     """Which tokens are trained. A policy alone is enough: `mask: assistant`. Keys of a source's own `mask` override
     it."""
     loss: LossConfig = LossConfig()
@@ -259,9 +248,7 @@ class RunConfig(ConfigModel):
     by order of sources, then rows. Examples that are left out for another reason do not count."""
     decontaminate: DecontaminateConfig | None = None
     """Compare the examples with evaluation data. Another evaluation file never encodes anything again."""
-    holdout: Annotated[
-        HoldoutConfig, BeforeValidator(_fraction_alone, json_schema_input_type=float | str | HoldoutConfig)
-    ] = HoldoutConfig()
+    holdout: Annotated[HoldoutConfig, alone("fraction", float | str | HoldoutConfig)] = HoldoutConfig()
     """A held-out part of the data. A share alone is enough: `holdout: 2%`."""
     truncate: TruncateConfig = TruncateConfig()
     pack: PackConfig = PackConfig()
@@ -304,12 +291,10 @@ class RunConfig(ConfigModel):
                 f"truncate.max_length ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
                 f"{near or 'a smaller multiple or fewer devices'}"
             )
-        if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.align > 1):
-            raise ValueError("pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs or pack.align")
-        if pack.strategy == "wrapped" and pack.alignment.document > 1:
+        if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.alignment.document > 1):
             raise ValueError(
-                "pack.strategy wrapped cuts anywhere: it cannot pad pieces for pack.parallel with layout thd; take "
-                "layout ring, or strategy bfd_split"
+                "pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs, or pad pieces for pack.align or "
+                "pack.parallel with layout thd; leave them out, or take layout ring, or strategy bfd_split"
             )
 
     def mask_of(self, source: SourceConfig) -> MaskConfig:

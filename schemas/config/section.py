@@ -16,11 +16,6 @@ def parse_size(value: Any) -> Any:
     return units.parse_size(value) if isinstance(value, str) else value
 
 
-def parse_duration(value: Any) -> Any:
-    """Convert a text to a number of seconds; other values stay unchanged."""
-    return units.parse_duration(value) if isinstance(value, str) else value
-
-
 def parse_share(value: Any) -> Any:
     """Convert a text such as `2%` to a share of 1; other values stay unchanged."""
     if not isinstance(value, str):
@@ -35,8 +30,6 @@ Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema({"type": ["int
 """Bytes: a number, or `256MiB`."""
 Share = Annotated[float, BeforeValidator(parse_share), WithJsonSchema({"type": ["number", "string"]})]
 """A share of 1: a number, or `2%`."""
-Duration = Annotated[float, BeforeValidator(parse_duration), WithJsonSchema({"type": ["number", "string"]})]
-"""Seconds: a number, or `90s`, `1h30m`."""
 
 
 def _one_path(value: Any) -> Any:
@@ -49,6 +42,19 @@ Paths = Annotated[
     WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
 ]
 """Several paths, or one."""
+
+
+def alone(key: str, kind: Any) -> BeforeValidator:
+    """Take a text or a number in place of a section as the value of its main key: `mask: assistant`, `holdout: 2%`.
+
+    Args:
+        kind: what may be written, for the JSON Schema.
+    """
+
+    def whole(value: Any) -> Any:
+        return {key: value} if isinstance(value, (str, int, float)) else value
+
+    return BeforeValidator(whole, json_schema_input_type=kind)
 
 
 class ConfigModel(BaseModel):

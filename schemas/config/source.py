@@ -1,13 +1,13 @@
-"""The part of the configuration that says where rows come from and how they are read, and the formats of rows."""
+"""The part of the configuration about sources: where rows come from, how they are read, which tokens are trained."""
 
-import difflib
 import re
+from itertools import chain
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
-from .mask import MaskPolicy, SourceMaskConfig, policy_alone
-from .section import ConfigModel, Paths, Size
+from ..errors import did_you_mean
+from .section import ConfigModel, Paths, Size, alone
 
 AUTO = "auto"
 PYTHON = "python:"
@@ -24,13 +24,6 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "apps": ("weight",),
 }
 """Keys that name columns, for each format. Only `weight` has no default name: without it, all weights are 1."""
-
-
-def default_name(format: str) -> str:
-    """The name of a source without one: its format, or the function of the user's own reader."""
-    return "data" if format == AUTO else format.rsplit(":", 1)[-1].strip("_") or "data"
-
-
 STYLED = ("prompt_completion", "preference")
 """Formats whose rows can be plain texts with a choice of style."""
 MASKED_ALIKE = ("tokenized", "text")
@@ -38,15 +31,55 @@ MASKED_ALIKE = ("tokenized", "text")
 CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
 """Formats whose rows can be conversations of several turns."""
 
-FormatKey = Literal[
-    "prompt", "completion", "messages", "tools", "text", "conversations", "system", "instruction", "input", "output",
-    "history", "chosen", "rejected", "ids", "labels", "weight",
-]  # fmt: skip
-"""The columns that `keys` can rename; see `FORMAT_KEYS`."""
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _FORMAT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
 }
+
+
+MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
+Thoughts = Literal["train", "mask", "last"]
+ToolCalls = Literal["train", "mask"]
+Stop = Literal["turn", "auto"]
+
+
+class MaskConfig(ConfigModel):
+    """Which tokens are trained. A conversation whose turns cannot be located with certainty, if the mask needs them, is
+    left out, and listed in rejects.jsonl; only `completion` and `all` need none, without `train_end: false`, `thoughts`
+    and `tool_calls`."""
+
+    policy: MaskPolicy = "completion"
+    """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
+    every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
+    token. A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained.
+    Messages with `train: false` or a `weight` of 0 are never trained; other weights say how much they count."""
+    train_end: bool = True
+    """Train the end-of-turn token with its turn. `all` always does."""
+    thoughts: Thoughts = "train"
+    """Thoughts of the assistant, from a field such as `reasoning_content` or between tags such as `<think>` and
+    `</think>`. `train`: like the rest of their turn. `mask`: never trained, but the tag that closes them is, as part of
+    the answer. `last`: only those of the last assistant turn are trained."""
+    tool_calls: ToolCalls = "train"
+    """Tool calls of the assistant, with what the template writes around them. `mask`: never trained, but the
+    end-of-turn token after them is."""
+    stop: Stop = "turn"
+    """Some templates do not end turns: the header of the next message does, such as `<|user|>`. `auto` trains its first
+    token with the turn before it. `turn` does not."""
+
+
+class SourceMaskConfig(ConfigModel):
+    """Which tokens of one source are trained. A key that is null is as in the run's `mask`."""
+
+    policy: MaskPolicy | None = None
+    """Which turns are trained."""
+    train_end: bool | None = None
+    """Whether the end-of-turn token is trained with its turn."""
+    thoughts: Thoughts | None = None
+    """Which thoughts of the assistant are trained."""
+    tool_calls: ToolCalls | None = None
+    """Whether tool calls of the assistant are trained."""
+    stop: Stop | None = None
+    """Whether a stop token in the next message's header is trained."""
 
 
 class AppsConfig(ConfigModel):
@@ -104,13 +137,11 @@ class SourceConfig(ConfigModel):
     loss_weight: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
     """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
     seen. See `loss`."""
-    mask: Annotated[
-        SourceMaskConfig, BeforeValidator(policy_alone, json_schema_input_type=MaskPolicy | SourceMaskConfig)
-    ] = SourceMaskConfig()
+    mask: Annotated[SourceMaskConfig, alone("policy", MaskPolicy | SourceMaskConfig)] = SourceMaskConfig()
     """Which tokens of this source are trained, instead of what the run's `mask` says. A policy alone is enough."""
     apps: AppsConfig = AppsConfig()
     """Options of the `apps` format."""
-    keys: dict[FormatKey, str] = Field(default={})
+    keys: dict[str, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
     formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
     style: Literal["plain", "chat"] | None = None
@@ -140,19 +171,17 @@ class SourceConfig(ConfigModel):
                     "write your own reader as python:module:function, such as python:readers:chat for the "
                     "function chat in readers.py"
                 )
-            near = difflib.get_close_matches(value, FORMAT_KEYS, n=1)
-            raise ValueError(
-                f"input should be {', '.join([AUTO, *FORMAT_KEYS])} or python:module:function"
-                f"{f'; did you mean {near[0]}?' if near else ''}"
-            )
+            known = ", ".join([AUTO, *FORMAT_KEYS])
+            near = did_you_mean(value, FORMAT_KEYS)
+            raise ValueError(f"input should be {known} or python:module:function{near}")
         return value
 
     @model_validator(mode="after")
     def _fits_the_format(self) -> "SourceConfig":
         own = self.format.startswith(PYTHON)
-        known = () if own else FORMAT_KEYS.get(self.format)
+        known = () if own else FORMAT_KEYS.get(self.format) or tuple(dict.fromkeys(chain(*FORMAT_KEYS.values())))
         for key in self.keys:
-            if known is not None and key not in known:
+            if key not in known:
                 what = f"takes {', '.join(known)}" if known else "renames none"
                 raise ValueError(f"keys.{key}: format {self.format} {what}")
         if self.style is not None and self.format not in (AUTO, *STYLED):

@@ -20,7 +20,7 @@ from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_NEXT_STOP
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
     from ...schemas.config.config import RunConfig
-    from ...schemas.config.mask import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
+    from ...schemas.config.source import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
 
 _POLICIES: "dict[MaskPolicy, tuple[RunKind, ...]]" = {
     "completion": (RunKind.TEXT, *COMPLETION_KINDS),

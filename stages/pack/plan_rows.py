@@ -100,7 +100,6 @@ def plan_rows(
             rows=len(row_offsets) - 1,
             bound=bound_of_whole_pieces(counts, max_docs),
             tokens=int(pieces.lengths.sum(dtype=np.int64)),
-            capacity=max_length,
             pieces=len(index),
         ),
     )
@@ -190,5 +189,5 @@ def _wrap(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
         starts=left - begins[document],
         lengths=(right - left).astype(np.int32),
         row_offsets=np.searchsorted(row, np.arange(rows + 1)).astype(np.int64),
-        certificate=Certificate(rows, rows, total, capacity, len(document)),
+        certificate=Certificate(rows, rows, total, len(document)),
     )

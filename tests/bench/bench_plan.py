@@ -127,7 +127,8 @@ def fill(number: int, with_trl: bool) -> None:
         lengths = lognormal(number, capacity)
         certificate = plan_rows(lengths, capacity).certificate
         cells = [f"{capacity:,}", f"{certificate.bound:,}", f"{certificate.rows:,}"]
-        cells += [f"{certificate.fill:.3%}", f"{certificate.gap:.4%}"]
+        rows_share = certificate.tokens / (certificate.rows * capacity)
+        cells += [f"{rows_share:.3%}", f"{certificate.rows / certificate.bound - 1:.4%}"]
         cells += [f"{plan_rows(lengths, capacity, 'tight').rows:,}"]
         if with_trl:
             table = table_of(lengths)

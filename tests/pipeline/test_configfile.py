@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,14 +37,6 @@ def refusal(tmp_path: Path, text: str, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text, *overrides)
     return str(caught.value)
-
-
-def test_a_file(tmp_path: Path) -> None:
-    (tmp_path / "run.yaml").write_text(GOOD)
-    config, base = load_config(tmp_path / "run.yaml")
-    assert base == tmp_path
-    assert (config.out, config.truncate.max_length) == ("runs/first", 1024)
-    assert [source.path for source in config.sources] == [("a.jsonl", "b.jsonl"), ("c.jsonl",)]
 
 
 def test_plain_data_and_finished_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +103,8 @@ def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterat
 @pytest.mark.parametrize("model", [RunConfig, TrainConfig])
 @pytest.mark.parametrize(
     "number",
-    [10**30, -(10**30), 10**5000, float("inf"), "9" * 5000],
-    ids=["large", "small", "5,001 digits", "infinite", "text"],
+    [10**30, -(10**30), float("inf"), "9" * 5000],
+    ids=["large", "small", "infinite", "text"],
 )
 def test_every_whole_number_has_bounds(model: type[BaseModel], number: Any) -> None:
     keys = list(whole_numbers(model))
@@ -130,6 +121,15 @@ def test_every_whole_number_has_bounds(model: type[BaseModel], number: Any) -> N
         assert len(lines[0]) < 400
 
 
+def test_aliases_and_merge_keys(tmp_path: Path) -> None:
+    text = GOOD.replace("  - name: web", "  - <<: *chat\n    name: web").replace(
+        "  - name: chat", "  - &chat\n    name: chat"
+    )
+    config = load(tmp_path, text + "seed: &seed 3\npack: {max_docs: *seed}\n")
+    assert [(one.name, one.format) for one in config.sources] == [("chat", "messages"), ("web", "text")]
+    assert (config.seed, config.pack.max_docs) == (3, 3)
+
+
 def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:
     text = GOOD.replace("format: text", "format: csv").replace("1024", "0").replace("name: chat", "name: a b")
     lines = refusal(tmp_path, text).splitlines()
@@ -138,12 +138,3 @@ def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:
         "line 9: sources.1.format",
         "line 12: truncate.max_length",
     ]
-
-
-def test_every_shipped_configuration_loads() -> None:
-    shipped = [Path(str(files("packtrain.pipeline.demo") / "demo.yaml"))]
-    shipped += sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
-    for path in shipped:
-        config, base = load_config(path)
-        assert config.out
-        assert base == path.parent

@@ -76,7 +76,6 @@ MAY_IMPORT = {
 }
 LAZILY = {
     "pipeline.cli.export": {"training"},
-    "pipeline.cli.loader": {"training"},
     "pipeline.cli.options": {"training"},
     "pipeline.cli.samples": {"training"},
     "pipeline.cli.training": {"training"},

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from annotated_types import Ge, Lt, MinLen
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.config.section import Duration, Size, parse_duration, parse_size
+from packtrain.schemas.config.section import Size, parse_size
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -75,14 +75,10 @@ def is_size(field: FieldInfo) -> bool:
     return any(isinstance(item, BeforeValidator) and item.func is parse_size for item in field.metadata)
 
 
-def is_duration(field: FieldInfo) -> bool:
-    return any(isinstance(item, BeforeValidator) and item.func is parse_duration for item in field.metadata)
-
-
 def typed(annotation: Any) -> str:
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return {Size: "size", Duration: "duration"}.get(annotation) or typed(inner[0])
+        return "size" if annotation == Size else typed(inner[0])
     if origin is Literal:
         return ", ".join(f"`{item}`" for item in inner)
     if origin in (Union, UnionType):
@@ -96,7 +92,7 @@ def typed(annotation: Any) -> str:
 
 def kind(field: FieldInfo) -> str:
     """The type in words, with its limits."""
-    words = ["size" if is_size(field) else "duration" if is_duration(field) else typed(field.annotation)]
+    words = ["size" if is_size(field) else typed(field.annotation)]
     for item in field.metadata:
         if isinstance(item, Ge):
             words.append(f"at least {sized(item.ge) if is_size(field) else item.ge}")

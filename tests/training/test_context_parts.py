@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.schemas.alignment import ParallelLayout
 from packtrain.schemas.errors import AttentionError, ConfigError
+from packtrain.schemas.layout import ParallelLayout
 from packtrain.training import PackedLoader, cp_part
 from packtrain.training.attention import use_packed
 from torch.nn.functional import cross_entropy

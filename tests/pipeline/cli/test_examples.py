@@ -40,19 +40,6 @@ def test_every_command_has_an_example(packtrain: Command) -> None:
         assert printed.index("--help") < printed.index("Example")
 
 
-@pytest.mark.parametrize(("name", "line"), LINES)
-def test_an_example_names_its_command_and_options_that_are_there(name: str, line: str) -> None:
-    command = typer.main.get_command(cli.app).commands[name]  # type: ignore[attr-defined]
-    words = shlex.split(line.partition(" > ")[0])
-    if words[0] == "torchrun":
-        words = ["packtrain", *words[words.index("packtrain.pipeline.cli") + 1 :]]
-    assert words[:2] == ["packtrain", name]
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in words if re.match("--?[a-z]", word)} <= options
-    with command.make_context(name, words[2:], resilient_parsing=False) as context:
-        assert set(context.params) <= {parameter.name for parameter in command.params}
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubStandIn]:
     """A stand-in for the Hub; see `hub_stand_in`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from packtrain.pipeline.dataset.decode import load_decoder, pieces
 from packtrain.pipeline.dataset.open_dataset import open_dataset
+from packtrain.schemas.rows import IGNORE_INDEX
 from tokenizers import Tokenizer
 
 from tests import kit
@@ -25,7 +26,8 @@ def test_pieces_are_the_row_cut_at_its_documents(packed: Path) -> None:
             batch = dataset.row(row, split)
             found = pieces(dataset, row, split)
             assert list(chain.from_iterable(piece.ids for piece in found)) == batch.column("input_ids")[0].as_py()
-            assert list(chain.from_iterable(piece.labels for piece in found)) == batch.column("labels")[0].as_py()
+            trained = [weight > 0 for piece in found for weight in piece.weights]
+            assert trained == [label != IGNORE_INDEX for label in batch.column("labels")[0].as_py()]
             assert [piece.doc_id for piece in found] == batch.column("doc_ids")[0].as_py()
             for piece in found:
                 runs = list(piece.stretches())

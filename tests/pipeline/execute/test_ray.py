@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from packtrain.pipeline.execute.executor import TRIES
 from packtrain.pipeline.execute.ray_cluster import RayExecutor
-from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.run.run import run
 from packtrain.schemas.errors import ConfigError, TaskError
 
@@ -68,7 +68,7 @@ def rows(row):
 """Kills the worker that reads the first row, once, where a file holds the number of the process that must not die."""
 
 
-class AtWork(Silent):
+class AtWork(Observer):
     """Does something in each of some stages, after three tasks of it are done."""
 
     def __init__(self, then: dict[str, Callable[[], None]]) -> None:
@@ -85,7 +85,7 @@ class AtWork(Silent):
             self.then[self.now]()
 
 
-def packed(config: dict[str, Any], folder: Path, observer: Silent | None = None) -> bytes:
+def packed(config: dict[str, Any], folder: Path, observer: Observer | None = None) -> bytes:
     run(config, base=folder, observer=observer)
     return (Path(config["out"]) / "manifest.json").read_bytes()
 

@@ -22,7 +22,7 @@ from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.manifest import FileRecord
-from packtrain.schemas.alignment import Alignment
+from packtrain.schemas.layout import Alignment
 from packtrain.schemas.config.config import RunConfig
 
 count = int(sys.argv[1])

@@ -154,7 +154,7 @@ def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Row
             assert one.id.startswith(f"{one.source}/")
             if not one.shortened:
                 assert sum(piece.tokens for piece in one.pieces) == one.tokens
-                assert sum(piece.tokens for piece in one.pieces if piece.trained) == one.trained
+                assert sum(piece.tokens for piece in one.pieces if piece.weight) == one.trained
         assert sum(len(piece.text) for one in shown.documents for piece in one.pieces) < 2 * ROW_CHARACTERS
 
 

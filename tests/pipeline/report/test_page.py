@@ -77,7 +77,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     out = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}, run={"report": True})).folder
     pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words")
     counts = [OverlapCount("s", "t", 1, 1, 1)]
-    overlap = Overlap("One.", "report", 13, 9, 1, 9, 1, counts, [pair])
+    overlap = Overlap("One.", "report", 13, 1, 9, counts, [pair])
     return replace(msgspec.json.decode((out / "report.json").read_bytes(), type=Report), overlap=overlap)
 
 
@@ -118,7 +118,7 @@ def test_the_picture_of_losses_has_a_scale(report: Report) -> None:
 def test_it_stays_small(report: Report) -> None:
     assert report.training is not None
     assert report.flow is not None
-    piece = ShownPiece("\u202e<&" * 3_000, True, 9)
+    piece = ShownPiece("\u202e<&" * 3_000, 1.0, 9)
     documents = [ShownDocument("s/a:1", "s", 1, 0, 9, 9, [piece], False)] * 40
     rejects = [Reject("s", "a.jsonl", 1, "empty", "<" * 400)] * 60
     large = replace(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
-from packtrain.pipeline.observer import Silent
+from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
 from packtrain.pipeline.samples.samples_file import read_samples
 from packtrain.pipeline.samples.sampling import SampleCounts, SamplePlan, draw_samples
@@ -52,7 +52,7 @@ def prompt_set(spec: TokenizerSpec, rows: int) -> PromptSet:
 
 
 def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> SampleCounts:
-    counts = draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Silent())
+    counts = draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Observer())
     assert engine.closed or not engine.groups
     return counts
 
