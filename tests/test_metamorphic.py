@@ -279,15 +279,15 @@ def neighbours(case: Case, folder: Path) -> kit.Packed:
     return kit.packed(rewritten(case, folder, write))
 
 
-def stream(case: Case, folder: Path) -> Pieces:
-    """Two epochs without shards, from windows of a few files."""
+def stream(case: Case, folder: Path, split: str) -> Pieces:
+    """Two epochs of a split without shards, from windows of a few files."""
     from packtrain.training import PackedStream
 
     config = in_many_files(case, folder)
     config["sources"] = [one | {"path": str(folder / one["path"])} for one in config["sources"]]
     if "decontaminate" in config:
         config["decontaminate"] |= {"against": str(folder / "held.jsonl")}
-    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2)
+    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, split=split)
     found: Pieces = Counter()
     for batch in rows:
         row: Row = {
@@ -350,8 +350,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], kit.Packe
 def test_it_does_not_matter(name: str, change: str, plain: Callable[[str], kit.Packed], tmp_path: Path) -> None:
     expected, case = plain(name), CASES[name]
     if change == "stream":
-        documents = pieces(expected, "train")
-        assert stream(case, tmp_path) == documents + documents
+        for split in expected.splits:
+            documents = pieces(expected, split)
+            assert stream(case, tmp_path / split, split) == documents + documents
         return
     made = SAME_ROWS.get(change, neighbours)(case, tmp_path)
     if change == "neighbours":

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.manifest import FileRecord
 from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..contamination import Contamination, Evaluation
@@ -172,7 +171,7 @@ def encode(
     blocks = ((file, block) for file in prepared.joined for block in file.blocks)
     records = tuple(found[task.key] for task in tasks)
     places = tuple(
-        PartPlace(cache, FileRecord(record.part, record.bytes, record.hash), numbers[file.source], file.lines_of(block))
+        PartPlace(cache, record.file, numbers[file.source], file.lines_of(block))
         for (file, block), record in zip(blocks, records, strict=True)
     )
     return Encoded(prepared.spec, cache, places, records, dict(not_taken))

@@ -115,7 +115,7 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], cou
     source, form = task.source, make_format(*task.source.form)
     rows = read_rows(task.path, task.block, min(source.max_row_bytes, _ROW_BYTES), columns_of(form), _ROWS)
     seen = len(encoder.samples)
-    for one in (rows.lines or []) if rows.records is None else rows.records:
+    for one in rows.records or rows.lines:
         examples = form.prepare([one]).examples
         for batch in encoded(encoder, examples, counts, base + task.block.first_line, pairs=source.pairs):
             if not source.pairs:  # a preference loss does not depend on turns

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord
-from ...schemas.names import check_hash, check_name, record_name
+from ...schemas.names import record_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
@@ -33,10 +33,8 @@ _DAY = 86_400.0
 class PartRecord:
     """The record written beside an encoded part, which marks it as complete."""
 
-    part: str
-    """Name of the part in the cache, with its hash."""
-    bytes: int
-    hash: str
+    file: FileRecord
+    """The part in the cache."""
     rows: int
     blank: int
     bytes_read: int
@@ -89,11 +87,7 @@ class KnownParts:
     def intact(self, keys: Collection[str], observer: Observer) -> dict[str, PartRecord]:
         """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
         records = self.records(keys)
-        unchecked = {
-            FileRecord(record.part, record.bytes, record.hash): key
-            for key, record in records.items()
-            if record.part not in self._whole
-        }
+        unchecked = {record.file: key for key, record in records.items() if record.file.name not in self._whole}
         found = damaged(self.cache, unchecked)
         for file, key in unchecked.items():
             if file.name in found:
@@ -107,23 +101,16 @@ class KnownParts:
     def add(self, result: EncodeResult) -> None:
         """Write a new part's record."""
         put_note(self.cache, record_name(result.key), result.record)
-        self._whole.add(result.record.part)
+        self._whole.add(result.record.file.name)
 
     def record(self, key: str) -> PartRecord | None:
         """The record of a part; None if it is missing or damaged, or does not match the part: that is made again."""
         name = record_name(key)
         record = get_note(self.cache, name, PartRecord)
-        if record is None:
-            return None
-        try:
-            check_name(record.part)
-            check_hash(record.hash)
-        except ValueError:  # it names a part outside the cache
-            return None
-        if self.cache.size(record.part) != record.bytes:
+        if record is None or self.cache.size(record.file.name) != record.file.bytes:
             return None
         if isinstance(self.cache, LocalStore):
-            for used in (record.part, name):
+            for used in (record.file.name, name):
                 _note_use(self.cache.path(used))
         return record
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
+from ...schemas.manifest import FileRecord
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options
 from ...stages.template.chat_template import ChatTemplate
@@ -205,7 +206,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
     counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
     rows, size = prepared.rows + prepared.blank, block.end - block.start
-    record = PartRecord(name, put.bytes, put.hash, rows, prepared.blank, size, used, counts)
+    record = PartRecord(FileRecord(name, put.bytes, put.hash), rows, prepared.blank, size, used, counts)
     return EncodeResult(key, record, encoder.samples)
 
 

@@ -77,7 +77,14 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     Raises:
         ConfigError: the executor's package is missing.
     """
-    executor = _open_executor(section, count_workers(section))
+    executor: Executor
+    workers = count_workers(section)
+    if section.executor == "ray":
+        from ..execute.ray_cluster import RayExecutor
+
+        executor = RayExecutor(section.address, workers, seconds=section.task_seconds)
+    else:
+        executor = Pool(workers, seconds=section.task_seconds, shard=section.shard)
     mark_cache(work.scratch)
     try:
         yield executor
@@ -85,11 +92,3 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
         executor.close()
         # Tasks that run in this process map files, which may be rewritten before the next run.
         forget_table()
-
-
-def _open_executor(section: RunSection, workers: int) -> Executor:
-    if section.executor == "ray":
-        from ..execute.ray_cluster import RayExecutor
-
-        return RayExecutor(section.address, workers, seconds=section.task_seconds)
-    return Pool(workers, seconds=section.task_seconds, shard=section.shard)

@@ -2,17 +2,12 @@
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from packtrain.pipeline.run.run import run as run_packtrain
-from packtrain.pipeline.stream.stream import LiveWindows
-from packtrain.schemas.ledger import Ledger
-from packtrain.schemas.rows import IGNORE_INDEX
 
 from tests import kit
 
@@ -23,58 +18,6 @@ Command = Callable[..., kit.Outcome]
 def packtrain() -> Command:
     """Calls the entry point in this process: `packtrain("run", "--demo")`."""
     return kit.cli
-
-
-Row = dict[str, Any]
-Piece = tuple[int, tuple[int, ...], tuple[int, ...]]
-"""(first token in its document, tokens, labels)."""
-
-
-def _pieces_of(rows: list[Row]) -> Counter[Piece]:
-    """Every piece of some rows."""
-    out: Counter[Piece] = Counter()
-    for row in rows:
-        begin = 0
-        for start, length in zip(row["doc_starts"], row["seq_lengths"], strict=True):
-            end = begin + length
-            assert row["position_ids"][begin:end] == list(range(length))
-            assert row["labels"][begin] == IGNORE_INDEX
-            out[start, tuple(row["input_ids"][begin:end]), tuple(row["labels"][begin:end])] += 1
-            begin = end
-    return out
-
-
-def _streamed(windows: LiveWindows, epoch: int = 0) -> tuple[Counter[Piece], Ledger, int]:
-    """Every piece of an epoch, the account of all its windows, and how many those are."""
-    out: Counter[Piece] = Counter()
-    accounts: dict[str, Any] = {}
-    count = 0
-    for window in windows.walk(epoch, 0, epoch + 1):
-        out += _pieces_of(window.lay_out(0, window.rows).to_pylist())
-        accounts.update({f"{count} {name}": entry for name, entry in window.ledger.sources.items()})
-        window.ledger.check()
-        count += 1
-    by_source = {
-        name: Ledger({key: entry for key, entry in accounts.items() if key.endswith(f" {name}")}).total()
-        for name in (source.name for source in windows.config.sources)
-    }
-    return out, Ledger(by_source), count
-
-
-@pytest.fixture(scope="session")
-def streamed() -> Callable[..., tuple[Counter[Piece], Ledger, int]]:
-    """See `_streamed`."""
-    return _streamed
-
-
-@pytest.fixture(scope="session")
-def packed(read_rows: Callable[..., list[Row]]) -> Callable[..., Counter[Piece]]:
-    """Every piece that the run of a configuration packed: `packed(config, split="train")`."""
-
-    def pieces(config: dict[str, Any], split: str = "train") -> Counter[Piece]:
-        return _pieces_of(read_rows(Path(config["out"]), split))
-
-    return pieces
 
 
 @dataclass(frozen=True)

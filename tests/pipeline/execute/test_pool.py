@@ -80,7 +80,7 @@ def test_a_template_that_takes_too_long_is_killed_and_its_row_is_named(pool: Poo
 
 
 def test_the_time_between_renderings_is_not_counted(pool: Pool) -> None:
-    work = [tasks.Rendering("{{ messages[0].content }}", seconds=1.0, afterwards=1.5)]
+    work = [tasks.Rendering("{{ messages[0].content }}", seconds=0.5, afterwards=0.7)]
     assert list(pool.map(perform, work)) == ["def"]
 
 

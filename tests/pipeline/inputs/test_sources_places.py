@@ -171,14 +171,6 @@ def server(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-def test_http(server: str, tmp_path: Path) -> None:
-    (tmp_path / "served/a.jsonl.gz").write_bytes(gzip.compress(lines("one", "two")))
-    files = scan(source(f"{server}/a.jsonl.gz"), tmp_path)
-    assert texts(files) == [("a", "one"), ("a", "two")]
-    with pytest.raises(ConfigError):
-        find_inputs(source(f"{server}/b.jsonl"), tmp_path, tmp_path)
-
-
 def test_what_a_url_keeps_to_itself(server: str, tmp_path: Path) -> None:
     (tmp_path / "served/a.jsonl").write_bytes(lines("one"))
     (file,) = scan(source(f"{server.replace('//', '//me:secret@')}/a.jsonl?signature=secret"), tmp_path)

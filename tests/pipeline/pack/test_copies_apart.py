@@ -65,7 +65,7 @@ def least_rows(made: Packed, keys: Config) -> int:
     ("shape", "mixture"),
     [
         *(
-            pytest.param(shape, "all three times", marks=[pytest.mark.slow] * (place % 3 > 0))
+            pytest.param(shape, "all three times", marks=[pytest.mark.slow] * (place % 6 > 0))
             for place, shape in enumerate(SHAPES)
         ),
         *(pytest.param("bfd", mixture, marks=pytest.mark.slow) for mixture in list(MIXTURES)[1:]),

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import threading
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,27 +25,6 @@ def test_the_second_is_told_who_the_first_is(out: LocalStore) -> None:
     assert out.url in str(caught.value)
     assert f"{os.uname().nodename}, process {os.getpid()}" in str(lease)
     assert look(out) == (None, False)
-
-
-def test_one_of_many_at_once(out: LocalStore) -> None:
-    """As many as there are, one works, and the others are refused."""
-    begin, end = threading.Barrier(6, timeout=300), threading.Barrier(6, timeout=300)
-    entered = list[int]()
-
-    def work(number: int) -> None:
-        begin.wait()
-        with suppress(BusyError), leased(out):
-            entered.append(number)
-            end.wait()
-            return
-        end.wait()
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(entered) == 1
 
 
 def test_shards_do_not_disturb_each_other_and_nobody_else_joins(out: LocalStore) -> None:

@@ -3,9 +3,7 @@
 import json
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
-from packtrain.pipeline.run.run import run
 from packtrain.pipeline.stream.stream import LiveWindows
 from packtrain.pipeline.stream.window import Blocks
 from packtrain.schemas.errors import InputError
-from packtrain.schemas.ledger import Ledger
 
 from tests import kit
 
@@ -40,48 +36,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def make(data: Path) -> MakeConfig:
-    """A configuration of these sources, with a mask for some, and other keys."""
+    """A configuration of these sources, with other keys."""
 
-    def config(out: str = "data", masks: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-        own = {name: {"mask": mask} for name, mask in (masks or {}).items()}
-        sources = [kit.source(kind, path=str(data / kind), **own.get(kind, {})) for kind in ("texts", "chats", "apps")]
-        return kit.configure(data, *sources, out=str(data / out), tokenizer={"engine": "tokenizers"}, **more)
+    def config(**more: Any) -> dict[str, Any]:
+        sources = [kit.source(kind, path=str(data / kind)) for kind in ("texts", "chats", "apps")]
+        return kit.configure(data, *sources, tokenizer={"engine": "tokenizers"}, **more)
 
     return config
-
-
-Piece = tuple[int, tuple[int, ...], tuple[int, ...]]
-Streamed = Callable[..., tuple[Counter[Piece], Ledger, int]]
-RanOver = Callable[..., Counter[Piece]]
-
-
-def test_wrapped_cuts_elsewhere_and_counts_the_same(
-    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed
-) -> None:
-    config = make("wrapped", pack={"strategy": "wrapped"})
-    _, ledger, _ = streamed(live(config))
-    mine, theirs = asdict(ledger.total()), asdict(run(config).ledger.total())
-    for one in (mine, theirs):
-        # Labels are lost where rows begin, and rows begin elsewhere: only the sum is the same.
-        one["labels"] = one.pop("labels_trained") + one.pop("labels_head")
-        del one["turns_cut"]
-    assert mine == theirs
-
-
-def test_both_splits_are_those_of_a_run(
-    make: MakeConfig, live: Callable[..., LiveWindows], streamed: Streamed, packed: RanOver
-) -> None:
-    config = make("split-in-two", holdout={"fraction": 0.3})
-    run_total = run(config).ledger.total()
-    totals = {}
-    for split, other in (("train", "holdout"), ("holdout", "train")):
-        pieces, ledger, _ = streamed(live(config, split=split))
-        assert pieces == packed(config, split)
-        totals[split] = total = ledger.total()
-        assert total.examples_packed == {split: run_total.examples_packed[split]}
-        assert total.examples_dropped[other] == run_total.examples_packed[other] > 20
-    assert totals["train"].labels_trained + totals["holdout"].labels_trained == run_total.labels_trained
-    assert totals["train"].tokens_packed + totals["holdout"].tokens_packed == run_total.tokens_packed
 
 
 @given(

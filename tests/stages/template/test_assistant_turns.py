@@ -31,8 +31,6 @@ class Manner(NamedTuple):
     """Whether it takes a system message."""
     tools: bool = False
     """Whether it renders tool calls."""
-    calls: int = 2
-    """At most so many calls in a message."""
     odd: bool = True
     """Whether roles may follow each other in any order."""
 
@@ -42,20 +40,6 @@ def bare(template: str) -> str:
     return re.sub(r"\{% (end)?generation %\}", "", template)
 
 
-# Strips contents, takes one tool call at a time, prints arguments as JSON.
-LLAMA = (
-    "{{ bos_token }}{% if tools %}{{ '<|h|>system<|/h|>\n\n' }}{% for t in tools %}{{ t | tojson(indent=4) + '\n' }}"
-    "{% endfor %}{{ '<|eot|>' }}{% endif %}"
-    "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|h|>ipython<|/h|>\n\n' + m.content | tojson + '<|eot|>' }}"
-    "{% elif m.tool_calls %}{% if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
-    "{% set call = m.tool_calls[0].function %}{{ '<|h|>assistant<|/h|>\n\n' }}"
-    "{% generation %}{{ '{\"name\": \"' + call.name + '\", ' }}{{ '\"parameters\": ' }}{{ call.arguments | tojson }}"
-    "{{ '}' }}{{ '<|eot|>' }}{% endgeneration %}"
-    "{% else %}{{ '<|h|>' + m.role + '<|/h|>\n\n' }}"
-    "{% if m.role == 'assistant' %}{% generation %}{{ m.content | trim + '<|eot|>' }}{% endgeneration %}"
-    "{% else %}{{ m.content | trim + '<|eot|>' }}{% endif %}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|h|>assistant<|/h|>\n\n' }}{% endif %}"
-)
 # No generation prompt, a space before the answer, nine-character ids, alternating roles. Tools stand before the last
 # question.
 MISTRAL = (
@@ -110,17 +94,16 @@ QWEN = (
 )
 
 MANNERS = {
-    "llama": Manner(LLAMA, tools=True, calls=1),
     "mistral": Manner(MISTRAL, system=False, tools=True, odd=False),
     "deepseek": Manner(DEEPSEEK),
     "qwen": Manner(QWEN, tools=True),
 }
-SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|h|>", "<|/h|>", "<|eot|>", "<|EOT|>")
+SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|EOT|>")
 """The special tokens of these templates. Tags of tool calls are tokens, too, but not special."""
 
 PIECES = (
     *("", " ", "\n", "\n\n", "  x", "word", "Two words.", "12", "é", "e\u0301", "中文", "🙂", "\u2028", "\x00"),
-    *("<|im_end|>", "<|im_end|>\n<|im_start|>assistant\n", "<|h|>assistant<|/h|>\n\n", "<|eot|>", "</s>", "<s>"),
+    *("<|im_end|>", "<|im_end|>\n<|im_start|>assistant\n", "</s>", "<s>"),
     *("### Response:\n", "\n<|EOT|>\n", "<|assistant|>\n", " [/INST]", "[INST] ", "{{ x }}", "{% if %}", "%s"),
     *("<think>", "</think>", "<think>\nhm\n</think>\n\nso", "<tool_call>\n", "}\n</tool_call>"),
 )
@@ -150,7 +133,7 @@ def conversation(draw: random.Random, manner: Manner) -> list[Message]:
                         "arguments": {"q": text_of(draw), "n": [1, None]},
                     },
                 }
-                for _ in range(draw.randint(1, manner.calls))
+                for _ in range(draw.randint(1, 2))
             ]
             said: Message = {"role": "assistant", "content": draw.choice(("", text_of(draw))), "tool_calls": calls}
             if draw.random() < 0.3:

@@ -32,8 +32,6 @@ TRICKY = {
     "strips prompts": CHATML.replace(
         "message.content", "(message.content | trim if add_generation_prompt else message.content)"
     ),
-    # A conversation of more than three messages has their number before each.
-    "counts": "{% if messages | length > 3 %}{{ messages | length }}: {% endif %}" + CHATML,
     "tools at the last question": (
         "{% for m in messages %}{% if loop.last or loop.nextitem is defined and loop.revindex == 2 %}"
         "{{ tools | tojson if tools else '' }}{% endif %}"
@@ -46,8 +44,6 @@ TRICKY = {
     ),
     "writes no contents": "{% for m in messages %}<{{ m.role }}>{% endfor %}",
     "never proved": "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}abc{% endif %}",
-    "indents its tools": "{{ tools | tojson(indent=1) if tools else '' }}{{ tools | tojson(separators=[',', ':']) }}"
-    + CHATML,
 }
 
 
