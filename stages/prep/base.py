@@ -139,7 +139,7 @@ class Format(ABC):
         """The name of each column that is read, by field."""
         read = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
         self._refused = [(key, one.refused) for key, one in read.items() if one.refused]
-        self._cells = [(key, one) for key, one in read.items() if one.cell]
+        self._cells = [(key, msgspec.json.Decoder(one.type).decode, one.cell) for key, one in read.items() if one.cell]
         self._nested = [key for key, one in read.items() if one.nested]
         fields: list[Any] = [
             (key, one.type | str if one.cell else one.type, *(() if one.required else (None,)))
@@ -262,10 +262,10 @@ class Format(ABC):
         for key, (reason, detail) in self._refused:
             if getattr(row, key):
                 raise RowRejectedError(reason, f"`{self.keys[key]}` is not empty: {detail}")
-        for key, column in self._cells:
+        for key, decode, what in self._cells:
             if isinstance(value := getattr(row, key), str):
                 where = f"`{self.keys[key]}`"
-                setattr(row, key, decode_json(value, where, column.type, what=column.cell) if value.strip() else None)
+                setattr(row, key, decode_json(value, where, decode, what=what) if value.strip() else None)
         for key in self._nested:
             require_shallow(getattr(row, key), f"`{self.keys[key]}`")
         return row

@@ -1,5 +1,6 @@
 """JSON text inside rows, and a limit on how deeply rows may nest."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -40,12 +41,19 @@ def _deeper(value: Any, levels: int) -> bool:
     return bool(layer)
 
 
-def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", reason: str = "wrong_type") -> Any:
+def decode_json(
+    text: str,
+    where: str,
+    decode: Callable[[bytes], Any] = msgspec.json.decode,
+    *,
+    what: str = "JSON",
+    reason: str = "wrong_type",
+) -> Any:
     """Decode a JSON text.
 
     Args:
         where: names the key in messages.
-        type: the type of the value, for msgspec.
+        decode: of a decoder of msgspec, which knows the type of the value.
         what: the type in words.
         reason: the reason of the rejection.
 
@@ -53,7 +61,7 @@ def decode_json(text: str, where: str, type: Any = Any, *, what: str = "JSON", r
         RowRejectedError: `reason`, `invalid_utf8` or `too_deep`.
     """
     try:
-        value = msgspec.json.decode(text.encode(), type=type)
+        value = decode(text.encode())
     except UnicodeEncodeError as error:
         raise RowRejectedError("invalid_utf8", f"{where}: {error.reason}") from None
     except (msgspec.DecodeError, RecursionError) as error:
