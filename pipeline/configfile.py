@@ -193,8 +193,7 @@ def _what(item: Any, fields: Sequence[str]) -> str:
         message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
     message = message[:1].lower() + message[1:]
     given, expected = item["input"], item.get("ctx", {}).get("expected")
-    got = repr(given)
-    got = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 1]}…"
+    got = _shown(given)
     shown = "" if isinstance(given, (dict, list)) or got in message else f" (got {got})"
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"
@@ -212,6 +211,15 @@ def _fields(model: type[BaseModel], place: _Place) -> list[str]:
         if current is None:
             return []
     return list(current.model_fields)
+
+
+def _shown(value: Any) -> str:
+    """Write a value for a message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of more than 4,300 digits, but YAML reads them in hexadecimal
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
@@ -272,8 +280,8 @@ def _parse(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> 
         raise yaml.MarkedYAMLError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
     except ConfigError:
         raise
-    except ValueError as error:  # such as `!!int x`
-        raise yaml.MarkedYAMLError(problem=str(error)) from None
+    except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
+        raise yaml.MarkedYAMLError(problem=f"a value does not fit its tag (!!…), or is too long ({error})") from None
     finally:
         loader.dispose()
 
@@ -282,8 +290,8 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
     """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others.
 
     Raises:
-        ConfigError: a key is set twice; or, with all aliases written out, there are more than so many keys and items,
-            or more than `MAX_DEPTH` levels.
+        ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than so many
+            keys and items, or more than `MAX_DEPTH` levels.
     """
     if len(above) > MAX_DEPTH or len(out) > most:
         what = f"its aliases (*name) repeat more than {_REPEATED:,} values; write out what is meant"
@@ -293,7 +301,9 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
         raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {what}")
     pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
-        pairs = [(str(key.value), key, value) for key, value in node.value]  # a key may be a list
+        if odd := next((key for key, _ in node.value if not isinstance(key, yaml.ScalarNode)), None):
+            raise ConfigError(f"{path}, line {odd.start_mark.line + 1}: a key is a text, not a list or a mapping")
+        pairs = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
         pairs = [(index, value, value) for index, value in enumerate(node.value)]
     for key, marked, value in pairs:
@@ -323,7 +333,7 @@ def _override(data: dict[str, Any], override: str) -> _Place:
         elif isinstance(target, dict):
             place.append(part)
         else:
-            what = f"{part!r} is below {target!r}, which has no keys; set that value as a whole"
+            what = f"{part!r} is below {_shown(target)}, which has no keys; set that value as a whole"
             if isinstance(target, list):
                 what = f"there is no item {part!r} in a list of {len(target)}; count from 0"
             raise ConfigError(f"--set {override}: {what}")
