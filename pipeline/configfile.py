@@ -22,6 +22,8 @@ _REPEATED = 100_000
 """Maximum number of keys and values that aliases of a YAML file repeat."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
+_LISTED = 20
+"""Maximum number of mistakes that a message lists."""
 _FOREIGN = (
     ("Axolotl", {"base_model"}, {"datasets", "sequence_len", "sample_packing", "micro_batch_size", "adapter"}),
     ("LLaMA-Factory", {"model_name_or_path"}, {"stage", "finetuning_type", "cutoff_len", "dataset_dir", "template"}),
@@ -143,8 +145,8 @@ def _explained(
     out: dict[str, list[str]] = {}
     unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
     if unknown:
-        said = [_unknown(place, model, origins, alone=len(unknown) == 1) for place in unknown[:20]]
-        more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
+        said = [_unknown(place, model, origins, alone=len(unknown) == 1) for place in unknown[:_LISTED]]
+        more = f" and {len(unknown) - _LISTED:,} more" if len(unknown) > _LISTED else ""
         out[where] = [f"there {'is no such key' if len(unknown) == 1 else 'are no such keys'}: {', '.join(said)}{more}"]
     for place, item in wrong:
         kind, key = item["type"], ".".join(map(str, place))
@@ -157,7 +159,8 @@ def _explained(
             said = out.setdefault(f"{at}: {key}" if key else at, [])
             if what not in said:
                 said.append(what)
-    return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
+    lines = [f"{place}: {'; or '.join(said)}" for place, said in out.items()]
+    return "\n".join([*lines[:_LISTED], *([f"and {len(lines) - _LISTED:,} more"] if len(lines) > _LISTED else [])])
 
 
 def _unknown(place: _Place, model: type[BaseModel], origins: Mapping[_Place, str], *, alone: bool) -> str:
