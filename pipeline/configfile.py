@@ -22,6 +22,8 @@ _REPEATED = 100_000
 """Maximum number of keys and values that aliases of a YAML file repeat."""
 _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
+_LISTED = 20
+"""Maximum number of mistakes that a message lists."""
 _FOREIGN = (
     ("Axolotl", {"base_model"}, {"datasets", "sequence_len", "sample_packing", "micro_batch_size", "adapter"}),
     ("LLaMA-Factory", {"model_name_or_path"}, {"stage", "finetuning_type", "cutoff_len", "dataset_dir", "template"}),
@@ -143,8 +145,8 @@ def _explained(
     out: dict[str, list[str]] = {}
     unknown = [place for place, item in wrong if item["type"] == "extra_forbidden"]
     if unknown:
-        said = [_unknown(place, model, origins, alone=len(unknown) == 1) for place in unknown[:20]]
-        more = f" and {len(unknown) - 20} more" if len(unknown) > 20 else ""
+        said = [_unknown(place, model, origins, alone=len(unknown) == 1) for place in unknown[:_LISTED]]
+        more = f" and {len(unknown) - _LISTED:,} more" if len(unknown) > _LISTED else ""
         out[where] = [f"there {'is no such key' if len(unknown) == 1 else 'are no such keys'}: {', '.join(said)}{more}"]
     for place, item in wrong:
         kind, key = item["type"], ".".join(map(str, place))
@@ -157,7 +159,8 @@ def _explained(
             said = out.setdefault(f"{at}: {key}" if key else at, [])
             if what not in said:
                 said.append(what)
-    return "\n".join(f"{place}: {'; or '.join(said)}" for place, said in out.items())
+    lines = [f"{place}: {'; or '.join(said)}" for place, said in out.items()]
+    return "\n".join([*lines[:_LISTED], *([f"and {len(lines) - _LISTED:,} more"] if len(lines) > _LISTED else [])])
 
 
 def _unknown(place: _Place, model: type[BaseModel], origins: Mapping[_Place, str], *, alone: bool) -> str:
@@ -193,8 +196,7 @@ def _what(item: Any, fields: Sequence[str]) -> str:
         message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
     message = message[:1].lower() + message[1:]
     given, expected = item["input"], item.get("ctx", {}).get("expected")
-    got = repr(given)
-    got = got if len(got) <= _SHOWN else f"{got[: _SHOWN - 1]}…"
+    got = _shown(given)
     shown = "" if isinstance(given, (dict, list)) or got in message else f" (got {got})"
     near = did_you_mean(given, re.findall(r"'([^']*)'", expected)) if isinstance(given, str) and expected else ""
     return f"{message}{shown}{near}"
@@ -212,6 +214,15 @@ def _fields(model: type[BaseModel], place: _Place) -> list[str]:
         if current is None:
             return []
     return list(current.model_fields)
+
+
+def _shown(value: Any) -> str:
+    """Write a value for a message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of more than 4,300 digits, but YAML reads them in hexadecimal
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _read(path: Path, origins: dict[_Place, str]) -> dict[str, Any]:
@@ -272,8 +283,8 @@ def _parse(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> 
         raise yaml.MarkedYAMLError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
     except ConfigError:
         raise
-    except ValueError as error:  # such as `!!int x`
-        raise yaml.MarkedYAMLError(problem=str(error)) from None
+    except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
+        raise yaml.MarkedYAMLError(problem=f"a value does not fit its tag (!!…), or is too long ({error})") from None
     finally:
         loader.dispose()
 
@@ -282,8 +293,8 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
     """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others.
 
     Raises:
-        ConfigError: a key is set twice; or, with all aliases written out, there are more than so many keys and items,
-            or more than `MAX_DEPTH` levels.
+        ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than so many
+            keys and items, or more than `MAX_DEPTH` levels.
     """
     if len(above) > MAX_DEPTH or len(out) > most:
         what = f"its aliases (*name) repeat more than {_REPEATED:,} values; write out what is meant"
@@ -293,7 +304,9 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
         raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {what}")
     pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
-        pairs = [(str(key.value), key, value) for key, value in node.value]  # a key may be a list
+        if odd := next((key for key, _ in node.value if not isinstance(key, yaml.ScalarNode)), None):
+            raise ConfigError(f"{path}, line {odd.start_mark.line + 1}: a key is a text, not a list or a mapping")
+        pairs = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
         pairs = [(index, value, value) for index, value in enumerate(node.value)]
     for key, marked, value in pairs:
@@ -323,7 +336,7 @@ def _override(data: dict[str, Any], override: str) -> _Place:
         elif isinstance(target, dict):
             place.append(part)
         else:
-            what = f"{part!r} is below {target!r}, which has no keys; set that value as a whole"
+            what = f"{part!r} is below {_shown(target)}, which has no keys; set that value as a whole"
             if isinstance(target, list):
                 what = f"there is no item {part!r} in a list of {len(target)}; count from 0"
             raise ConfigError(f"--set {override}: {what}")

@@ -7,8 +7,8 @@ rendered or tokenized a second time.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
@@ -106,7 +106,7 @@ class Follower:
             IntegrityError: a file of the folder is missing or damaged.
         """
         where, count = self.dataset.store.url, len(self.documents)
-        if example.isdecimal():
+        if example.isdecimal() and len(example) < 20:
             if int(example) >= count:
                 raise InputError(f"there is no document {int(example):,} in {where}; doc ids are 0 to {count - 1:,}")
             return self._made(int(example))
@@ -118,7 +118,7 @@ class Follower:
         if address.sub in subs:
             return self._made(made[subs.index(address.sub)])
         if (entry := _rejected(self.dataset, address)) is not None:
-            return Story(address.id, "rejected", reason=entry["reason"], detail=entry["detail"])
+            return Story(address.id, "rejected", reason=entry.reason, detail=entry.detail)
         if subs:
             ids = [replace(address, sub=sub).id for sub in subs]
             shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
@@ -147,7 +147,7 @@ class Follower:
     def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
         story.state, story.reason = "dropped", REASONS[outcome] if outcome < len(REASONS) else ""
         entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        story.detail = entry["detail"] if entry is not None else cause_of(story.reason)
+        story.detail = entry.detail if entry is not None else cause_of(story.reason)
         if story.reason == "duplicate" and story.doc_id is not None:
             story.twin = self._address_of(_twin(self.documents, story.doc_id)).id
         return story
@@ -218,21 +218,38 @@ def _twin(documents: Documents, doc_id: int) -> int:
     return int(np.argmax(same))
 
 
-def _rejected(dataset: Finished, address: _Address) -> dict[str, Any] | None:
-    """Return the entry of an example in the rejects file, or of its whole row; None if there is neither."""
+class _Reject(msgspec.Struct):
+    source: str
+    file: str
+    reason: str
+    detail: str
+    example: int = -1
+
+
+def _rejected(dataset: Finished, address: _Address) -> _Reject | None:
+    """Return the entry of an example in the rejects file, or of its whole row; None if there is neither.
+
+    Raises:
+        IntegrityError: the file is damaged.
+    """
     data = dataset.store.read(REJECTS) or b""
     whole = None
     needle = f'"line":{address.line},'.encode()
     for line in data.splitlines():
         if needle not in line:
             continue
-        entry: dict[str, Any] = decode_note(line, dict[str, Any])
-        labels = (entry["file"], _without_suffix(entry["file"]))
-        if entry["source"] != address.source or address.file not in labels or entry["reason"] == "more":
+        try:
+            entry = decode_note(line, _Reject)
+        except ValueError as error:
+            raise IntegrityError(
+                f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"
+            ) from error
+        labels = (entry.file, _without_suffix(entry.file))
+        if entry.source != address.source or address.file not in labels or entry.reason == "more":
             continue
-        if entry.get("example", -1) == address.sub:
+        if entry.example == address.sub:
             return entry
-        if "example" not in entry:
+        if entry.example < 0:
             whole = entry
     return whole
 

@@ -176,8 +176,7 @@ UNUSABLE = {
     "not_a_pair": "The run packs preference pairs, and this row is not one; use a separate run for it.",
     "not_an_object": "The line is JSON but not an object; every row must be an object.",
     "not_text": "The row has images, sounds or the like, but only text can be packed; remove them or the row.",
-    "packed_already": "Several documents share the row already; name the column of their lengths, as "
-    "`keys: {lengths: seq_lengths}`, to take them apart.",
+    "packed_already": "Several documents share the row already; a reader of your own can take them apart.",
     "padded": "The row is padded; give rows without padding.",
     "preference": "The row is a preference pair; use a separate run for pairs.",
     "reader_error": "Your own reader failed on the row; its message is beside the row.",

@@ -91,9 +91,7 @@ Lengths = Annotated[
     ),
 ]
 
-_STANDS_FOR = {
-    "out": "out", "cache": "cache", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against",
-}  # fmt: skip
+_STANDS_FOR = {"out": "out", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against"}
 """Option → the key that it stands for."""
 
 
@@ -106,6 +104,7 @@ def load_run(
     *,
     needs: tuple[str, ...] = ("--input",),
     hint: str = "packtrain schema prints all keys of a configuration",
+    cache: str | None = None,
     **options: Any,
 ) -> "tuple[RunConfig, Path]":
     """The configuration of a command, and the folder where its relative paths start.
@@ -114,6 +113,7 @@ def load_run(
         config: None for a configuration made of options alone.
         needs: the options that must be given without a file.
         hint: how else to start, at the end of the message that an option is missing.
+        cache: the cache, unless `--set` names another.
         options: those that stand for a key; they override the configuration, and `--set`.
 
     Raises:
@@ -126,7 +126,8 @@ def load_run(
     if out is not None:
         options["out"] = resolve_place(out, Path.cwd())
     stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
-    overrides = [*(settings or []), *stand]
+    usual = [f"cache={json.dumps(cache)}"] if cache is not None else []
+    overrides = [*usual, *(settings or []), *stand]
     if config is not None:
         if inputs or tokenizer is not None:
             names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"

@@ -45,8 +45,8 @@ def training_extra() -> Iterator[None]:
         yield
     except ImportError as error:
         raise ConfigError(
-            f"this command needs {error.name}, which cannot be imported ({error}). Install torch's build for this "
-            "machine, then pip install 'packtrain[train]'"
+            f"this command needs {error.name or 'torch'}, which cannot be imported ({error}). Install torch's build "
+            "for this machine, then pip install 'packtrain[train]'"
         ) from error
 
 

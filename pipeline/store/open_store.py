@@ -28,7 +28,7 @@ FOLDERS = (
 )
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
-_CLEAN = b" Everything in it can be made again: packtrain clean --cache removes what is not needed.\n"
+_CLEAN = b" Everything in it can be made again: packtrain clean removes what is old.\n"
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")

@@ -103,8 +103,8 @@ def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterat
 @pytest.mark.parametrize("model", [RunConfig, TrainConfig])
 @pytest.mark.parametrize(
     "number",
-    [10**30, -(10**30), float("inf"), "9" * 5000],
-    ids=["large", "small", "infinite", "text"],
+    [10**30, -(10**30), 16**5000, float("inf"), "9" * 5000],
+    ids=["large", "small", "hexadecimal", "infinite", "text"],
 )
 def test_every_whole_number_has_bounds(model: type[BaseModel], number: Any) -> None:
     keys = list(whole_numbers(model))
