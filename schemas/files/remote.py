@@ -247,7 +247,7 @@ class Remote:
             return
         raise RemoteError(
             f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store can be "
-            f"reached from here and that the object is whole, then {self.resume}"
+            f"reached from here and that the object is whole, else put it there again, then {self.resume}"
         ) from error
 
 
