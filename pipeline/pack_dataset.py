@@ -42,8 +42,8 @@ def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd")
 
     Raises:
         ConfigError: an option is unknown or out of range.
-        InputError: `dataset` is neither a Dataset nor a DatasetDict; or a column does not hold lists, or two columns
-            differ in the lengths of their lists.
+        InputError: `dataset` is neither a Dataset nor a DatasetDict; or it has no columns, one does not hold lists, or
+            two columns differ in the lengths of their lists.
     """
     import datasets
 
@@ -103,7 +103,7 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
     """(N,) tokens of each row of a Dataset; 0 where a list is missing.
 
     Raises:
-        InputError: a column does not hold lists, or the lists of two columns differ in length.
+        InputError: there are no columns, one does not hold lists, or the lists of two columns differ in length.
     """
     table, first, lengths = dataset.data.table, None, np.zeros(0, np.int32)
     for name in table.column_names:
@@ -126,6 +126,8 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
                 f"columns {first!r} and {name!r}: row {row} has lists of {lengths[row]} and {here[row]} elements. "
                 "Packing needs one element per token in every column; remove the column that is not per token."
             )
+    if not table.column_names:
+        raise InputError("dataset: has no columns to pack. Keep at least one, such as input_ids.")
     return lengths
 
 

@@ -103,7 +103,10 @@ def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.devic
     try:
         return model.to(device).eval()
     except RuntimeError as error:
-        raise ConfigError(f"MODEL: it does not go to {device}: {' '.join(str(error).split())[:300]}") from error
+        raise ConfigError(
+            f"MODEL: it does not go to {device}: {' '.join(str(error).split())[:300]}; free its memory, or set "
+            "CUDA_VISIBLE_DEVICES to another device, or to nothing for the CPU"
+        ) from error
 
 
 # What MODEL names
@@ -127,7 +130,7 @@ class ModelFolder:
     def digest(self) -> str:
         """Says that the model is another: a hash of the sizes and times of its files, wherever they lie."""
         files = [path for one in (self.folder, self.adapter) if one is not None for path in sorted(one.glob("*.*"))]
-        seen = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
+        seen = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files if path.is_file()]
         return hash_bytes("\n".join(seen).encode())[:16]
 
 

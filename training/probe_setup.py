@@ -129,7 +129,7 @@ def shrink(config: Any) -> Any:
     """A tiny configuration of the same architecture, and of those within it.
 
     Raises:
-        ValueError, TypeError: the architecture's own checks refuse it: it has sizes of other names.
+        Exception: of any kind, where the architecture's own checks refuse it: it has sizes of other names.
     """
     data = config.to_dict()
     for name in ("", *getattr(config, "sub_configs", {})):

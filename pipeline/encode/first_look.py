@@ -39,7 +39,7 @@ _ROWS = 64
 _CHARACTERS = 1 << 17
 """Characters of a source's rows that suffice: for a few megabytes, the reference needs a second."""
 _ROW_BYTES = 1 << 20
-"""Longer lines are not looked at: encoding one may need more memory than a worker is sure to have."""
+"""Longer rows are not looked at: encoding one may need more memory than a worker is sure to have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,15 @@ def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], cou
     """Encode the first rows of a block, and count whether their turns are what a model would sample, which stops at one
     of `stops`. Rows that cannot be used are left out: encoding will reject them, and name their lines.
     """
-    source, form = task.source, make_format(*task.source.form)
-    rows = read_rows(task.path, task.block, min(source.max_row_bytes, _ROW_BYTES), columns_of(form), _ROWS)
+    source, block, form = task.source, task.block, make_format(*task.source.form)
+    rows = read_rows(task.path, block, source.max_row_bytes, columns_of(form), _ROWS)
+    mean = (block.end - block.start) // max(block.lines, 1)
     seen = len(encoder.samples)
     for one in rows.records or rows.lines:
+        if (len(one[1]) if isinstance(one[1], bytes) else mean) > _ROW_BYTES:
+            continue
         examples = form.prepare([one]).examples
-        for batch in encoded(encoder, examples, counts, base + task.block.first_line, pairs=source.pairs):
+        for batch in encoded(encoder, examples, counts, base + block.first_line, pairs=source.pairs):
             if not source.pairs:  # a preference loss does not depend on turns
                 _count_turns(batch, examples, encoder, stops, counts)
         if sum(len(sample.text) for sample in encoder.samples[seen:]) > _CHARACTERS:

@@ -67,7 +67,7 @@ def run_evaluation(
         SandboxError, StoreError: the machine failed; the same call continues.
     """
     observer, limits = observer or Observer(), limits or ProgramLimits()
-    problems = ProblemFile(data)
+    problems = ProblemFile(data, references=samples is None)
     programs = _references(problems) if samples is None else _answers(samples, problems)
     sandbox = open_sandbox(unsafe=unsafe)
     if unsafe:

@@ -8,6 +8,7 @@ from typing import Any
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, problem_of
+from ...stages.prep import Options
 from ...stages.prep.apps import AppsFormat, group_of
 from ..inputs.find import regular
 from ..store.local import hash_file
@@ -33,6 +34,8 @@ class ProblemFile:
     """
 
     path: Path
+    references: bool = False
+    """Whether the rows' solutions are read, too."""
     hash: str = ""
     """BLAKE3 of the file."""
     heads: dict[int, ProblemHead] = field(default_factory=dict)
@@ -58,7 +61,7 @@ class ProblemFile:
                 yield problem_of(row, number)
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
-        form = AppsFormat()
+        form = AppsFormat(Options(prompt_only=not self.references))
         with self.path.open("rb") as file:
             for number, line in enumerate(file):
                 if line.isspace():
@@ -68,7 +71,7 @@ class ProblemFile:
                 except RowRejectedError as error:
                     raise InputError(
                         f"--data {self.path}, line {number + 1:,}: {error}. Each line must be an APPS problem as JSON: "
-                        "`question`, and tests in `input_output`"
+                        f"`question`, tests in `input_output`{', and `solutions`' if self.references else ''}"
                     ) from None
 
 

@@ -175,7 +175,7 @@ def _put_sizes(plans: list[WindowPlan], out: Store, folder: str) -> FileRecord:
     """
     columns = [np.concatenate([getattr(plan, name) for plan in plans]) for name in ROW_SIZES.names]
     batch = pa.RecordBatch.from_arrays([numbers(column) for column in columns], schema=ROW_SIZES)
-    return put_arrow(out, f"{folder}{ROW_SIZES_NAME}", ROW_SIZES, [batch])
+    return put_arrow(out, f"{folder}{ROW_SIZES_NAME}", batch)
 
 
 def count_rows(selected: Selected) -> list[SplitFigures]:

@@ -5,7 +5,7 @@ columns lie in an anonymous file, so that memory does not grow with N; then the 
 planning, the tasks of shards, explain and the report map.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
@@ -179,15 +179,14 @@ class Table:
         columns = [numbers(getattr(self.documents, name)) for name in COLUMNS]
         schema = pa.schema([(name, column.type) for name, column in zip(COLUMNS, columns, strict=True)])
         schema = schema.with_metadata({"origins": msgspec.json.encode(self.origins)})
-        put_arrow(out, NAME, schema, [pa.RecordBatch.from_arrays(columns, schema=schema)])
+        put_arrow(out, NAME, pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def put_arrow(store: Store, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> FileRecord:
-    """Put record batches as a mappable Arrow file, holding one batch in memory at a time."""
+def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
+    """Put a record batch as a mappable Arrow file."""
     with store.draft(name.rpartition("/")[0]) as draft:
-        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+        with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
+            writer.write_batch(batch)
         put = draft.result
         store.put(draft, name)
     return FileRecord(name, put.bytes, put.hash)

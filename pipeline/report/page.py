@@ -22,7 +22,7 @@ from .lengths import lost_at
 from .sections import facts, lead, sections
 
 MOST = 300_000
-"""About the most bytes of a page. If the texts of rows and rejects need more, they are left out."""
+"""About the most bytes of a page. If the texts of rows, rejects and hits need more, they are left out."""
 _TEXT = 20_000
 """Maximum number of characters of a text."""
 _FLOWS = 12
@@ -63,12 +63,13 @@ def report_html(report: Report) -> bytes:
     """The page, at most about `MOST` bytes."""
     page = _render(report)
     if len(page) > MOST:
-        training, flow = report.training, report.flow
+        training, flow, overlap = report.training, report.flow, report.overlap
         page = _render(
             replace(
                 report,
                 training=replace(training, rows=[], rows_absent="The texts are too large.") if training else None,
                 flow=replace(flow, rejects=[]) if flow else None,
+                overlap=replace(overlap, shown=[]) if overlap else None,
             )
         )
     return page

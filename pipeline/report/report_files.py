@@ -55,8 +55,7 @@ def write_report(report: Report, out: Store, name: str = "report") -> tuple[str,
             out.replace_bytes(file, content)
         except (PacktrainError, OSError) as error:
             raise OutputError(
-                f"{out.where(file)} cannot be written ({error}); packtrain report --output FILE.html writes the report "
-                "of a dataset elsewhere"
+                f"{out.where(file)} cannot be written ({error}); make its place writable, and run the command again"
             ) from error
     return out.where(f"{name}.html"), out.where(f"{name}.json")
 

@@ -281,7 +281,8 @@ def overlap_section(overlap: Overlap) -> Section:
         for one in overlap.shown
     ]
     words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
-    tables = [grid, Grid("Some of them, the largest share first", words, shown, text_columns=5)] if rows else []
+    some = Grid("Some of them, the largest share first", words, shown, text_columns=5)
+    tables = [one for one in (grid, some) if one.rows]
     done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
     sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
     return Section("overlap", QUESTIONS["overlap"], sentence, tables)

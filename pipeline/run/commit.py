@@ -64,7 +64,7 @@ def put_card(store: Store, manifest: Manifest, observer: Observer) -> None:
     try:
         if not store.exists(NAME):
             store.put_bytes(NAME, dataset_card(manifest))
-    except Exception as error:  # of any kind, as in `report.files.try_report`
+    except Exception as error:  # of any kind, as in `report_files.try_report`
         observer.note(f"{store.where(NAME)} was not written ({type(error).__name__}: {error}); the data is complete")
 
 

@@ -42,6 +42,13 @@ class AppsFormat(Format):
     values = "a text, beside `solutions` and `input_output` or `difficulty`"
     default_style = "chat"
 
+    def read_columns(self) -> dict[str, str]:
+        """See `Format.read_columns`."""
+        names = super().read_columns()
+        if self.options.prompt_only:
+            names.pop("solutions", None)
+        return names
+
     def fits(self, row: Mapping[str, Any]) -> bool:
         """See `Format.fits`."""
         known = isinstance(row.get("solutions"), str | list) and ("input_output" in row or "difficulty" in row)

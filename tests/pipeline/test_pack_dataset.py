@@ -142,6 +142,8 @@ def test_columns_that_cannot_be_packed() -> None:
         pack_dataset(flat, 4)
     with pytest.raises(InputError, match="'input_ids' and 'labels': row 1 has lists of 2 and 1 elements"):
         pack_dataset(uneven, 4)
+    with pytest.raises(InputError, match="has no columns"):
+        pack_dataset(Dataset.from_dict({}), 4)
 
 
 def test_options_that_cannot_be() -> None:

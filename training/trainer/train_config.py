@@ -23,7 +23,7 @@ CUT = (
 )
 OWNED = {
     "output_dir": "use out",
-    "per_device_train_batch_size": "use rows_per_device",
+    **dict.fromkeys(("per_device_train_batch_size", "auto_find_batch_size"), "use rows_per_device"),
     "gradient_accumulation_steps": "it follows from rows_per_step / (ranks · rows_per_device)",
     "num_train_epochs": "use epochs",
     **dict.fromkeys(("seed", "data_seed"), "use seed"),
@@ -32,8 +32,8 @@ OWNED = {
     **dict.fromkeys(("eval_strategy", "eval_steps", "eval_on_start", "per_device_eval_batch_size"), "use eval"),
     **dict.fromkeys(
         (
-            "auto_find_batch_size", "dataloader_num_workers", "dataloader_drop_last", "train_sampling_strategy",
-            "accelerator_config", "remove_unused_columns", "ignore_data_skip",
+            "dataloader_num_workers", "dataloader_drop_last", "train_sampling_strategy", "accelerator_config",
+            "remove_unused_columns", "ignore_data_skip",
         ),
         "packtrain's own loader makes the batches: use loader",
     ),

@@ -56,7 +56,9 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         elif loss > RISEN * first and loss > first + 0.5:
             self._warn(state, "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first", _RATE)
         if norm == 0:
-            self._warn(state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect)")
+            self._warn(
+                state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect) or weight"
+            )
         elif norm is not None and (not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1)):
             self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
         elif norm is not None:

@@ -33,15 +33,21 @@ def _fresh_encoders() -> Any:
     engines.load_engine.cache_clear()
 
 
-def config(folder: Path, out: str, *, moon: int = 250, **tokenizer: Any) -> dict[str, Any]:
-    """300 chats; one says MOON, by default one that the first look never sees."""
-    chats = [("MOON" if index == moon else "sun", f"What is {index}?") for index in range(300)]
+def config(
+    folder: Path, out: str, *, moon: int = 250, said: str = "MOON", suffix: str = ".jsonl", **tokenizer: Any
+) -> dict[str, Any]:
+    """300 chats, in a folder of small files without a suffix; one says MOON, by default one that the first look never
+    sees.
+    """
+    chats = [(said if index == moon else "sun", f"What is {index}?") for index in range(300)]
     rows = [
         {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": word}]}
         for word, question in chats
     ]
-    kit.write(folder / f"rows-{moon}.jsonl", rows)
-    source = kit.source("chats", path=f"rows-{moon}.jsonl")
+    path = folder / f"rows-{moon}{suffix}"
+    for number, some in enumerate([rows] if suffix else [[row] for row in rows]):
+        kit.write(path if suffix else path / f"{number:03}.jsonl", some)
+    source = kit.source("chats", path=path.name)
     places = {"out": str(folder / out), "cache": str(folder / f"cache-{out}")}
     return kit.configure(folder, source, tokenizer=tokenizer, **places)
 
@@ -85,6 +91,17 @@ def test_an_engine_that_errs_on_the_first_rows_is_not_taken(tmp_path: Path, lyin
     engine, notes = pack({**config(tmp_path, "auto", moon=20), "out": str(tmp_path / "again"), "seed": 7})
     assert engine == "tokenizers"
     assert not [note for note in notes if "MOON" in note], "it is said once"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".jsonl.gz", ".parquet", ".arrow", ""])
+def test_the_first_rows_of_every_container_are_looked_at(tmp_path: Path, lying_engine: None, suffix: str) -> None:
+    assert pack(config(tmp_path, "auto", moon=20, suffix=suffix))[0] == "tokenizers"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_a_row_of_more_than_a_megabyte_is_not_looked_at(tmp_path: Path, lying_engine: None, suffix: str) -> None:
+    with pytest.raises(IntegrityError, match="engine=tokenizers"):
+        kit.packed(config(tmp_path, "long", moon=0, said="MOON " * 250_000, suffix=suffix))
 
 
 class Wrong(engines.FastokensEngine):

@@ -11,7 +11,7 @@ from packtrain.pipeline.judge import evaluation as evaluation_module
 from packtrain.pipeline.judge import sandbox as sandbox_module
 from packtrain.pipeline.judge.evaluation import run_evaluation
 from packtrain.pipeline.judge.sandbox import ProgramLimits, Sandbox, open_sandbox
-from packtrain.schemas.errors import ConfigError, OutputError, PacktrainError, SandboxError
+from packtrain.schemas.errors import ConfigError, InputError, OutputError, PacktrainError, SandboxError
 
 from tests.support.hostile import ACTIVE, EVIL, MARKUP
 from tests.support.problems import ANSWERS, sample_rows, write_problems, write_samples
@@ -103,6 +103,18 @@ def test_the_page_shows_failures_and_nothing_of_them_is_active(tmp_path: Path) -
     assert "ValueError" in page
     assert "pass@1" in page
     assert not ACTIVE.search(page)
+
+
+def test_only_references_need_solutions(tmp_path: Path) -> None:
+    write_problems(tmp_path / "data.jsonl")
+    first, *rest = (tmp_path / "data.jsonl").read_text().splitlines()
+    rest[0] = json.dumps(json.loads(rest[0]) | {"solutions": [5]})
+    (tmp_path / "data.jsonl").write_text("\n".join([first, *rest]))
+    write_samples(tmp_path / "samples.jsonl", sample_rows()[:1])
+    assert evaluate(tmp_path)["scores"]["all"]["passed"] == 1
+    with pytest.raises(InputError, match=r"line 2: wrong_type: `solutions\[0\]`.* and `solutions`"):
+        evaluate(tmp_path, "references", samples=None)
+    assert not (tmp_path / "references").exists()
 
 
 def test_a_machine_without_a_sandbox_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

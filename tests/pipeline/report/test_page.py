@@ -118,6 +118,7 @@ def test_the_picture_of_losses_has_a_scale(report: Report) -> None:
 def test_it_stays_small(report: Report) -> None:
     assert report.training is not None
     assert report.flow is not None
+    assert report.overlap is not None
     piece = ShownPiece("\u202e<&" * 3_000, 1.0, 9)
     documents = [ShownDocument("s/a:1", "s", 1, 0, 9, 9, [piece], False)] * 40
     rejects = [Reject("s", "a.jsonl", 1, "empty", "<" * 400)] * 60
@@ -126,7 +127,9 @@ def test_it_stays_small(report: Report) -> None:
         training=replace(report.training, rows=[ShownRow("train", at, 64, 64, documents) for at in range(6)]),
         flow=replace(report.flow, rejects=rejects),
     )
+    hits = [msgspec.structs.replace(report.overlap.shown[0], shared="д" * 20_000)] * 12  # words may be of any length
     assert len(report_html(large)) < MOST
+    assert len(report_html(replace(report, overlap=replace(report.overlap, shown=hits)))) < MOST
     assert len(report_html(report)) < MOST // 2
 
 

@@ -41,6 +41,8 @@ def prep(tmp_path: Path) -> Prepare:
 
 def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> None:
     rows: list[Row] = [{"question": "q", "id": 7}, {"question": ""}, {"question": "s"}, {"question": "s", "id": ""}]
+    for row, solutions in zip(rows, ([5], "", "not JSON", {}), strict=True):  # which prompts do not need
+        row["solutions"] = solutions
     prep(rows, "apps", "out.jsonl", prompt_only=True)
     found = [(row["id"], row["row"]) for row in read(tmp_path / "out.jsonl")]
     assert found == [("7", 0), (found[1][0], 2), (found[1][0], 3)]

@@ -44,3 +44,12 @@ def test_a_configuration_of_any_size(tmp_path: Path) -> None:
     config.save_pretrained(tmp_path / "405b")
     code, said = probed(tmp_path / "405b" / "config.json")
     assert (code, "tiny, weights at random" in said) == (0, True)
+
+
+def test_a_configuration_that_does_not_shrink(tmp_path: Path) -> None:
+    """64 dimensions are no multiple of three heads, which transformers says by an error of its own."""
+    CONFIG_MAPPING["llama"](hidden_size=192, num_attention_heads=3).save_pretrained(tmp_path)
+    code, said = probed(tmp_path / "config.json")
+    assert code == 2
+    assert "config.json: llama cannot be shrunk (" in said
+    assert said.endswith("give a folder with weights")
