@@ -1,7 +1,7 @@
 """Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
 
-Only regular files are inputs. Links to files are followed; a link to a folder that is met on the way is an error,
-because its files might be read twice, or endlessly. Paths are texts here, because there may be many.
+Only regular files are inputs. Links to files are followed; a link to a folder, in a folder or below `**`, is an
+error, because its files might be read twice, or endlessly. Paths are texts here, because there may be many.
 """
 
 import fnmatch
@@ -83,8 +83,9 @@ def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[st
     if is_folder:
         if (Path(path) / _STATE).is_file():
             return _saved(Path(path))
-        found = sorted(_matches(path, (_ANY_DEPTH, "*"), where), key=lambda name: name.split("/"))
-        files = data_files(path, found)
+        inner = [one for each in _folders(path, where, (".", "_")) for one in _entries(each)]
+        found = [name for _, name, is_folder in inner if not is_folder]
+        files = data_files(path, sorted(found, key=lambda name: name.split("/")))
         if not files:
             raise ConfigError(
                 f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
@@ -154,7 +155,7 @@ def regular(path: str | Path, where: str) -> os.stat_result:
     except UnicodeEncodeError:
         raise ConfigError(f"{where}: the name of {name!r} is not UTF-8, which ids need; rename it") from None
     except (OSError, ValueError) as error:
-        if Path(name).is_symlink():
+        if os.path.islink(name):  # Path.is_symlink fails for a name that is too long
             why = f"{name} is a link to {Path(name).readlink()}, which cannot be followed; remove or fix it"
         elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
             why = f"there is no file {name}; check the spelling, or the folder you are in"
@@ -193,8 +194,8 @@ def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:
             yield from _matches(path, rest, where) if rest else [path]
 
 
-def _folders(folder: str, where: str) -> Iterator[str]:
-    """A folder and those below it, but none whose name begins with a dot.
+def _folders(folder: str, where: str, hidden: tuple[str, ...] = (".",)) -> Iterator[str]:
+    """A folder and those below it, but none whose name begins with one of `hidden`.
 
     Raises:
         ConfigError: one is a link.
@@ -202,10 +203,10 @@ def _folders(folder: str, where: str) -> Iterator[str]:
     """
     yield folder
     for name, path, is_folder in _entries(folder):
-        if is_folder and not name.startswith("."):
+        if is_folder and not name.startswith(hidden):
             if os.path.islink(path):
                 raise ConfigError(f"{where}: {path} is a link to a folder; name the folder itself, and the others")
-            yield from _folders(path, where)
+            yield from _folders(path, where, hidden)
 
 
 def _entries(folder: str) -> list[tuple[str, str, bool]]:

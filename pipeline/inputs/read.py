@@ -13,6 +13,7 @@ from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile
 from .lines import BOM, read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
+from .tables import read_table, to_rows
 
 
 def read_rows(
@@ -39,8 +40,6 @@ def read_rows(
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
-        from .tables import read_table, to_rows  # workers of lines need no Arrow
-
         return to_rows(read_table(path, block, columns).slice(0, most), columns)
     data = read_bytes(path, block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))

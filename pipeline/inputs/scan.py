@@ -37,6 +37,7 @@ from .file_kinds import HEAD, Container, detect
 from .find import find_inputs, labels
 from .lines import scan_lines
 from .spool import scan_spooled, spool_name
+from .tables import scan_table
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -83,7 +84,8 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     about = [(found.name, found.size, found.stamp) for found in inputs]
     how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([about, how])}.json"
-    with ThreadPoolExecutor(_THREADS) as pool:
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
         copies = {one.name: pool.submit(fetch, one, scratch.root) for one in inputs if is_url(one.name)}
         paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
         files = _noted(get_note(scratch, note, _Note), paths, scratch)
@@ -95,6 +97,8 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
             if all(is_url(found.name) or began - found.stamp > _SETTLED for found in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, no other file is read or fetched
     names = labels([found.alias or found.place for found in inputs])
     return [
         replace(file, source=source.name, label=label, origin=found.origin)
@@ -147,8 +151,6 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
                 whole = hash_file(path)
                 size, digest = whole.bytes, whole.hash
                 if container in (Container.PARQUET, Container.ARROW):
-                    from .tables import scan_table  # imported late, because most inputs need no Parquet
-
                     blocks = scan_table(path, container, BLOCK_BYTES, cache)
                 else:
                     blocks = scan_spooled(file, str(path), container, packing, BLOCK_BYTES, max_row_bytes, cache)

@@ -12,6 +12,7 @@ import csv
 import json
 import mmap
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from itertools import count
@@ -222,7 +223,7 @@ def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
         if (names := next(rows, None)) is None:
             return []
         "".join(names).encode()
-        twice = [name for name in names if names.count(name) > 1]
+        twice = [name for name, times in Counter(names).items() if times > 1]
         why = f"two columns are called {twice[0]!r}" if twice else "" if names else "it is blank"
     except (csv.Error, UnicodeEncodeError) as error:
         names, why = [], str(error)

@@ -69,8 +69,7 @@ def leased(out: Store, *, shard: str | None = None) -> Iterator[None]:
         left = msgspec.json.encode(msgspec.structs.replace(mine, error=said))
         raise
     finally:
-        with suppress(OSError):  # the disk is full
-            _write(descriptor, left)
+        _write(descriptor, left)
         lock.release(descriptor)
 
 
@@ -119,5 +118,6 @@ def _read(descriptor: int) -> Lease | None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, data, 0)
+    with suppress(OSError):  # the disk is full, which the data will say
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, data, 0)

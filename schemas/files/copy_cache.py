@@ -124,16 +124,17 @@ class Copies:
 
     def _make_room(self, size: int, part: Path) -> None:
         """Remove the least recently used files besides `part`, as far as the limit and the disk need it."""
+        excess = size - shutil.disk_usage(part.parent).free
+        if self.limit is None and excess <= 0:  # as nearly always: looking at all copies would take long for many
+            return
         found = []
         for path in (self.folder / FOLDER).glob("??/*"):
             with suppress(FileNotFoundError):
                 info = path.lstat()
                 if path != part:
                     found.append((info.st_atime_ns, path, info.st_size))
-        total = sum(size for _, _, size in found)
-        excess = size - shutil.disk_usage(part.parent).free
         if self.limit is not None:
-            excess = max(excess, total + size - self.limit)
+            excess = max(excess, sum(bytes for _, _, bytes in found) + size - self.limit)
         for _, path, bytes in sorted(found):
             with suppress(OSError):  # removed meanwhile, or another user's
                 if excess > 0 and not (path.suffix and time.time() - path.stat().st_mtime < _DAY):

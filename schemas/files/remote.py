@@ -50,20 +50,8 @@ class RemoteError(StoreError):
     """A remote store failed; its own error is the cause."""
 
 
-class RefusedError(RemoteError):
-    """The store denied permission. Some stores do so for missing objects."""
-
-
-class ShortError(RemoteError):
-    """An object repeatedly gave the wrong number of bytes."""
-
-
 class TakenError(Exception):
     """The name exists already, perhaps by this very call: an answer may have been lost."""
-
-
-class CutError(Exception):
-    """The answer had the wrong number of bytes, without an error."""
 
 
 class Remote:
@@ -132,7 +120,7 @@ class Remote:
                 self._after(error, failures, name)
 
     def read(self, name: str, most: int) -> bytes:
-        """A small object, whole. Raises what `pieces` raises, and ShortError if it has more than `most` bytes."""
+        """A small object, whole. Raises what `pieces` raises."""
         return b"".join(self.pieces(name, most=most))
 
     def pieces(self, name: str, size: int | None = None, most: int | None = None) -> Iterator[bytes]:
@@ -143,7 +131,7 @@ class Remote:
             most: if it has more bytes, it is given up.
 
         Raises:
-            FileNotFoundError, RemoteError: see `ask`. ShortError if it is shorter than `size` or longer than `most`.
+            FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than `most`.
         """
         done = failures = 0
         while size is None or done < size:
@@ -152,13 +140,15 @@ class Remote:
                     piece = data if size is None else data[: size - done]
                     done, failures = done + len(piece), 0
                     if most is not None and done > most:
-                        raise ShortError(f"{self.where(name)}: received more than the {most:,} bytes that it may have")
+                        raise RemoteError(
+                            f"{self.where(name)}: received more than the {most:,} bytes that it may have; remove it"
+                        )
                     yield piece
                     if done == size:
                         return
                 if size is None:
                     return
-                raise CutError(f"received {done:,} bytes instead of {size:,}")
+                raise ConnectionError(f"received {done:,} bytes instead of {size:,}")
             except PacktrainError:
                 raise
             except Exception as error:
@@ -242,12 +232,11 @@ class Remote:
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
             raise TakenError(where) from error
         if isinstance(error, PermissionError) or status in (401, 403):
-            raise RefusedError(
+            raise RemoteError(
                 f"{where}: the store refuses ({describe(error)}); give credentials that may read, write and list "
                 "there, by the environment or the options of the storage"
             ) from error
-        short = isinstance(error, CutError) or status == 416
-        if not short and not _passes(error, status):
+        if not _passes(error, status):
             said = f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
             raise RemoteError(said) from error
         if failures < self.attempts:
@@ -256,11 +245,9 @@ class Remote:
             error.__traceback__ = None  # it would keep what all callers hold alive
             time.sleep(pause)
             return
-        fix = (
-            "see that it is whole, else put it there again" if short else "see that the store can be reached from here"
-        )
-        raise (ShortError if short else RemoteError)(
-            f"{where} failed {failures} times in a row, last with: {describe(error)}; {fix}, then {self.resume}"
+        raise RemoteError(
+            f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store can be "
+            f"reached from here and that the object is whole, else put it there again, then {self.resume}"
         ) from error
 
 
@@ -283,7 +270,7 @@ def _passes(error: BaseException, status: int | None) -> bool:
     if status is not None and 400 <= status < 500:
         # A body shorter than announced, which some stores send if a connection breaks.
         short = status == 400 and any(word in str(error) for word in ("IncompleteBody", "RequestTimeout"))
-        return status in (408, 409, 425, 429) or short
+        return status in (408, 409, 416, 425, 429) or short  # 416: it is shorter than it was
     permanent = (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
     return not isinstance(error, (*permanent, ValueError)) and type(error).__name__ != "NotSupportedError"
 

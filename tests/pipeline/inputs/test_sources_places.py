@@ -86,8 +86,15 @@ def test_a_name_that_looks_like_a_pattern(tree: Path) -> None:
     assert "data/a[1].jsonl" in names(source("data/*.jsonl"), tree)
 
 
+def test_a_name_that_no_file_can_have(tree: Path) -> None:
+    with pytest.raises(ConfigError, match="File name too long"):
+        find_inputs(source("a" * 300), tree, tree)
+
+
 def test_a_folder_is_all_data_files_in_it(tree: Path) -> None:
     data = ["data/a.jsonl", "data/b.jsonl", "data/deep/d.csv.zst", "data/deep/e.parquet", "data/deep/er/c.jsonl.gz"]
+    assert names(source("data"), tree) == data
+    (tree / "data/_old").symlink_to(tree)  # skipped, like all that begins so
     assert names(source("data"), tree) == data
     (tree / "none").mkdir()
     (tree / "none/readme.md").write_text("x")
@@ -232,7 +239,8 @@ def elsewhere(path: str, base: Path) -> list[tuple[str, str]]:
     )
     environment = os.environ | {"PYTHONPATH": str(tasks.ROOT)}
     command = [sys.executable, "-c", program, path, str(base)]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert b"examples/s" not in done.stderr  # a progress bar, although nobody watches
     return [(label, text) for label, text in json.loads(done.stdout)]
 
 
