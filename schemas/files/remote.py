@@ -256,9 +256,11 @@ class Remote:
             error.__traceback__ = None  # it would keep what all callers hold alive
             time.sleep(pause)
             return
+        fix = (
+            "see that it is whole, else put it there again" if short else "see that the store can be reached from here"
+        )
         raise (ShortError if short else RemoteError)(
-            f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store can be "
-            f"reached from here and that the object is whole, then {self.resume}"
+            f"{where} failed {failures} times in a row, last with: {describe(error)}; {fix}, then {self.resume}"
         ) from error
 
 

@@ -196,14 +196,12 @@ def test_records_of_a_cache_name_files_of_the_cache(foreign: Path, config: Confi
     shutil.rmtree(foreign)
     moved = 0
     for record in sorted((tmp_path / "cache").rglob("*.json")):
-        content = json.loads(record.read_bytes())
-        for key, value in content.items():
-            if isinstance(value, str) and len(value) < 200 and (tmp_path / "cache" / value).is_file():
-                name = Path(value).name
-                (tmp_path / "cache" / value).replace(tmp_path / name)
-                place = record.relative_to(tmp_path / "cache").as_posix()
-                forge(tmp_path / "cache", lambda noted, key=key, name=name: put(noted, (key,), f"../{name}"), place)  # type: ignore[misc]
-                moved += 1
+        value = json.loads(record.read_bytes()).get("file", {}).get("name", "")
+        if (part := tmp_path / "cache" / value).is_file():
+            part.replace(tmp_path / part.name)
+            place = record.relative_to(tmp_path / "cache").as_posix()
+            forge(tmp_path / "cache", lambda noted, name=part.name: put(noted, ("file", "name"), f"../{name}"), place)  # type: ignore[misc]
+            moved += 1
     assert moved
     packed(config)
     assert tree(foreign) == before
