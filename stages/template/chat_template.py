@@ -119,7 +119,8 @@ class ChatTemplate:
             raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
         if _ADDRESS in text:
             given = f"{self.source}{inputs}"
-            if not all(address in given for address in _ADDRESSES.findall(text)):
+            unknown = set(_ADDRESSES.findall(text)).difference(_ADDRESSES.findall(given))  # a log may have thousands
+            if not all(address in given for address in unknown):
                 raise TemplateError(
                     f"the chat template '{self.name}' writes an object by its address in memory, so the same data "
                     "would not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
@@ -144,10 +145,13 @@ def plain(value: Any) -> Any:
 
     Anything else becomes a placeholder that names its type, such as `<date>`.
     """
-    if value is None or isinstance(value, (str, int, float)):
+    if value is None or type(value) in (str, int, float, bool):
         return value
+    for base in (str, int, float):  # subclasses, such as enums, become the plain value
+        if isinstance(value, base):
+            return getattr(base, f"__{base.__name__}__")(value)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)([plain(item) for item in value])
+        return (list if isinstance(value, list) else tuple)([plain(item) for item in value])
     return f"<{type(value).__name__}>"

@@ -53,8 +53,8 @@ _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 _METHODS = frozenset({"strip", "lstrip", "rstrip", "startswith", "endswith", "split"})
 """Methods of contents that can be traced."""
 _FILTERS = {
-    *("count", "d", "default", "first", "last", "length", "list", "map", "reject", "rejectattr", "reverse"),
-    *("select", "selectattr", "string"),
+    *("capitalize", "count", "d", "default", "first", "last", "length", "list", "lower", "map", "reject"),
+    *("rejectattr", "reverse", "select", "selectattr", "string", "upper"),
 }
 """Filters that pass contents on, and inspect them at most through methods of `Symbol`."""
 _TESTS = {

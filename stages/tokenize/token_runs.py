@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
-from unicodedata import is_normalized
+from unicodedata import is_normalized, normalize
 
 import numpy as np
 import pyarrow as pa
@@ -222,9 +222,13 @@ def _by_lengths(
     for i in [i for i, text in enumerate(texts) if not text.isascii()]:
         text, own = texts[i], slice(int(bound_offsets[i]), int(bound_offsets[i + 1]))
         places = (0, *char_bounds[own].tolist(), len(text))
-        ends = list(accumulate(len(text[low:high].encode()) for low, high in pairwise(places)))
+        pieces, moved = [text[low:high] for low, high in pairwise(places)], False
+        if table.nfc and not is_normalized("NFC", text):
+            pieces = [normalize("NFC", piece) for piece in pieces]
+            moved = not is_normalized("NFC", "".join(pieces))  # a boundary lies within what becomes one character
+        ends = list(accumulate(len(piece.encode()) for piece in pieces))
         bounds[own] = ends[:-1]
-        text_bytes[i] = -1 if table.nfc and not is_normalized("NFC", text) else ends[-1]
+        text_bytes[i] = -1 if moved else ends[-1]
     first, last = encoded.offsets[:-1], encoded.offsets[1:]
     ends_of_tokens = offsets_of(table.lengths[encoded.ids])
     exact = ends_of_tokens[last] - ends_of_tokens[first] == text_bytes

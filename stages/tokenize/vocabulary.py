@@ -128,7 +128,7 @@ class ByteLengths:
     lengths: NDArray[np.uint16]
     """(V,) bytes of UTF-8 text for each token id."""
     nfc: bool
-    """Whether the tokenizer brings texts into the Unicode form NFC first: it is right for texts in this form."""
+    """Whether the tokenizer brings texts into the Unicode form NFC first, whose bytes the lengths count."""
 
     @classmethod
     def from_json(cls, tokenizer_json: str) -> "ByteLengths | None":

@@ -27,7 +27,7 @@ TRACEABLE = {
     "no thought": each("{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}")
     + "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}{% endif %}",
     "llama 3": "{{ bos_token }}{{ 'Today: ' + strftime_now('%d %b %Y') }}"
-    + each("{{ '<|h|>' ~ message.role ~ '<|/h|>\n\n' + message.content | trim + '<|eot|>' }}")
+    + each("{{ '<|h|>' ~ message.role | lower ~ '<|/h|>\n\n' + message.content | trim + '<|eot|>' }}")
     + "{% if add_generation_prompt %}<|h|>assistant<|/h|>\n\n{% endif %}",
     "mistral": "{{ bos_token }}"
     + each(

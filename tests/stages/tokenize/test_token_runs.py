@@ -134,7 +134,7 @@ def test_every_family_agrees_with_offsets_on_hostile_text(kind: str) -> None:
     texts = fuzz_texts(["<|im_start|>", "<|im_end|>"])
     places = [[*sorted(draw.randint(0, len(text)) for _ in range(4)), len(text)] for text in texts]
     exact, straddles = check(content, texts, places)
-    assert exact > len(texts) * (0.6 if kind == "replace" else 0.85)
+    assert exact > len(texts) * (0.6 if kind == "replace" else 0.9)
     assert straddles > 500
 
 
