@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import quote, unquote, urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from blake3 import blake3
 
@@ -37,6 +37,8 @@ PIECE = 1 << 20
 """Bytes that are read at once."""
 _PART_RETRIES = 3
 _STATUS = re.compile(r"status code: (\d{3})")
+_OWN_HEADERS = ("Accept-encoding", "Range", "User-agent")
+"""As `Request` spells them."""
 _LOGIN = re.compile("(?<=://)[^/@]*@")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
@@ -323,8 +325,19 @@ def web(url: str, options: dict[str, Any], start: int = 0) -> HTTPResponse:
         headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
-    answer: HTTPResponse = urlopen(Request(address, headers=headers), timeout=REQUEST_SECONDS)
+    request = Request(address, headers=headers)
+    answer: HTTPResponse = build_opener(_Redirects).open(request, timeout=REQUEST_SECONDS)
     return answer
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects; another host does not get what the user sends to this one, such as a token."""
+
+    def redirect_request(self, req: Request, *args: Any) -> Request | None:
+        made = super().redirect_request(req, *args)
+        if made is not None and (made.type, made.host) != (req.type, req.host):
+            made.headers = {name: value for name, value in made.headers.items() if name in _OWN_HEADERS}
+        return made
 
 
 def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:

@@ -24,6 +24,7 @@ from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.files import remote
 from packtrain.stages.prep import make_format
 
 from tests.support import tasks
@@ -183,6 +184,46 @@ def test_what_a_url_keeps_to_itself(server: str, tmp_path: Path) -> None:
     (file,) = scan(source(f"{server.replace('//', '//me:secret@')}/a.jsonl?signature=secret"), tmp_path)
     assert (file.label, file.shown) == ("a", "a.jsonl")
     assert "secret" not in file.origin
+
+
+def test_another_host_gets_no_credentials() -> None:
+    """A server sends on to another one, as stores do that hand out signed addresses."""
+    got, targets = [], list[str]()
+
+    class Sends(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            got.append((self.path, self.headers["Authorization"], self.headers["X-Token"]))
+            self.send_response(302)
+            self.send_header("Location", targets[0] if self.path == "/here" else "/here")
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    class Asked(Sends):
+        def do_GET(self) -> None:
+            got.append((self.path, self.headers["Authorization"], self.headers["X-Token"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Sends) as first,
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asked) as other,
+    ):
+        for one in (first, other):
+            threading.Thread(target=one.serve_forever, args=(0.02,), daemon=True).start()
+        targets.append(f"http://127.0.0.1:{other.server_address[1]}/a.jsonl")
+        url = f"http://me:secret@127.0.0.1:{first.server_address[1]}/a.jsonl"
+        with remote.web(url, {"headers": {"X-Token": "secret"}}):
+            pass
+        first.shutdown()
+        other.shutdown()
+    assert [(path, login is not None, token) for path, login, token in got] == [
+        ("/a.jsonl", True, "secret"),
+        ("/here", True, "secret"),  # the same host
+        ("/a.jsonl", False, None),
+    ]
 
 
 def test_a_server_that_never_stops_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
