@@ -62,6 +62,8 @@ def test_files_that_are_named_are_there(name: str) -> None:
     folders = "tests|schemas|stages|pipeline|training|docs"
     named = set(re.findall(rf"(?<![\w/.-])(?<!no `)((?:{folders})/[\w/.-]+\.(?:py|md|svg))", text))
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+    bare = set(re.findall(r"`(\w+\.py)`", text)) if name in ("docs/architecture.md", "docs/internals.md") else set()
+    assert bare <= {path.name for folder in folders.split("|") for path in (ROOT / folder).rglob("*.py")}
 
 
 @pytest.mark.parametrize("name", PAGES)
