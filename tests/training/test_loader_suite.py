@@ -355,6 +355,7 @@ read()
     assert (done.stdout, done.stderr) == ("{0}\n", "")
 
 
+@pytest.mark.slow
 def test_a_process_that_reads_and_needs_little(folder: Path) -> None:
     """Nothing but pyarrow, numpy, torch, pydantic, msgspec and blake3; memory that does not grow; and a quiet end in
     the middle of a loop, while its thread makes batches.

@@ -187,6 +187,7 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
     assert 0 < handler.sent < 1 << 30  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_store_that_hangs_is_reported_and_given_up(
     store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

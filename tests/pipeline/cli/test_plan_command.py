@@ -79,6 +79,7 @@ def test_the_models_positions_limit_the_advice(packtrain: Command, file: Path, t
     assert choice.over_limit
 
 
+@pytest.mark.slow
 def test_a_sample_says_about_the_same(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many blocks, and of files that are one: each source has its share, and longer rows at the end have theirs."""
     monkeypatch.setattr("packtrain.pipeline.inputs.scan.BLOCK_BYTES", 20_000)

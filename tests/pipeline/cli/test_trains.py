@@ -40,6 +40,7 @@ def loss_of(model: Any, ids: list[int], labels: list[int]) -> float:
     )
 
 
+@pytest.mark.slow
 def test_three_steps_of_trl(tmp_path: Path) -> None:
     from trl import SFTConfig, SFTTrainer
 

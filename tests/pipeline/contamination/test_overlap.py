@@ -261,6 +261,7 @@ def test_texts_of_evaluation_rows(tmp_path: Path, at: int) -> None:
 REAL = os.environ.get("PACKTRAIN_REALDATA", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL, reason="PACKTRAIN_REALDATA is not set")
 @pytest.mark.parametrize(("train", "test", "count"), [("train", "test", 367), ("train", "leetcode_apps_schema", 457)])
 def test_hits_on_real_problems(tmp_path: Path, train: str, test: str, count: int) -> None:

@@ -95,6 +95,7 @@ def test_all_there(port: int) -> None:
     assert [one.out for one in found] == ["here\n"] * 3, found
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_on_every_rank_that_did() -> None:
     """The store is the launcher's, as under torchrun. Rank 0 comes when rank 3 has reported, and waits for seconds."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
