@@ -182,7 +182,7 @@ def judge(
 
     Args:
         code: its text; empty if an answer has none.
-        stop: set when nobody waits for the result any more.
+        stop: set when the result is no longer needed.
 
     Raises:
         SandboxError: the machine failed.

@@ -1,5 +1,5 @@
 """One shard: lays out the rows that a layout plans for it, and puts the shard and its record. A shard with a record is
-finished, whoever has made it: this process, an earlier one, or a concurrent one.
+finished, whether this process, an earlier one or a concurrent one has made it.
 """
 
 from collections.abc import Iterable

@@ -106,9 +106,10 @@ class EndpointEngine:
         Raises:
             ServerError: it refuses, or cannot be reached.
         """
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
         try:
-            request = urllib.request.Request(self._url, body, headers)
+            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+            # Not for another address that the server may send on to.
+            request.add_unredirected_header("Authorization", f"Bearer {self._key or 'none'}")
             with urllib.request.urlopen(request, timeout=_SECONDS) as response:
                 return self._read(response)
         except urllib.error.HTTPError as error:

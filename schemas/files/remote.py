@@ -37,8 +37,6 @@ PIECE = 1 << 20
 """Bytes that are read at once."""
 _PART_RETRIES = 3
 _STATUS = re.compile(r"status code: (\d{3})")
-_OWN_HEADERS = ("Accept-encoding", "Range", "User-agent")
-"""As `Request` spells them."""
 _LOGIN = re.compile("(?<=://)[^/@]*@")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
@@ -325,18 +323,18 @@ def web(url: str, options: dict[str, Any], start: int = 0) -> HTTPResponse:
         headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
-    request = Request(address, headers=headers)
-    answer: HTTPResponse = build_opener(_Redirects).open(request, timeout=REQUEST_SECONDS)
+    answer: HTTPResponse = build_opener(_Redirects).open(Request(address, headers=headers), timeout=REQUEST_SECONDS)
     return answer
 
 
 class _Redirects(HTTPRedirectHandler):
-    """Follows redirects; another host does not get what the user sends to this one, such as a token."""
+    """Follows redirects; the user's headers, such as a token, go to the same host only, never from https to http."""
 
     def redirect_request(self, req: Request, *args: Any) -> Request | None:
         made = super().redirect_request(req, *args)
-        if made is not None and (made.type, made.host) != (req.type, req.host):
-            made.headers = {name: value for name, value in made.headers.items() if name in _OWN_HEADERS}
+        if made is not None and (made.host != req.host or (req.type, made.type) == ("https", "http")):
+            own = ("Accept-encoding", "Range", "User-agent")  # as `Request` spells them
+            made.headers = {name: value for name, value in made.headers.items() if name in own}
         return made
 
 

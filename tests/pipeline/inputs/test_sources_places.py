@@ -281,7 +281,7 @@ def elsewhere(path: str, base: Path) -> list[tuple[str, str]]:
     environment = os.environ | {"PYTHONPATH": str(tasks.ROOT)}
     command = [sys.executable, "-c", program, path, str(base)]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
-    assert b"examples/s" not in done.stderr  # a progress bar, although nobody watches
+    assert b"examples/s" not in done.stderr  # a progress bar without a terminal
     return [(label, text) for label, text in json.loads(done.stdout)]
 
 

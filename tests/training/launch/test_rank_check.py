@@ -83,7 +83,7 @@ def environs(world_size: int, port: int) -> list[Environ]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Given by the kernel, and to nobody else while it is bound here; a store that shares addresses listens at it."""
+    """A port that stays reserved while it is bound here; a store that reuses addresses can still listen at it."""
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(("127.0.0.1", 0))
