@@ -1,6 +1,6 @@
 """Samples: what a model answers to the prompts of a data set, and what draws them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,24 +46,16 @@ class SampleSettings:
 class SampleRequest:
     """One answer to draw."""
 
-    row: int
-    sample: int
     ids: tuple[int, ...]
     """(T,) the prompt's tokens, with those that the tokenizer puts before a text."""
     seed: int
-    """64 bits, of this row and sample alone."""
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """(row, sample)."""
-        return self.row, self.sample
+    """64 bits, of the prompt's row and the number of the sample alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleAnswer:
     """What an engine answers to a request: tokens, or text from a server."""
 
-    key: tuple[int, int]
     finish_reason: str | None
     ids: tuple[int, ...] | None = None
     """New tokens, with the one that ended the answer."""
@@ -75,14 +67,10 @@ class SampleAnswer:
 class SampleEngine(Protocol):
     """Draws answers. An answer depends on its request and the settings alone, up to rounding in the last bits."""
 
-    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
         """Answer all requests, in their order.
 
         Args:
             groups: those of one group are computed together, so that rounding is the same whenever a group is.
         """
-        ...
-
-    def close(self) -> None:
-        """Free what the engine holds."""
         ...

@@ -5,7 +5,7 @@ Each group starts from a seed of its own, so an answer does not depend on the gr
 them, or on an interruption. It does depend on its group: another batch size draws other samples.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ class GenerateEngine:
             **(drawn if settings.temperature else {"do_sample": False}),
         )
 
-    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
         """See `SampleEngine`.
 
         Raises:
@@ -52,13 +52,9 @@ class GenerateEngine:
         """
         for group in groups:
             width, made = self._drawn(group)
-            for one, tokens in zip(group, made[:, width:].tolist(), strict=True):
+            for tokens in made[:, width:].tolist():
                 end = next((at for at, token in enumerate(tokens, 1) if token in self._stops), None)
-                yield SampleAnswer(one.key, "length" if end is None else "stop", tuple(tokens[:end]))
-
-    def close(self) -> None:
-        """See `SampleEngine`."""
-        self._model = None
+                yield SampleAnswer("length" if end is None else "stop", tuple(tokens[:end]))
 
     def _drawn(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
         """The tokens of the longest prompt, and (N, T) prompts and answers."""

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from ..observer import Observer
     from ..report.grid import Lines
     from ..samples.prompts import PromptSet
-    from ..samples.sampling import SampleCounts
-
-    Drawn = tuple[int, SampleCounts]
-    """The number of prompts, and what was drawn."""
 
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
@@ -87,7 +83,7 @@ def sample(
     if tokenizer is None and folder.is_dir() and not any(one.name.startswith(_TOKENIZER) for one in folder.iterdir()):
         raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
-    def make(observer: "Observer") -> "Drawn":
+    def draw(observer: "Observer") -> dict[str, int]:
         if endpoint is None:
             found, on, size = _place(Path(model), base, batch)
         prompts = read_prompts(Path(data), config.tokenizer, place)
@@ -106,19 +102,14 @@ def sample(
             make_engine = partial(EndpointEngine, endpoint, model, drawn)
         made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
                  "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
-        return len(prompts.prompts), draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
+        return draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
 
-    show(make, partial(_drawn_lines, out, n))
+    show(draw, partial(_drawn_lines, out))
 
 
-def _drawn_lines(out: Path, n: int, drawn: "Drawn") -> "Lines":
-    counts = drawn[1]
-    said = ", ".join(f"{reason} {number:,}" for reason, number in counts.reasons.items())
-    if not counts.made:
-        yield f"{plural(counts.samples, 'sample was', 'samples were')} there already, none is missing"
-    reasons = f" ({said})" if said else ""
-    of = f"{plural(counts.samples, 'sample')} of {plural(counts.samples // n, 'prompt')}"
-    yield f"{out}: {of}{reasons}"
+def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":
+    said = ", ".join(f"{reason} {number:,}" for reason, number in sorted(reasons.items()))
+    yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({said})' if said else ''}"
 
 
 def _place(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFolder, torch.device, int]":

@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Annotated, Any
 
@@ -61,7 +61,6 @@ class EndpointEngine:
         self._key = os.environ.get(KEY, "")
         self._shown = _PASSWORD.sub("", url)
         self._url = f"{url.rstrip('/')}/completions"
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="packtrain-sample")
         self._common: dict[str, Any] = {
             "model": model,
             "temperature": settings.temperature,
@@ -71,23 +70,23 @@ class EndpointEngine:
             "stream": False,
         }
 
-    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
         """See `SampleEngine`.
 
         Raises:
             ServerError: the server refuses, or cannot be reached.
         """
-        waiting: deque[Future[SampleAnswer]] = deque()
-        for request in (one for group in groups for one in group):
-            waiting.append(self._pool.submit(self._ask, request))
-            if len(waiting) == _AHEAD:
+        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="packtrain-sample")
+        waiting = deque[Future[SampleAnswer]]()
+        try:
+            for request in (one for group in groups for one in group):
+                waiting.append(pool.submit(self._ask, request))
+                if len(waiting) == _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
                 yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
-    def close(self) -> None:
-        """See `SampleEngine`."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, request: SampleRequest) -> SampleAnswer:
         body = {**self._common, "prompt": list(request.ids), "seed": request.seed >> 33}
@@ -98,7 +97,7 @@ class EndpointEngine:
                 f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?"
             ) from None
         choice, usage = made.choices[0], made.usage or _Usage()
-        return SampleAnswer(request.key, choice.finish_reason, text=choice.text, tokens=usage.completion_tokens)
+        return SampleAnswer(choice.finish_reason, text=choice.text, tokens=usage.completion_tokens)
 
     def _post(self, body: bytes) -> bytes:
         """What the server answers.

@@ -4,9 +4,7 @@ Groups of samples are appended whole, in the order of the groups, so that a kill
 was in, and the next one goes on with it.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,24 +55,25 @@ def read_samples(path: Path) -> Iterator[Sample]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
 
 
-def open_samples(path: Path, options: Mapping[str, Any], sizes: Sequence[int]) -> tuple[AppendedFile, int]:
-    """A samples file to write or to continue, and how many of the groups it has. A group that a killed process had
-    begun to write is cut off.
+def open_samples(path: Path, options: Mapping[str, Any], wanted: int, together: int) -> tuple[AppendedFile, int]:
+    """A samples file to write or to continue, and how many samples it has. A group that a killed process had begun to
+    write is cut off.
 
     Args:
         path: the file, made if needed.
         options: see `AppendedFile`.
-        sizes: how many samples each group has, in order.
+        wanted: how many samples it will have.
+        together: the samples of each group but the last.
 
     Raises:
         BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
     """
-    file, groups = AppendedFile(path, options), [0, *accumulate(sizes)]
-    if file.count > groups[-1]:
+    file = AppendedFile(path, options)
+    if file.count > wanted:
         file.close()
         raise OutputError(f"--out {path} holds more samples than this command makes; choose another file")
-    done = bisect_right(groups, file.count) - 1
-    file.keep(groups[done])
+    done = file.count if file.count == wanted else file.count - file.count % together
+    file.keep(done)
     return file, done
 
 

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,6 @@ _TAIL = 8
 
 
 @dataclass(frozen=True, slots=True)
-class SampleCounts:
-    """What a run of `packtrain sample` did."""
-
-    samples: int
-    """Samples in the file."""
-    made: int
-    """Of these, by this run."""
-    reasons: dict[str, int]
-    """All samples in the file by `finish_reason`."""
-
-
-@dataclass(frozen=True, slots=True)
 class SamplePlan:
     """Which samples to draw, and how they are grouped."""
 
@@ -43,25 +31,22 @@ class SamplePlan:
     shard: tuple[int, int] = (0, 1)
     """(i, N): this run takes the i-th of N parts, from 0."""
     together: int = 1
-    """Most samples that are computed together."""
+    """Samples of a group, which are computed together; the last group may have fewer."""
 
-    def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, SampleRequest]]]:
-        """The requests of this shard, in groups of whole rows, or of a part of one row with many samples.
+    def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, int]]]:
+        """(prompt, number) of the samples of this shard, in groups.
 
         A group is the same in any shard, so that its numbers round in the same way.
         """
-        size = max(1, self.together // self.n)
-        rows = [prompts[at : at + size] for at in range(0, len(prompts), size)]
+        whole = [(one, number) for one in prompts for number in range(self.n)]
+        groups = [whole[at : at + self.together] for at in range(0, len(whole), self.together)]
         index, count = self.shard
-        out = []
-        for some in rows[index * len(rows) // count : (index + 1) * len(rows) // count]:
-            requests = [(one, self._request(one, number)) for one in some for number in range(self.n)]
-            out += [requests[at : at + self.together] for at in range(0, len(requests), self.together)]
-        return out
+        return groups[index * len(groups) // count : (index + 1) * len(groups) // count]
 
-    def _request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
+    def request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
+        """What an engine is asked for a sample."""
         digest = blake3(f"{self.seed}/{prompt.row}/{number}".encode()).digest(8)
-        return SampleRequest(prompt.row, number, prompt.ids, int.from_bytes(digest, "little"))
+        return SampleRequest(prompt.ids, int.from_bytes(digest, "little"))
 
 
 def shard_file(out: Path, shard: tuple[int, int]) -> Path:
@@ -80,8 +65,8 @@ def draw_samples(
     out: Path,
     make_engine: Callable[[], SampleEngine],
     observer: Observer,
-) -> SampleCounts:
-    """Draw the groups of samples that the file lacks.
+) -> dict[str, int]:
+    """Draw the groups of samples that the file lacks. Returns all samples in the file by `finish_reason`.
 
     Args:
         options: what else decides the samples, recorded beside the file.
@@ -94,40 +79,33 @@ def draw_samples(
     groups = plan.groups(found.prompts)
     wanted = sum(map(len, groups))
     decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
-    file, done = open_samples(out, options, [*map(len, groups)])
+    file, done = open_samples(out, options, wanted, plan.together)
     with file:
-        todo = groups[done:]
-        left = sum(map(len, todo))
-        if 0 < left < wanted:
-            observer.note(f"{out} has {wanted - left:,} of {wanted:,} samples; going on with the others")
-        if todo:
+        if done:
+            observer.note(f"{out} has {done:,} of {wanted:,} samples already")
+        if done < wanted:
             observer.begin("load the model", 0, "")
-            engine = make_engine()
-            observer.begin("sample", left, "samples")
-            try:
-                answers = engine.answers([request for _, request in group] for group in todo)
+            engine, todo = make_engine(), groups[done // plan.together :]
+            observer.begin("sample", wanted - done, "samples")
+            with closing(engine.answers([plan.request(*one) for one in group] for group in todo)) as answers:
                 for group in todo:
-                    prompts = [prompt for prompt, _ in group]
-                    samples = list(map(decode, prompts, islice(answers, len(group))))
+                    samples = [decode(one, next(answers)) for one in group]
                     file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
                     observer.advance(len(samples), rows=len(samples), tokens=tokens)
-            finally:
-                engine.close()
             observer.end()
-        reasons = Counter(sample.finish_reason or "unknown" for sample in read_samples(out))
-        return SampleCounts(wanted, left, dict(sorted(reasons.items())))
+        return dict(Counter(sample.finish_reason or "unknown" for sample in read_samples(out)))
 
 
 def _sample(
-    decode: Callable[[list[int]], str], stops: frozenset[int], prompt: SamplePrompt, made: SampleAnswer
+    decode: Callable[[list[int]], str], stops: frozenset[int], drawn: tuple[SamplePrompt, int], made: SampleAnswer
 ) -> Sample:
     """The sample of an engine's answer."""
-    (row, number), ids = made.key, made.ids
+    (prompt, number), ids = drawn, made.ids
     if ids is None:
-        return Sample(prompt.id, row, number, made.text or "", made.finish_reason, made.tokens)
+        return Sample(prompt.id, prompt.row, number, made.text or "", made.finish_reason, made.tokens)
     said = list(ids[:-1] if ids and ids[-1] in stops else ids)
     tail = list(prompt.ids[-_TAIL:])
     before, text = decode(tail), decode(tail + said)
     text = text[len(before) :] if text.startswith(before) else decode(said)
-    return Sample(prompt.id, row, number, text, made.finish_reason, len(ids))
+    return Sample(prompt.id, prompt.row, number, text, made.finish_reason, len(ids))

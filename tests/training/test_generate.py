@@ -14,17 +14,16 @@ from packtrain.training.generate import GenerateEngine, ModelFolder, find_model,
 from tests.support.small_models import write_model
 from tests.training.trainer.tiny_models import make
 
-Answers = dict[tuple[int, int], SampleAnswer]
+Answers = dict[SampleRequest, SampleAnswer]
 REQUESTS = [
-    SampleRequest(row, number, tuple((7 * at + row) % 97 for at in range(4 + 5 * row)), 1000 * row + number)
+    SampleRequest(tuple((7 * at + row) % 97 for at in range(4 + 5 * row)), 1000 * row + number)
     for row in range(3)
     for number in range(3)
 ]
 
 
 def drawn(engine: Any, groups: Sequence[Sequence[SampleRequest]]) -> Answers:
-    found = {one.key: one for one in engine.answers(groups)}
-    engine.close()
+    found = dict(zip((one for group in groups for one in group), engine.answers(groups), strict=True))
     assert len(found) == len(REQUESTS)
     return found
 
@@ -46,7 +45,7 @@ def test_a_groups_answers_are_the_same_among_any_others(temperature: float) -> N
         assert not any(ended[:-1])
         assert ended[-1] == (one.finish_reason == "stop")
         assert len(one.ids) == 16 or one.finish_reason == "stop"
-    of_a_row = [whole[0, number].ids for number in range(3)]
+    of_a_row = [whole[one].ids for one in REQUESTS[:3]]
     assert len(set(of_a_row)) == (3 if temperature else 1)
 
 
@@ -60,7 +59,7 @@ def test_greedy_is_what_generate_gives() -> None:
     for one in REQUESTS[::3]:
         ids = torch.tensor([one.ids])
         plain = model.generate(ids, do_sample=False, max_new_tokens=12)[0, ids.shape[1] :]
-        assert found[one.key].ids == tuple(plain.tolist())
+        assert found[one].ids == tuple(plain.tolist())
 
 
 def test_a_folder_is_loaded_and_its_own_generation_settings_do_not_count(tmp_path: Path) -> None:

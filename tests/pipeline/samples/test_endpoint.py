@@ -17,7 +17,7 @@ from packtrain.pipeline.samples import endpoint
 from packtrain.pipeline.samples.endpoint import EndpointEngine, ServerError
 from packtrain.pipeline.samples.samples_file import read_samples
 from packtrain.pipeline.store.appended import RECORD
-from packtrain.schemas.samples import SampleRequest, SampleSettings
+from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
 Command = Callable[..., Any]
 SECRET = "sk-very-secret-1234"
@@ -79,13 +79,9 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
         one.close()
 
 
-def ask(server: Scripted, count: int = 4) -> dict[tuple[int, int], Any]:
+def ask(server: Scripted, count: int = 4) -> list[SampleAnswer]:
     engine = EndpointEngine(server.url, "m", SampleSettings(0.7, 0.9, 5, (3,)))
-    requests = [SampleRequest(0, number, (1, 300, 301), number << 40) for number in range(count)]
-    try:
-        return {one.key: one for one in engine.answers([requests])}
-    finally:
-        engine.close()
+    return list(engine.answers([[SampleRequest((1, 300, 301), number << 40) for number in range(count)]]))
 
 
 @pytest.mark.slow
@@ -138,8 +134,8 @@ def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest
     monkeypatch.setenv(endpoint.KEY, SECRET)
     server = scripted(lambda body: completion(str(body["seed"])))
     found = ask(server)
-    assert [found[0, number].text for number in range(4)] == [str((number << 40) >> 33) for number in range(4)]
-    assert found[0, 0].tokens == 2
+    assert [one.text for one in found] == [str((number << 40) >> 33) for number in range(4)]
+    assert found[0].tokens == 2
     body = server.bodies[0]
     assert body["prompt"] == [1, 300, 301]
     assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("m", 0.7, 0.9, 5)

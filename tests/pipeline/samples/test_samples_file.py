@@ -14,8 +14,9 @@ from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
 
 KEYS = [(row, sample) for row in range(3) for sample in range(2)]
-GROUPS = [KEYS[:2], KEYS[2:5], KEYS[5:]]
-SIZES = [*map(len, GROUPS)]
+GROUPS = [KEYS[:4], KEYS[4:]]
+SIZES = (6, 4)
+"""Of all samples, and of a group."""
 OPTIONS = {"model": "m", "n": 2}
 
 
@@ -23,11 +24,11 @@ def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
     return Sample(f"p{key[0]}", *key, text=f"{text}{key}", finish_reason="stop", tokens=key[1] + 1)
 
 
-def write(path: Path, groups: int = 3) -> None:
+def write(path: Path, groups: int = 2) -> None:
     """Write so many groups in all."""
-    file, done = open_samples(path, OPTIONS, SIZES)
+    file, done = open_samples(path, OPTIONS, *SIZES)
     with file:
-        for group in GROUPS[done:groups]:
+        for group in GROUPS[-(-done // 4) : groups]:
             file.append(b"".join(msgspec.json.encode(sample(key)) + b"\n" for key in group))
 
 
@@ -38,7 +39,7 @@ def test_a_line_is_one_object(tmp_path: Path) -> None:
     assert list(read_samples(tmp_path / "s.jsonl")) == [sample(key) for key in KEYS]
 
 
-@given(cuts=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 600)), max_size=3))
+@given(cuts=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 600)), max_size=3))
 def test_cut_anywhere_and_continued_it_is_the_same_file(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]]
 ) -> None:
@@ -70,26 +71,26 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "s.jsonl")
     before = (tmp_path / "s.jsonl").read_bytes()
     with pytest.raises(OutputError, match=r"is of another command \(n: 2 there, 3 here\); choose another place"):
-        open_samples(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, SIZES)
+        open_samples(tmp_path / "s.jsonl", {**OPTIONS, "n": 3}, *SIZES)
     (tmp_path / "mine.jsonl").write_text("mine")
     with pytest.raises(OutputError, match=r"mine\.jsonl exists, and mine\.jsonl\.run\.json, which would say"):
-        open_samples(tmp_path / "mine.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "mine.jsonl", OPTIONS, *SIZES)
     with pytest.raises(OutputError, match="holds more samples than this command makes"):
-        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES[:1])
+        open_samples(tmp_path / "s.jsonl", OPTIONS, 5, 4)
     with pytest.raises(OutputError, match=r"s\.jsonl is not a folder"):
-        open_samples(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "s.jsonl" / "t.jsonl", OPTIONS, *SIZES)
     with pytest.raises(OutputError, match="is not a regular file"):
-        open_samples(tmp_path, OPTIONS, SIZES)
+        open_samples(tmp_path, OPTIONS, *SIZES)
     assert (tmp_path / "s.jsonl").read_bytes() == before
     assert (tmp_path / "mine.jsonl").read_text() == "mine"
 
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES)[0],
+        open_samples(tmp_path / "s.jsonl", OPTIONS, *SIZES)[0],
         pytest.raises(BusyError, match="another process is writing it"),
     ):
-        open_samples(tmp_path / "s.jsonl", OPTIONS, SIZES)
+        open_samples(tmp_path / "s.jsonl", OPTIONS, *SIZES)
     write(tmp_path / "s.jsonl")
 
 

@@ -1,7 +1,7 @@
 """The loop: groups that do not depend on shards, and files that resume, with an engine that answers by rule."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
 from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
 from packtrain.pipeline.samples.samples_file import read_samples
-from packtrain.pipeline.samples.sampling import SampleCounts, SamplePlan, draw_samples
+from packtrain.pipeline.samples.sampling import SamplePlan, draw_samples
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
 SETTINGS = SampleSettings(max_new_tokens=5, stop_ids=(3,))
@@ -22,23 +22,23 @@ class Echo:
     """Answers with some tokens that the seed gives, and stops where the test says."""
 
     def __init__(self, stop_after: int = 1 << 30) -> None:
-        self.groups: list[list[tuple[int, int]]] = []
+        self.groups: list[list[int]] = []
         self._left = stop_after
         self.closed = False
 
-    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Iterator[SampleAnswer]:
-        for group in groups:
-            self.groups.append([one.key for one in group])
-            for one in group:
-                if not self._left:
-                    raise KeyboardInterrupt
-                self._left -= 1
-                letters = tuple(300 + (one.seed >> shift) % 90 for shift in range(0, 24, 8))
-                stops = one.seed % 2 == 0
-                yield SampleAnswer(one.key, "stop" if stops else "length", (*letters, 3) if stops else letters)
-
-    def close(self) -> None:
-        self.closed = True
+    def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
+        try:
+            for group in groups:
+                self.groups.append([one.seed for one in group])
+                for one in group:
+                    if not self._left:
+                        raise KeyboardInterrupt
+                    self._left -= 1
+                    letters = tuple(300 + (one.seed >> shift) % 90 for shift in range(0, 24, 8))
+                    stops = one.seed % 2 == 0
+                    yield SampleAnswer("stop" if stops else "length", (*letters, 3) if stops else letters)
+        finally:
+            self.closed = True
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def prompt_set(spec: TokenizerSpec, rows: int) -> PromptSet:
     return PromptSet(prompts, spec, (3,), 3200)
 
 
-def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> SampleCounts:
+def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> dict[str, int]:
     counts = draw_samples(found, plan, SETTINGS, {"n": plan.n}, out, lambda: engine, Observer())
     assert engine.closed or not engine.groups
     return counts
@@ -97,28 +97,29 @@ def test_stopped_anywhere_it_ends_with_the_same_file(
 @given(rows=st.integers(1, 9), shards=st.integers(1, 5), together=st.integers(1, 9))
 def test_shards_are_the_whole_in_order(rows: int, shards: int, together: int) -> None:
     prompts = [SamplePrompt("", row, (1,)) for row in range(rows)]
-    whole = SamplePlan(2, 9, (0, 1), together).groups(prompts)
-    parts = [SamplePlan(2, 9, (index, shards), together).groups(prompts) for index in range(shards)]
+    plan = SamplePlan(2, 9, (0, 1), together)
+    whole = plan.groups(prompts)
+    parts = [replace(plan, shard=(index, shards)).groups(prompts) for index in range(shards)]
     assert [group for part in parts for group in part] == whole
-    assert all(len(group) <= together for group in whole)
-    seeds = [request.seed for group in whole for _, request in group]
+    assert {len(group) for group in whole[:-1]} <= {together}
+    seeds = [plan.request(*one).seed for group in whole for one in group]
     assert len(set(seeds)) == len(seeds) == 2 * rows
 
 
 def test_seeds_are_of_the_seed_the_row_and_the_number_alone() -> None:
-    (((_, first),),) = SamplePlan(1, 9).groups([SamplePrompt("a", 5, (1,))])
-    others = [SamplePrompt("b", 4, (1,)), SamplePrompt("c", 5, (2, 3))]
-    (_, ((_, same), _)) = SamplePlan(2, 9, together=2).groups(others)
-    (((_, other),),) = SamplePlan(1, 10).groups([SamplePrompt("a", 5, (1,))])
+    first = SamplePlan(1, 9).request(SamplePrompt("a", 5, (1,)), 0)
+    same = SamplePlan(2, 9, (1, 2), together=2).request(SamplePrompt("c", 5, (2, 3)), 0)
+    other = SamplePlan(1, 10).request(SamplePrompt("a", 5, (1,)), 0)
     assert first.seed == same.seed != other.seed
 
 
-def test_counts_are_of_the_whole_file(tmp_path: Path, spec: TokenizerSpec) -> None:
+def test_reasons_are_of_the_whole_file(tmp_path: Path, spec: TokenizerSpec) -> None:
     found, plan = prompt_set(spec, 5), SamplePlan(2, 1)
     whole = draw(found, tmp_path / "whole.jsonl", plan, Echo())
-    reasons = Counter(one.finish_reason for one in read_samples(tmp_path / "whole.jsonl"))
-    assert (whole.made, whole.reasons) == (10, dict(reasons))
+    assert whole == Counter(one.finish_reason for one in read_samples(tmp_path / "whole.jsonl"))
+    assert sum(whole.values()) == 10
     with pytest.raises(KeyboardInterrupt):
         draw(found, tmp_path / "s.jsonl", plan, Echo(4))
-    assert draw(found, tmp_path / "s.jsonl", plan, Echo()) == replace(whole, made=6)
-    assert draw(found, tmp_path / "s.jsonl", plan, Echo()) == replace(whole, made=0)
+    last = Echo()
+    assert draw(found, tmp_path / "s.jsonl", plan, last) == whole
+    assert len(last.groups) == 6
