@@ -94,7 +94,7 @@ def run_evaluation(
             observer.advance(1, rows=1)
         observer.end()
         results = {key: done[key] for key in programs}
-        summary = summarise(problems, results, identity, compared, references=samples is None)
+        summary = summarise(problems, results, identity, compared)
         store = LocalStore(out)
         store.replace_bytes(PAGE, evaluation_page(data.name, summary, results, programs))
         store.replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
@@ -196,22 +196,19 @@ def judge(
         seconds = round(seconds + execution.wall_seconds, 6)
         failed = execution.failed or (None if _is_right(problem, at, execution) else Verdict.wrong)
         if failed is not None:
-            said, detail = _shown(problem, execution), execution.stderr[-_CLIP:]
+            said, detail = _clipped(execution.output), execution.stderr[-_CLIP:]
             return replace(result, verdict=failed, failed_test=at, actual=said, detail=detail, seconds=seconds)
     return replace(result, verdict=Verdict.passed, seconds=seconds)
 
 
 def _is_right(problem: Problem, at: int, execution: Execution) -> bool:
     expected = problem.expected[at]
-    if execution.value is not None:
-        return same_value(expected, execution.value, wrapped=problem.wrapped)
+    if problem.function is not None:
+        return same_value(expected, execution.output, wrapped=problem.wrapped)
     output = execution.output.decode("utf-8", "replace")
     return any(same_text(text, output) for text in expected_texts(expected))
 
 
-def _shown(problem: Problem, execution: Execution) -> str | None:
-    data = execution.output if problem.function is None else execution.value
-    if data is None:
-        return None
+def _clipped(data: bytes) -> str:
     text = data[: 4 * _CLIP].decode("utf-8", "replace")
     return text if len(text) <= _CLIP else f"{text[:_CLIP]}… ({len(data):,} bytes)"

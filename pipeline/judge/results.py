@@ -28,7 +28,7 @@ class SampleResult:
     verdict: Verdict
     failed_test: _Count | None = None
     """Index of the first test that failed, which is the last that ran."""
-    actual: str | None = None
+    actual: str = ""
     """Start of what the program printed or returned in that test."""
     detail: str = ""
     """End of what it wrote to standard error in that test."""

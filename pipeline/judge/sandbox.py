@@ -61,9 +61,7 @@ class Execution:
     failed: Verdict | None
     """None: it ended with exit code 0; of a call: it returned a value that JSON can say."""
     output: bytes
-    """Standard output, at most `ProgramLimits.output_bytes`."""
-    value: bytes | None
-    """JSON of what the call returned; None where it did not return, and for programs that read stdin."""
+    """Standard output, or the JSON of what a call returned; at most `ProgramLimits.output_bytes`."""
     stderr: str
     """The end of standard error, at most some KiB. Hostile text: escape it before it is printed."""
     wall_seconds: float
@@ -127,7 +125,7 @@ class Sandbox:
             wall = time.monotonic() - started
             said = {one: os.fstat(one.fileno()).st_size for one in (stdout, stderr, value)}
             error_text = os.pread(stderr.fileno(), _STDERR, max(0, said[stderr] - _STDERR)).decode(errors="replace")
-            output, returned = (os.pread(one.fileno(), limits.output_bytes, 0) for one in (stdout, value))
+            output = os.pread((stdout if function is None else value).fileno(), limits.output_bytes, 0)
             launched = b'"exit-code"' in os.pread(status.fileno(), _STDERR, 0)
         # Killed from outside, such as by the kernel for want of memory, it tells nothing either, by a negative status.
         if self.executable and ended and not launched and process.returncode >= 0:
@@ -135,10 +133,9 @@ class Sandbox:
         failed = _failure(process.returncode, wall, limits, error_text) if ended else Verdict.timeout
         if max(said.values()) > limits.output_bytes:
             failed = Verdict.output_limit
-        if failed is None and function is not None and not returned:
+        if failed is None and function is not None and not output:
             failed = Verdict.runtime_error
-        result = returned if function is not None and failed is None else None
-        return Execution(failed, output, result, error_text, wall)
+        return Execution(failed, output, error_text, wall)
 
 
 @cache

@@ -9,12 +9,14 @@ from typing import Any
 
 from ...schemas.units import plural
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.passk import Estimate, Tally, compare, groups, scores, usual_ks
+from ...stages.judge.passk import Estimate, Tally, compare, scores
 from ..report.grid import Grid, Section
 from ..report.page import page_html
 from .problem_file import ProblemFile
 from .results import Results, SampleResult
 
+ALL = "all"
+"""The name of the scores of all problems."""
 _COUNTS = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
 """Keys of a summary that hold counts → what they count."""
 _EACH = 3
@@ -22,12 +24,7 @@ _EACH = 3
 
 
 def summarise(
-    problems: ProblemFile,
-    results: Results,
-    identity: Mapping[str, Any],
-    other: Results | None,
-    *,
-    references: bool,
+    problems: ProblemFile, results: Results, identity: Mapping[str, Any], other: Results | None
 ) -> dict[str, Any]:
     """An evaluation in numbers.
 
@@ -36,22 +33,20 @@ def summarise(
 
     Args:
         other: another evaluation of the same data, to compare with, or None.
-        references: whether these are the data's own programs, which have no pass@k.
     """
     ours, theirs = _tally(results), _tally(other or {})
-    ks = () if references else usual_ks(ours)
     found: dict[str, Any] = {}
-    for name, rows in groups({row: problems.heads[row].difficulty for row in ours}).items():
-        mine = {row: ours[row] for row in rows}
+    for name in (ALL, *sorted({problems.heads[row].difficulty for row in ours} - {ALL})):
+        mine = {row: one for row, one in ours.items() if name in (ALL, problems.heads[row].difficulty)}
         found[name] = {
             "problems": len(mine),
             "problems_passed": sum(passed > 0 for _, passed in mine.values()),
             "samples": sum(samples for samples, _ in mine.values()),
             "passed": sum(passed for _, passed in mine.values()),
-            **_named(scores(mine, ks)),
+            **_named(scores(mine)),
         }
         if other is not None:
-            found[name]["compared"] = _named(compare(mine, theirs, ks))
+            found[name]["compared"] = _named(compare(mine, theirs))
     return {
         "evaluation": dict(identity),
         "scores": found,
@@ -78,7 +73,7 @@ def _counted(names: Iterable[object]) -> dict[str, int]:
 
 def table(summary: Mapping[str, Any]) -> Grid:
     """The scores, by difficulty."""
-    names = [name for name in summary["scores"]["all"] if name.startswith("pass@")]
+    names = [name for name in summary["scores"][ALL] if name.startswith("pass@")]
     rows = [
         [name, *(f"{entry[key]:,}" for key in ("problems", "problems_passed", "samples", "passed"))]
         + [_interval(entry[k]) for k in names]
@@ -115,7 +110,7 @@ def evaluation_page(
         data: the name of the data's file.
         programs: (row, sample) → its program.
     """
-    scores = summary["scores"]["all"]
+    scores = summary["scores"][ALL]
     failed: dict[Verdict, list[SampleResult]] = {}
     for one in results.values():
         if one.verdict is not Verdict.passed:
@@ -132,7 +127,7 @@ def evaluation_page(
 
 
 def _failure(one: SampleResult, code: str) -> Grid:
-    rows = [("program", code), ("what came out", one.actual or ""), ("errors", one.detail)]
+    rows = [("program", code), ("what came out", one.actual), ("errors", one.detail)]
     test = f" in test {one.failed_test}" if one.failed_test is not None else ""
     name = f"{one.id[:100]}, sample {one.sample}: {one.verdict}{test}"
     return Grid(name, ("", "text"), [(what, text[:4_000]) for what, text in rows if text], text_columns=2)

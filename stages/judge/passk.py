@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-ALL = "all"
-"""The group of all problems."""
 _KS = (1, 5, 10, 50, 100)
 _Z = 1.959964
 _TAIL = 0.025
@@ -49,40 +47,24 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(found.value, low, high, found.problems)
 
 
-def usual_ks(tallies: Mapping[int, Tally]) -> tuple[int, ...]:
-    """The k of pass@k for which every problem has enough samples: of 1, 5, 10, 50 and 100."""
-    least = min(n for n, _ in tallies.values())
-    return tuple(k for k in _KS if k <= least)
-
-
-def scores(tallies: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:
-    """k → pass@k.
+def scores(tallies: Mapping[int, Tally]) -> dict[int, Estimate]:
+    """k → pass@k, for each k of 1, 5, 10, 50 and 100 for which every problem has enough samples.
 
     Args:
-        tallies: row → its tally, of at least k samples.
+        tallies: row → its tally.
     """
-    return {k: estimate([pass_at_k(n, c, k) for n, c in tallies.values()]) for k in ks}
+    least = min(n for n, _ in tallies.values())
+    return {k: estimate([pass_at_k(n, c, k) for n, c in tallies.values()]) for k in _KS if k <= least}
 
 
-def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Sequence[int]) -> dict[int, Estimate]:
+def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally]) -> dict[int, Estimate]:
     """k → mean difference in pass@k, ours minus theirs, over the problems with as many samples in both."""
     pairs = [(one, theirs[row]) for row, one in ours.items() if row in theirs]
     values = {
-        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k] for k in ks
+        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k]
+        for k in _KS
     }
     return {k: _normal(those) for k, those in values.items() if those}
-
-
-def groups(difficulties: Mapping[int, str]) -> dict[str, list[int]]:
-    """Group → its rows: all, then each difficulty, by name.
-
-    Args:
-        difficulties: row → that of its problem.
-    """
-    names = sorted({*difficulties.values()} - {ALL})
-    return {ALL: list(difficulties)} | {
-        name: [row for row, one in difficulties.items() if one == name] for name in names
-    }
 
 
 def _normal(values: Sequence[float]) -> Estimate:

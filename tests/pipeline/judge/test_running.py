@@ -36,7 +36,7 @@ TEXT = b"first\nsecond \xc3\xa9\nlast"
 def test_every_way_to_read_and_write(run: Run, code: str) -> None:
     tests = (TEXT, b"", TEXT) if "input()" not in code else (TEXT,)
     done = run(f"if __name__ == '__main__':\n  pass\n{code}", *tests)
-    assert [(one.failed, one.output, one.value) for one in done] == [(None, test, None) for test in tests], done
+    assert [(one.failed, one.output) for one in done] == [(None, test) for test in tests], done
 
 
 def test_input_and_output_may_be_large(run: Run) -> None:
@@ -115,7 +115,7 @@ def test_calls_return_values(run: Run, function: str, arguments: list[object], v
     test = json.dumps(arguments).encode()
     done = run(CALLS, test, test, function=function)
     assert [one.failed for one in done] == [None] * 2, done[0].stderr
-    assert [json.loads(one.value or b"?") for one in done] == [value] * 2
+    assert [json.loads(one.output) for one in done] == [value] * 2
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_calls_return_values(run: Run, function: str, arguments: list[object], v
 )
 def test_calls_that_do_not_return(run: Run, function: str, test: bytes, stderr: str) -> None:
     (done,) = run(CALLS, test, function=function)
-    assert (done.failed, done.value) == (Verdict.runtime_error, None)
+    assert done.failed is Verdict.runtime_error
     assert stderr in done.stderr
 
 
@@ -186,7 +186,7 @@ STEPS = [
 def test_what_is_not_returned_is_no_value(run: Run, body: str) -> None:
     head = "import os, sys\nclass EqualsAll:\n  def __eq__(self, other): return True\n"
     for done in run(f"{head}def f(one):\n  {body}\n  return one", b"[1]", b"[2]", function="f"):
-        assert (done.failed, done.value) == (Verdict.runtime_error, None), done
+        assert done.failed is Verdict.runtime_error, done
 
 
 def test_the_program_holds_its_four_files_in_memory_and_nothing_else(run: Run) -> None:
@@ -202,7 +202,7 @@ def f():
     return kinds
 """
     (done,) = run(code, b"[]", function="f")
-    assert json.loads(done.value or b"?") == [[0, True], [1, True], [2, True], [3, True]]
+    assert json.loads(done.output) == [[0, True], [1, True], [2, True], [3, True]]
 
 
 def test_values_that_json_cannot_say_are_none(run: Run) -> None:
@@ -220,4 +220,5 @@ def f(kind):
 """
     kinds = ("circle", "deep", "huge", "inf")
     done = run(code, *(json.dumps([kind]).encode() for kind in kinds), function="f")
-    assert [one.value for one in done] == [None, None, None, b"Infinity"]
+    assert [one.failed for one in done] == [Verdict.runtime_error] * 3 + [None]
+    assert done[3].output == b"Infinity"

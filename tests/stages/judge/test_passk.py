@@ -7,7 +7,7 @@ from math import comb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.passk import compare, estimate, groups, pass_at_k, scores, usual_ks
+from packtrain.stages.judge.passk import compare, estimate, pass_at_k, scores
 
 from tests.support.examples import examples
 
@@ -49,17 +49,11 @@ def test_none_and_all_have_the_exact_bounds_of_a_proportion(n: int) -> None:
 
 def test_scores_and_the_difference_from_another() -> None:
     ours = {0: (4, 2), 1: (2, 2), 2: (1, 0)}
-    assert usual_ks(ours) == (1,), "the third has one sample"
-    assert usual_ks({0: (60, 1), 1: (50, 0)}) == (1, 5, 10, 50)
-    assert scores(ours, (1,))[1].value == pytest.approx((0.5 + 1 + 0) / 3)
-    difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)}, (1,))[1]
+    assert list(scores(ours)) == [1], "the third has one sample"
+    assert list(scores({0: (60, 1), 1: (50, 0)})) == [1, 5, 10, 50]
+    assert scores(ours)[1].value == pytest.approx((0.5 + 1 + 0) / 3)
+    difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)})[1]
     assert (difference.value, difference.problems) == ((0.25 - 1) / 2, 2)
     assert difference.low < difference.value < difference.high
-    same = compare(ours, ours, (1,))[1]
+    same = compare(ours, ours)[1]
     assert (same.value, same.low, same.high) == (0, 0, 0)
-
-
-def test_groups_are_all_and_each_difficulty() -> None:
-    found = groups({0: "odd", 1: "interview", 2: "introductory", 3: "odd", 4: "even"})
-    assert found == {"all": [0, 1, 2, 3, 4], "even": [4], "interview": [1], "introductory": [2], "odd": [0, 3]}
-    assert list(found) == ["all", "even", "interview", "introductory", "odd"]
