@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,6 @@ from ...schemas.units import plural, size
 from .output import show, training_extra
 
 if TYPE_CHECKING:
-    from ..export.export import Exported
     from ..export.publish import Published
     from ..observer import Observer
     from ..report.grid import Lines
@@ -70,17 +69,17 @@ def export(
     else:
         from ..export.export import export as export_dataset
 
-        def write(observer: "Observer") -> "Exported":
+        def write(observer: "Observer") -> dict[str, Any]:
             return export_dataset(folder, out, to, eos_id=eos_id, observer=observer)
 
         show(write, partial(_exported_lines, out))
 
 
-def _exported_lines(out: str, made: "Exported") -> "Lines":
-    for name, split in made.splits.items():
+def _exported_lines(out: str, made: dict[str, Any]) -> "Lines":
+    for name, split in made["splits"].items():
         rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
         yield f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained"
-    yield f"{out}: {plural(made.files, 'file')}, {size(made.bytes)}"
+    yield f"{out}: {plural(made['files'], 'file')}, {size(made['bytes'])}"
 
 
 def _published_lines(target: str, done: "Published") -> "Lines":

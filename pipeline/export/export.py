@@ -5,7 +5,7 @@ The dataset is verified, the rows are written beside the destination, and the fo
 
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,12 @@ from ..observer import Observer
 from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, Layout, MisfitError, ShardRows, index_mds
+from .foreign_formats import FORMATS, Layout, MisfitError
 
 NOTE = "export.json"
-"""What an export says of itself: the dataset's hash, the format, and what it holds."""
+"""What an export says of itself: the hash of the dataset's manifest, the format `to`, for each of `splits` its `rows`,
+`tokens` and `trained` tokens, as the manifest counts them, and how many `files` and `bytes` it has."""
 _CARRY_ALL = ("mds", "trl")
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """What an export wrote."""
-
-    dataset: str
-    """The hash of the dataset's manifest."""
-    to: str
-    splits: dict[str, dict[str, int]]
-    """Split → `rows`, `tokens` and `trained` tokens, as the manifest counts them."""
-    files: int
-    bytes: int
 
 
 def export(
@@ -48,8 +36,8 @@ def export(
     *,
     eos_id: int | None = None,
     observer: Observer | None = None,
-) -> Exported:
-    """Write a finished dataset in another format. The destination is complete or not there.
+) -> dict[str, Any]:
+    """Write a finished dataset in another format. Returns what `NOTE` holds. The destination is complete or not there.
 
     Args:
         dataset: its folder or URL.
@@ -90,10 +78,16 @@ def export(
             draft = Path(beside) / place.name
             draft.mkdir()
             _write(source, draft, to, layout, observer)
-            files = [path for path in sorted(draft.rglob("*")) if path.is_file()]
-            size = sum(path.stat().st_size for path in files)
-            made = Exported(manifest.hash, to, splits, len(files), size)
-            note = {"packtrain": packtrain_version(), "pyarrow": pa.__version__, **asdict(made)}
+            files = [path for path in draft.rglob("*") if path.is_file()]
+            note = {
+                "dataset": manifest.hash,
+                "to": to,
+                "splits": splits,
+                "files": len(files),
+                "bytes": sum(path.stat().st_size for path in files),
+                "packtrain": packtrain_version(),
+                "pyarrow": pa.__version__,
+            }
             (draft / NOTE).write_bytes(indented_json(note, 1))
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
@@ -101,7 +95,7 @@ def export(
             sync_folder(place.parent)
     except OSError as error:
         raise explain(error, place) from error
-    return made
+    return note
 
 
 def open_sound(dataset: str | Path, observer: Observer) -> Finished:
@@ -173,17 +167,14 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
-        before, facts, layout = 0, list[Any](), replace(layout, shards=len(split.shards))
+        before, layout = 0, replace(layout, shards=len(split.shards))
         for index, shard in enumerate(split.shards):
-            rows = ShardRows(source.batches(shard))
             try:
                 if shard.rows or to == "trl":
-                    facts.append(FORMATS[to](rows, draft, name, index, layout))
+                    FORMATS[to](source.batches(shard), draft, name, index, layout)
             except MisfitError as error:
-                row = before + rows.at
+                row = before + error.row
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
             before += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
-        if to == "mds":
-            index_mds(facts, draft, name)
     observer.end()

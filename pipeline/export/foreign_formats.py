@@ -27,7 +27,15 @@ Row = dict[str, Array]
 
 
 class MisfitError(ValueError):
-    """A row does not fit into the format."""
+    """A row does not fit into the format.
+
+    Args:
+        row: its place in the shard, from 0.
+    """
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(why)
+        self.row = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,29 +53,16 @@ class Layout:
     """Megatron-Bridge: the length of each document at run time is padded to a multiple of this."""
 
 
-class ShardRows:
-    """The rows of a shard, each made when it is asked for.
-
-    Attributes:
-        batches: the same rows, as they are stored.
-        at: the row that was asked for last, from 0.
-    """
-
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self.batches = batches
-        self.at = -1
-
-    def __iter__(self) -> Iterator[Row]:
-        """The rows, once."""
-        for batch in self.batches:
-            columns = {name: _split(batch.column(name)) for name in batch.schema.names}
-            for number in range(batch.num_rows):
-                self.at += 1
-                yield {name: values[number] for name, values in columns.items()}
+Writer = Callable[[Iterable[pa.RecordBatch], Path, str, int, Layout], None]
+"""(rows of a shard as they are stored, folder of the export, split, number of the shard in it, layout)."""
 
 
-Writer = Callable[[ShardRows, Path, str, int, Layout], Any]
-"""(rows, folder of the export, split, number of the shard in it, layout) → what an index of the split needs."""
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows, one after the other."""
+    for batch in batches:
+        columns = {name: _split(batch.column(name)) for name in batch.schema.names}
+        for number in range(batch.num_rows):
+            yield {name: values[number] for name, values in columns.items()}
 
 
 def _split(column: pa.ListArray) -> list[Array]:
@@ -88,11 +83,11 @@ def _made(folder: Path) -> Path:
 # Parquet, for `datasets`, TRL and the Hub
 
 
-def write_trl(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
+def write_trl(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """Parquet with all columns, also of a shard without rows. By these names, `datasets` finds the splits."""
     path = _made(folder / "data") / f"{split}-{index:05d}-of-{layout.shards:05d}.parquet"
     with pq.ParquetWriter(path, layout.schema, compression="zstd") as writer:
-        for batch in rows.batches:
+        for batch in batches:
             writer.write_batch(batch)
 
 
@@ -105,7 +100,7 @@ _GROUP_ROWS = 500
 """Rows of a row group, as its own writer makes them; the reader keeps one in memory."""
 
 
-def write_bridge(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
+def write_bridge(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """Packed Parquet by the rules of `src/megatron/bridge/data/packing/` of Megatron-Bridge at commit 067f987
     (22 August 2026).
 
@@ -114,7 +109,7 @@ def write_bridge(rows: ShardRows, folder: Path, split: str, index: int, layout: 
     inputs, so a document of L stored tokens has L - 1 places at run time, which must be a multiple.
     """
     made: list[tuple[Array, Array, Array]] = []
-    for row in rows:
+    for row in _rows(batches):
         lengths = row["seq_lengths"]
         stored = -(-(lengths - 1) // layout.multiple) * layout.multiple + 1
         ids, mask = np.full(stored.sum(), layout.pad_id, np.int32), np.zeros(stored.sum(), np.int8)
@@ -133,7 +128,7 @@ def write_bridge(rows: ShardRows, folder: Path, split: str, index: int, layout: 
 _CODES = {"uint8": 1, "int32": 4}
 
 
-def write_megatron(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
+def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """A pair of `.bin` and `.idx` by the rules of `megatron/core/datasets/indexed_dataset.py` of megatron-core 0.16.1,
     and the mask as a pair of uint8. A sequence is one piece of a document, and a Megatron document is one packed row.
     """
@@ -144,7 +139,7 @@ def write_megatron(rows: ShardRows, folder: Path, split: str, index: int, layout
     lengths: list[Array] = []
     tokens, mask = (_made(place) / f"{index:05d}.bin" for place in kinds)
     with tokens.open("wb") as ids, mask.open("wb") as flags:
-        for row in rows:
+        for row in _rows(batches):
             ids.write(row["input_ids"].tobytes())
             flags.write(_trained(row).tobytes())
             lengths.append(row["seq_lengths"])
@@ -168,8 +163,9 @@ def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> by
 # MosaicML streaming
 
 
-def write_mds(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> dict[str, Any]:
-    """An MDS shard with all columns by the rules of `streaming/base/format/mds/` of mosaicml-streaming 0.13.0.
+def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
+    """An MDS shard with all columns by the rules of `streaming/base/format/mds/` of mosaicml-streaming 0.13.0, and what
+    the split's `index.json` says of it.
 
     The number of samples (uint32), where each begins and the last one ends (uint32, from the start of the file), a JSON
     text with the columns, and the samples: the size of each column (uint32, columns sorted by name), then their values.
@@ -190,23 +186,21 @@ def write_mds(rows: ShardRows, folder: Path, split: str, index: int, layout: Lay
         "version": 2,
     }
     samples = []
-    for row in rows:
+    for row in _rows(batches):
         data = [_mds_array(row[name]) for name in names]
         samples.append(np.array([len(one) for one in data], "<u4").tobytes() + b"".join(data))
     about = json.dumps(config, sort_keys=True).encode()
     begins = np.cumsum([4 + 4 * (len(samples) + 1) + len(about), *map(len, samples)])
     if begins[-1] >= 1 << 32:
-        raise MisfitError("its shard has 4 GiB or more; pack with a smaller output.shard_bytes")
+        raise MisfitError(0, "its shard has 4 GiB or more; pack with a smaller output.shard_bytes")
     whole = b"".join([struct.pack("<I", len(samples)), begins.astype("<u4").tobytes(), about, *samples])
     name = f"shard.{index:05d}.mds"
     (_made(folder / split) / name).write_bytes(whole)
     raw = {"basename": name, "bytes": len(whole), "hashes": {"sha256": hashlib.sha256(whole).hexdigest()}}
-    return {**config, "raw_data": raw, "samples": len(samples), "zip_data": None}
-
-
-def index_mds(shards: list[dict[str, Any]], folder: Path, split: str) -> None:
-    """The `index.json` of a split."""
-    (_made(folder / split) / "index.json").write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
+    about_all = folder / split / "index.json"
+    shards = json.loads(about_all.read_bytes())["shards"] if about_all.exists() else []
+    shards.append({**config, "raw_data": raw, "samples": len(samples), "zip_data": None})
+    about_all.write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
 
 
 def _mds_array(values: Array) -> bytes:
@@ -219,7 +213,7 @@ def _mds_array(values: Array) -> bytes:
 # OLMo-core
 
 
-def write_olmo(rows: ShardRows, folder: Path, split: str, index: int, layout: Layout) -> None:
+def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """Token arrays of uint32 and masks by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit fa6c501
     (22 June 2026); 3.0.0 has the same.
 
@@ -235,28 +229,26 @@ def write_olmo(rows: ShardRows, folder: Path, split: str, index: int, layout: La
     name = f"{index:05d}.npy"
     places = _made(folder / split) / name, _made(folder / f"{split}-mask") / name
     with places[0].open("wb") as tokens, places[1].open("wb") as mask:
-        for row in rows:
-            _check_ends(row, layout.eos_id)
+        for number, row in enumerate(_rows(batches)):
+            if not _ends_fit(row, layout.eos_id):
+                raise MisfitError(
+                    number,
+                    f"a document has the end-of-sequence token {layout.eos_id} inside, where OLMo-core would cut it, "
+                    "or does not end with it, and would be joined to the next one; choose another --to",
+                )
             rest = layout.max_length - len(row["input_ids"])
             tokens.write(row["input_ids"].astype(np.uint32).tobytes() + np.full(rest, filler, np.uint32).tobytes())
             mask.write(_trained(row).tobytes() + bytes(rest))
 
 
-def _check_ends(row: Row, eos_id: int) -> None:
-    """Refuse a row that the reader would not cut where its pieces end.
+def _ends_fit(row: Row, eos_id: int) -> bool:
+    """Whether the reader cuts a row where its pieces end, and nowhere else.
 
     The last piece may end without an end-of-sequence token, because only masked filling follows it.
-
-    Raises:
-        MisfitError: a piece has the token inside; or another one follows a piece that does not end with it.
     """
     cuts = row["input_ids"] == eos_id
     ends = np.cumsum(row["seq_lengths"]) - 1
-    if np.delete(cuts, ends).any() or not cuts[ends[:-1]].all():
-        raise MisfitError(
-            f"a document has the end-of-sequence token {eos_id} inside, where OLMo-core would cut it, or does not end "
-            "with it, and would be joined to the next one; choose another --to"
-        )
+    return bool(cuts[ends[:-1]].all() and not np.delete(cuts, ends).any())
 
 
 FORMATS: dict[str, Writer] = {

@@ -135,4 +135,4 @@ def test_a_split_without_rows(little: Any, tmp_path: Path) -> None:
     assert [split.rows for split in manifest.splits.values()] in ([1, 0], [0, 1])
     for to in FORMATS:
         made = export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
-        assert sorted(split["rows"] for split in made.splits.values()) == [0, 1]
+        assert sorted(split["rows"] for split in made["splits"].values()) == [0, 1]

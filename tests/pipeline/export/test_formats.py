@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.export.export import Exported, export
+from packtrain.pipeline.export.export import export
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
@@ -19,12 +19,12 @@ Made = Callable[[str], Path]
 Read = Callable[..., list[dict[str, Any]]]
 
 
-def exported(dataset: Path, out: Path, to: str, **options: Any) -> Exported:
+def exported(dataset: Path, out: Path, to: str, **options: Any) -> dict[str, Any]:
     """An export of all rows and tokens."""
     made, whole = export(dataset, out, to, **options), open_dataset(dataset).manifest
-    assert made.dataset == whole.hash
+    assert made["dataset"] == whole.hash
     for name, split in whole.splits.items():
-        assert made.splits[name] == {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
+        assert made["splits"][name] == {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
     return made
 
 
