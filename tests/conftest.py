@@ -25,7 +25,7 @@ from packtrain.schemas.files import remote
 from packtrain.stages.tokenize import engines
 
 from tests import kit
-from tests.support import tasks, warm, whole_run
+from tests.support import warm, whole_run
 from tests.support.examples import examples
 from tests.support.whole_run import Whole
 
@@ -139,10 +139,7 @@ class LastingPool(Pool):
             if worker.process.is_alive():
                 self._pool.append(worker)
                 return worker
-        worker = super()._start()
-        worker.pipe.send((tasks.compare_hostile_texts_once, None))
-        worker.pipe.recv()
-        return worker
+        return super()._start()
 
     @classmethod
     def end(cls) -> None:

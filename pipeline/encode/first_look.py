@@ -1,39 +1,31 @@
-"""The first look at new data: which engine encodes it, what ends turns, and whether turns are what a model would
+"""The first look at new data: texts with an engine's tokens, what ends turns, and whether turns are what a model would
 sample.
 
-A worker encodes texts on which tokenizers are known to disagree, and the first rows of every source, with the engine
-and with the reference. The driver keeps the answer in the cache, for later runs over the same first rows.
+A worker encodes the first rows of a source, and once for a tokenizer the texts on which tokenizers are known to
+disagree. The driver compares the tokens with the reference, and keeps in the cache what was found.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from ...schemas.errors import IntegrityError, TokenizerError
-from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
+from ...stages.template.chat_template import ChatTemplate
 from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engine_check import difference, fuzz_texts, samples_of
-from ...stages.tokenize.engines import REFERENCE, Engine, load_engine, make_engine
+from ...stages.tokenize.engine_check import EngineSample, fuzz_texts, samples_of
+from ...stages.tokenize.engines import Engine
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_of
 from ..inputs.read import columns_of, read_rows
-from ..store.sealed_notes import get_user_note, put_user_note
-from .task import EncodeSpec, EncodeTask, encoded, load_spec, make_encoder
+from .task import EncodeTask, encoded, load_encoder, load_spec
 
-FORMAT = 7
-"""Version of the look; increase it when other texts are compared."""
-AGREED = "engines"
-"""The folder of the user's cache that keeps which engines agree on the known texts."""
 SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 """The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
 numbers of messages."""
-_SHIFT = 40
-"""Rows are noted with the number of their task, shifted left by this many bits."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _CHARACTERS = 1 << 17
@@ -56,85 +48,89 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLook:
+    """What was found in the first rows of one source."""
+
+    source: int
+    stops: tuple[str, ...]
+    counts: EncodeCounts
+    samples: list[EngineSample]
+    """The texts of the rows, and the known ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class LookTask:
-    """Encode the known texts and the first rows, and compare with the reference."""
+    """Encode the first rows of one source."""
 
-    tasks: tuple[EncodeTask, ...]
-    """The task of the first block of each source."""
+    source: int
+    """Index of the source."""
+    first: EncodeTask
+    """The task of its first block."""
+    spec: str
+    """Name of the specification in the cache."""
+    known_texts: bool
+    """Whether to encode the known texts, too."""
 
-    def run(self) -> Look:
-        """Look at the sources, with the reference if the fast engine refuses the tokenizer, or is wrong.
+    def run(self) -> SourceLook:
+        """Look at the source.
 
         Raises:
-            TokenizerError: `tokenizers` cannot load the tokenizer.
+            TokenizerError: the engine refuses the tokenizer.
+            IntegrityError: the engine gives other tokens than the reference, where that was asked for places.
         """
-        spec = load_spec(self.tasks[0].cache, self.tasks[0].source.spec)
-        reference, why = make_engine(REFERENCE, spec.tokenizer.json), ""
-        if spec.engine != REFERENCE:
-            try:
-                return self._look(spec, load_engine(spec.engine, spec.tokenizer.json), reference)
-            except (TokenizerError, IntegrityError) as error:
-                why = str(error)
-        return replace(self._look(spec, reference, reference), why=why)
-
-    def _look(self, spec: EncodeSpec, engine: Engine, reference: Engine) -> Look:
-        encoder = make_encoder(spec, engine, look=True)
-        endings: tuple[str, ...] = ()
-        if encoder.renderer is not None and any(task.source.conversational for task in self.tasks):
-            endings = encoder.renderer.manner.stop_tokens
-        stops, _ = spec.stop_ids(endings)
-        counts = tuple(EncodeCounts() for _ in self.tasks)
-        with rows_of(self.at):
-            for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
-                _encode_first(task, encoder, stops, counted, number << _SHIFT)
-        if engine is not reference:
-            # The known texts take a third of a second, and depend on the tokenizer alone.
-            about = [str(FORMAT), spec.tokenizer.hash, *(f"{one} {version(one)}" for one in (engine.name, REFERENCE))]
-            agreed = f"{AGREED}/{fingerprint(about)}.json"
-            known = get_user_note(agreed, dict) is not None
+        cache, source, counts = self.first.cache, self.first.source, EncodeCounts()
+        spec, encoder = load_spec(cache, self.spec), load_encoder(cache, self.spec)
+        renderer = encoder.renderer if source.conversational else None
+        stops = renderer.manner.stop_tokens if renderer is not None else ()
+        sampled, encoder.sampled, encoder.samples = encoder.sampled, 0, []
+        with rows_of(self.first.at):
+            for batch, examples in _first_rows(self.first, encoder, counts):
+                if renderer is not None and not source.pairs:  # a preference loss does not depend on turns
+                    _count_turns(batch, examples, renderer.template, encoder.engine, spec.stop_ids(stops)[0], counts)
+        samples, encoder.sampled = encoder.samples, sampled
+        if self.known_texts:
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
-            samples = [] if known else samples_of(engine, fuzz_texts(added))
-            if found := difference([*samples, *encoder.samples], reference):
-                raise TokenizerError(f"the tokenizer engine {engine.name} differs from {REFERENCE} {found}")
-            if not known:
-                put_user_note(agreed, {"agree": about})
-        return Look(engine.name, "", endings, counts)
+            samples += samples_of(encoder.engine, fuzz_texts(added))
+        return SourceLook(self.source, stops, counts, samples)
 
-    def at(self, number: int) -> str:
-        """The file and the number of a row, for messages."""
-        return self.tasks[number >> _SHIFT].at(number & (1 << _SHIFT) - 1)
+    def at(self, row: int) -> str:
+        """See `EncodeTask.at`."""
+        return self.first.at(row)
 
     def __str__(self) -> str:
-        return "the first look at the rows"
+        return f"the first look at the rows of {self.first.path}"
 
 
-def _encode_first(task: EncodeTask, encoder: Encoder, stops: frozenset[int], counts: EncodeCounts, base: int) -> None:
-    """Encode the first rows of a block, and count whether their turns are what a model would sample, which stops at one
-    of `stops`. Rows that cannot be used are left out: encoding will reject them, and name their lines.
+def _first_rows(
+    task: EncodeTask, encoder: Encoder, counts: EncodeCounts
+) -> Iterator[tuple[pa.RecordBatch, list[Example]]]:
+    """Yield batches of the first rows of a block, each with the examples that it was made of. Rows that cannot be used
+    are left out: encoding will reject them, and name their lines.
     """
     source, block, form = task.source, task.block, make_format(*task.source.form)
     rows = read_rows(task.path, block, source.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) // max(block.lines, 1)
-    seen = len(encoder.samples)
     for one in rows.records or rows.lines:
         if (len(one[1]) if isinstance(one[1], bytes) else mean) > _ROW_BYTES:
             continue
         examples = form.prepare([one]).examples
-        for batch in encoded(encoder, examples, counts, base + block.first_line, pairs=source.pairs):
-            if not source.pairs:  # a preference loss does not depend on turns
-                _count_turns(batch, examples, encoder, stops, counts)
-        if sum(len(sample.text) for sample in encoder.samples[seen:]) > _CHARACTERS:
+        for batch in encoded(encoder, examples, counts, block.first_line, pairs=source.pairs):
+            yield batch, examples
+        if sum(len(sample.text) for sample in encoder.samples) > _CHARACTERS:
             break
 
 
 def _count_turns(
-    batch: pa.RecordBatch, examples: Sequence[Example], encoder: Encoder, stops: frozenset[int], counts: EncodeCounts
+    batch: pa.RecordBatch,
+    examples: Sequence[Example],
+    template: ChatTemplate,
+    engine: Engine,
+    stops: frozenset[int],
+    counts: EncodeCounts,
 ) -> None:
     """Count whether the turns of a batch, made of these examples, are what a model would sample; see `prove`."""
-    if encoder.renderer is None:
-        return
     made = {(one.line, one.sub): one for one in examples}
     places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
-    for proof in prove(batch, [made[place] for place in places], encoder.renderer.template, encoder.engine, stops):
+    for proof in prove(batch, [made[place] for place in places], template, engine, stops):
         kind = EARLIER if proof.earlier else SAMPLED
         counts.add(kind, proof.outcome.value, *places[proof.document], str(proof.message + 1))

@@ -4,7 +4,7 @@ in the cache, too.
 
 import gc
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
-from ...schemas.errors import IntegrityError, TokenizerError
+from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.manifest import FileRecord
 from ...schemas.rows import ENCODED, Example
@@ -21,7 +21,7 @@ from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import MOST_PLACES, REJECTED, EncodeCounts
-from ...stages.tokenize.engines import Engine, load_engine
+from ...stages.tokenize.engines import load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import note_row, rows_of, watch_templates
@@ -70,6 +70,10 @@ class EncodeSpec:
             section.trace,
             tuple(sorted(set(section.allow_lost))),
         )
+
+    def with_engine(self, name: str) -> "EncodeSpec":
+        """The same with another engine."""
+        return replace(self, engine=name, engine_version=version(name))
 
     def payload(self) -> dict[str, Any]:
         """The fields for a part's key, with hashes instead of long texts."""
@@ -236,28 +240,19 @@ def load_encoder(store: Store, name: str) -> Encoder:
     """The encoder of a specification in a store; cached, because loading a tokenizer takes a second.
 
     Raises:
-        TokenizerError: this machine has another version of a package than the driver.
+        ConfigError: this machine has another version of a package than the driver.
+        TokenizerError: the engine refuses the tokenizer.
     """
     spec = load_spec(store, name)
-    engine = load_engine(spec.engine, spec.tokenizer.json)
     for package, wanted in ((spec.engine, spec.engine_version), ("jinja2", spec.jinja2_version)):
         if (here := version(package)) != wanted:
-            raise TokenizerError(
+            raise ConfigError(
                 f"this worker has {package} {here}, but the run was planned with {wanted}; install the same version "
                 "everywhere"
             )
-    return make_encoder(spec, engine)
-
-
-def make_encoder(spec: EncodeSpec, engine: Engine, *, look: bool = False) -> Encoder:
-    """The encoder of a specification, with this engine.
-
-    Args:
-        look: whether it is for the first look, where all texts are compared.
-    """
-    template = spec.tokenizer.chat_template
+    engine, template = load_engine(spec.engine, spec.tokenizer.json), spec.tokenizer.chat_template
     renderer = make_renderer(spec, template) if template is not None else None
-    return Encoder(spec.tokenizer.json, engine, renderer, spec.tokenizer.around, every=look)
+    return Encoder(spec.tokenizer.json, engine, renderer, spec.tokenizer.around)
 
 
 def make_renderer(spec: EncodeSpec, template: str) -> Renderer:

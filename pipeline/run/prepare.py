@@ -55,4 +55,4 @@ def prepare(
     prepared = Prepared(config.sources, files, joined, formats, pairs, spec, Look(spec.engine), evaluation)
     look = first_look(prepared, cache, executor, work.observer)
     work.observer.end()
-    return replace(prepared, spec=EncodeSpec.of(tokenizer, section, look.engine), look=look)
+    return replace(prepared, spec=spec.with_engine(look.engine), look=look)

@@ -81,28 +81,22 @@ class Encoder:
 
     Attributes:
         samples: texts to compare with the reference tokenizer, until the caller takes them.
+        sampled: these bits of a text's digest are 0 if it is one of them; 0 makes every text one.
 
     Args:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
-        every: whether all texts are returned for comparison with the reference, not only a sample.
     """
 
     def __init__(
-        self,
-        tokenizer_json: str,
-        engine: Engine,
-        renderer: Renderer | None,
-        around: SpecialTokenAffixes,
-        *,
-        every: bool = False,
+        self, tokenizer_json: str, engine: Engine, renderer: Renderer | None, around: SpecialTokenAffixes
     ) -> None:
         self.engine = engine
         self.renderer = renderer
         self.around = around
-        self._every = every
         self._json = tokenizer_json
         self.samples: list[EngineSample] = []
+        self.sampled = ENGINE_CHECK
         self._roles = known_roles(renderer.template.source if renderer is not None else "")
 
     def encode(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
@@ -192,8 +186,8 @@ class Encoder:
         bounds, bound_offsets = runs.bounds()
         places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
-        chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & ENGINE_CHECK == 0
-        for index in np.flatnonzero(chosen | self._every).tolist():
+        chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & self.sampled == 0
+        for index in np.flatnonzero(chosen).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:
                 own = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
                 self.samples.append(EngineSample(texts[index], own.tolist()))

@@ -6,7 +6,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).parents[2]
 """From where processes find this module."""
@@ -18,25 +17,6 @@ def double(number: int) -> int:
 
 def modules(_: object) -> list[str]:
     return sorted(sys.modules)
-
-
-def compare_hostile_texts_once(_: object) -> None:
-    """Have this worker compare an engine with the reference on hostile texts once for a specification. They are the
-    same in every run, and take longer than most runs of the tests.
-    """
-    from packtrain.pipeline.encode import first_look
-    from packtrain.stages.tokenize.engine_check import fuzz_texts
-
-    run, seen = first_look.LookTask.run, set[str]()
-
-    def once(self: Any) -> Any:
-        name = self.tasks[0].source.spec
-        vars(first_look)["fuzz_texts"] = fuzz_texts if name not in seen else lambda added: []
-        look = run(self)
-        seen.add(name)
-        return look
-
-    first_look.LookTask.run = once  # type: ignore[method-assign]
 
 
 def process(_: object) -> int:

@@ -9,7 +9,7 @@ import pytest
 from packtrain.pipeline.encode.task import OF_TEMPLATES, EncodeSpec, load_encoder
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.sealed_notes import seal
-from packtrain.schemas.errors import IntegrityError, TokenizerError
+from packtrain.schemas.errors import ConfigError, IntegrityError
 
 
 def test_a_specification_is_what_its_name_says(little: Any, tmp_path: Path) -> None:
@@ -43,6 +43,6 @@ def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> N
     payloads = other.payload(), same.payload()
     assert {key for key, value in payloads[0].items() if value != payloads[1][key]} == {"jinja2_version"}
     assert "jinja2_version" in OF_TEMPLATES, "parts of plain texts do not depend on it"
-    with pytest.raises(TokenizerError):
+    with pytest.raises(ConfigError):
         load_encoder(cache, other.save(cache))
     load_encoder(cache, same.save(cache))
