@@ -1,7 +1,7 @@
 """Says what encoding found: notes for the user, and rejects.jsonl."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.tokenize.encode import UNPROVED
-from ...stages.tokenize.encode_counts import MOST_ROLES, OTHERS, ROLES, EncodeCounts
+from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES, EncodeCounts
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from ..inputs.source_formats import what_it_is
@@ -145,38 +145,43 @@ def _unnamed_stops(prepared: Prepared) -> Iterator[str]:
         )
 
 
-def reject_lines(
-    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
-) -> bytes:
+def reject_lines(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]) -> bytes:
     """Return the content of rejects.jsonl: rows that cannot be used, by file and line, with the reason.
 
     Args:
         files: as they were encoded.
         records: one per block, in the order of `files`.
-        reasons: of each source; see `PartRecord.refusals`.
     """
     lines = []
-    for file, line, sub, reason, detail in _refusals(files, records, reasons):
+    for file, line, sub, reason, detail in _refusals(config, files, records):
         entry = {"source": file.source, "file": file.shown, "line": line, "reason": reason, "detail": detail}
         lines.append(msgspec.json.encode(entry | ({"example": sub} if sub >= 0 else {})) + b"\n")
     return escape_json(b"".join(lines))
 
 
-def first_reject(
-    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
-) -> str:
-    """Describe the first reject in a sentence, for messages; "" if there is none."""
-    for file, line, _, reason, detail in _refusals(files, records, reasons):
-        said = f" The first: {file.shown}, line {line}: {reason}: {detail.removesuffix('.')}."
-        return said + what_it_is(file, reason)
+def first_reject(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord], reason: str) -> str:
+    """Describe the first reject for a reason, for messages: `a.jsonl, line 3: invalid_json: …`; "" if there is none."""
+    for file, line, _, own, detail in _refusals(config, files, records):
+        if own == reason:
+            return f"{file.shown}, line {line}: {reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)}"
     return ""
 
 
 def _refusals(
-    files: Sequence[InputFile], records: Sequence[PartRecord], reasons: Mapping[str, Collection[str]]
+    config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]
 ) -> Iterator[tuple[InputFile, int, int, str, str]]:
-    """(file, line in it from 1, example of the row or -1, reason, detail)."""
-    blocks = [(file, block) for file in files for block in file.blocks]
-    for (file, block), record in zip(blocks, records, strict=True):
-        for row, sub, reason, detail in record.refusals(reasons[file.source]):
-            yield *file.at(block, row), sub, reason, detail
+    """Yield (file, line in it from 1, example of the row or -1, reason, detail) of the rows and examples that are
+    rejected, and of the conversations that the mask leaves out.
+    """
+    for one in _seen(config, files, (record.counts for record in records)):
+        kinds = (REJECTED, DROPPED, *((UNPROVED,) if Mask.of(one.mask).needs_turns else ()))
+        listed, last = Counter[tuple[str, str]](), 0
+        for kind, name, row, sub, detail in one.counts.places:
+            if kind in kinds:
+                listed[kind, name] += 1
+                last = row
+                yield *one.file.at(one.block, row), sub, name or kind, detail
+        for (kind, name), count in listed.items():
+            if more := one.counts.found[kind][name] - count:
+                detail = f"and {more:,} more {name or kind}, counted only"
+                yield *one.file.at(one.block, last), -1, "more", detail

@@ -1,9 +1,7 @@
 """Encoded parts: the records that make them count, which of them a cache has, and what they hold, mapped."""
 
 import os
-import time
-from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +16,13 @@ from ...schemas.manifest import FileRecord
 from ...schemas.names import record_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
-from ...stages.tokenize.encode_counts import DROPPED, REJECTED, EncodeCounts
+from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample
 from ..inputs.blocks import FileLines
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open_store import Store, ask_all, damaged
 from ..store.sealed_notes import get_note, put_note
-
-_DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +37,6 @@ class PartRecord:
     rows_used: int
     counts: EncodeCounts
     """What was found in the block; its places are sorted by line."""
-
-    def refusals(self, reasons: Collection[str]) -> Iterator[tuple[int, int, str, str]]:
-        """Yield (line in the block, example of the row or -1, reason, detail) of the rows and examples that are not
-        used: those that are rejected, and those that the mask leaves out for one of `reasons`.
-        """
-        listed, last = Counter[tuple[str, str]](), 0
-        for kind, name, line, sub, detail in self.counts.places:
-            if kind in (REJECTED, DROPPED) or kind in reasons:
-                listed[kind, name] += 1
-                last = line
-                yield line, sub, name or kind, detail
-        for (kind, name), count in listed.items():
-            more = self.counts.found[kind][name] - count
-            if more:
-                yield last, -1, "more", f"and {more:,} more {name or kind}, counted only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +91,10 @@ class KnownParts:
         if record is None or self.cache.size(record.file.name) != record.file.bytes:
             return None
         if isinstance(self.cache, LocalStore):
-            for used in (record.file.name, name):
-                _note_use(self.cache.path(used))
+            with suppress(OSError):
+                for used in (record.file.name, name):
+                    os.utime(self.cache.path(used))  # so that it is not cleaned for its age
         return record
-
-
-def _note_use(path: Path) -> None:
-    """Keep a file from being cleaned by its age. Its time is good to a day, to save writes."""
-    with suppress(OSError):
-        if time.time() - path.stat().st_mtime > _DAY:
-            os.utime(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,14 +43,6 @@ MAX_PASSES = 10_000
 """Maximum number of copies of an example; a configuration that asks for more is surely a mistake."""
 
 
-def mask_rejects(config: "RunConfig") -> dict[str, frozenset[str]]:
-    """Return the reasons for which its mask rejects conversations of each source."""
-    return {
-        source.name: frozenset({UNPROVED} if mask.needs_turns else ())
-        for source, mask in zip(config.sources, Mask.of_sources(config), strict=True)
-    }
-
-
 def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
     cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs

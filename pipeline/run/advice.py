@@ -1,12 +1,17 @@
 """What a run says of its documents: what limits a mixture, which sources have no holdout, why nothing is left."""
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, cause_of
 from ...schemas.units import plural, share
+from ..encode.driver import Encoded, Prepared
+from ..encode.notes import first_reject
 from ..inputs.source_formats import SourceFormat
+from ..pack.outcomes import REASONS as OUTCOMES
 from ..pack.pack import Selected
 from ..pack.table import count_groups
 
@@ -98,9 +103,37 @@ def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
         )
 
 
-def fate_of_rows(total: SourceLedger) -> str:
-    """Say what happened to the rows if no example is left, most frequent reason first: `10 rows, 2 gave examples
-    (bad_json 5, too_long 3); of 4 examples, none is left (untrained 4)`.
+def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, selected: Selected) -> str:
+    """Say why no example is left, which row shows it, and what to do."""
+    total = selected.ledger.total()
+    if total.rows_used:
+        remedy = (
+            "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
+            "(mask=assistant trains every answer of a chat)"
+        )
+    else:
+        remedy = "Check each source's format, and its keys (keys.text=body)"
+    reasons = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
+    most = next(iter(reasons.most_common(1)), ("", 0))[0]
+    first = first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(prepared, selected, most)
+    return f"nothing is left to pack: of {_fate_of_rows(total)}.{first and f' The first: {first}'} {remedy}"
+
+
+def _first_dropped(prepared: Prepared, selected: Selected, reason: str) -> str:
+    """The first example that was left out for a reason when documents were selected; "" if there is none."""
+    documents, origins = selected.table.documents, selected.table.origins
+    found = (documents.outcome == OUTCOMES.index(reason)).nonzero()[0].tolist() if reason in OUTCOMES else []
+    if not found:
+        return ""
+    blocks = [(file, block) for file in prepared.joined for block in file.blocks]
+    file, block = blocks[bisect_right(origins.starts.tolist(), found[0]) - 1]
+    shown, line = file.at(block, int(documents.line[found[0]]))
+    return f"{shown.shown}, line {line}: {reason}: {cause_of(reason)}."
+
+
+def _fate_of_rows(total: SourceLedger) -> str:
+    """Say what happened to the rows, most frequent reason first: `10 rows, 2 gave examples (bad_json 5, too_long 3); of
+    4 examples, none is left (untrained 4)`.
     """
 
     def listed(reasons: dict[str, int]) -> str:
@@ -113,13 +146,3 @@ def fate_of_rows(total: SourceLedger) -> str:
     if total.examples_dropped:
         said += f"; of {plural(total.examples_made, 'example')}, none is left{listed(total.examples_dropped)}"
     return said
-
-
-def nothing_left(total: SourceLedger) -> str:
-    """Say what to do if no example is left."""
-    if total.rows_used:
-        return (
-            "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
-            "(mask=assistant trains every answer of a chat)"
-        )
-    return "Check each source's format, and its keys (keys.text=body)"

@@ -22,7 +22,6 @@ from ..encode.notes import reject_lines
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
-from ..pack.outcomes import mask_rejects
 from ..pack.pack import count_rows
 from ..report.collect import PAIRS, configuration_of, flow_of, make_report, policies_of, some_of
 from ..report.document_lengths import read_documents
@@ -88,7 +87,7 @@ def plan(
         limit = model_limit(config.tokenizer.path, work.base)
         train = next((one for one in figures if one.split == "train"), None)
         choice, packing = choose(stats, config, lengths, limit, train), _packing(config, figures, sample)
-    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config)).splitlines()
+    lines = reject_lines(config, prepared.joined, encoded.records).splitlines()
     if (found := encoded.contamination) is not None:
         action = str(config.identity()["decontaminate"]["action"])
         overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)

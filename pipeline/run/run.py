@@ -30,16 +30,15 @@ from ..dataset.decode import Decoder, remember
 from ..dataset.open_dataset import Finished, read_manifest
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
-from ..encode.notes import first_reject, notes, reject_lines
+from ..encode.notes import notes, reject_lines
 from ..execute.executor import Executor
 from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
-from ..pack.outcomes import mask_rejects
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML as REPORT
 from ..store.lease import leased
-from .advice import fate_of_rows, nothing_left, on_rejects, selection_notes
+from .advice import nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
 from .workers import Workspace, open_workers, open_workspace
@@ -151,7 +150,6 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
     Raises:
         InputError: an input has changed since it was scanned.
     """
-    executor.renew()  # the first look has loaded both engines
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     executor.renew()  # packing needs no engine
     for said in notes(config, prepared, encoded):
@@ -192,17 +190,15 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     work.observer.begin("plan", 0, "")
     selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
     work.observer.end()
-    total = selected.ledger.total()
-    if not total.examples_packed:
-        first = first_reject(prepared.joined, encoded.records, mask_rejects(config))
-        raise InputError(f"nothing is left to pack: of {fate_of_rows(total)}.{first} {nothing_left(total)}")
+    if not selected.ledger.total().examples_packed:
+        raise InputError(nothing_left(config, prepared, encoded, selected))
     for said in selection_notes(config, selected, prepared.formats):
         work.observer.note(said)
     return selected
 
 
 def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
-    lines = reject_lines(prepared.joined, encoded.records, mask_rejects(config))
+    lines = reject_lines(config, prepared.joined, encoded.records)
     return put_record(work.out, REJECTS, lines)
 
 
