@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError, did_you_mean
-from ..schemas.jsontext import MAX_DEPTH
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Place = tuple[Any, ...]
@@ -45,7 +44,7 @@ def load_config(
     Args:
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder to use instead; by default the file's, or the working directory.
-        overrides: `key.path=value`, with the value in YAML.
+        overrides: `key.path=value`, with the value in YAML; of data or a file.
         in_memory: source → what stands for its path, of sources whose rows are in memory. They are added to the
             configuration, unless it has them, then without `path`.
 
@@ -54,8 +53,6 @@ def load_config(
         be valid.
     """
     if isinstance(config, RunConfig):
-        if overrides:
-            raise ConfigError("overrides need a configuration that is not yet validated; give a path or a mapping")
         if not in_memory:
             return config, base or Path.cwd()
         config = config.model_dump(mode="json", exclude_unset=True)
@@ -194,6 +191,8 @@ def _what(item: Any, fields: Sequence[str]) -> str:
     )
     if item["type"] in ("model_type", "model_attributes_type"):  # pydantic names the class
         message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
+    elif item["type"] == "string_unicode":
+        message = "input should be text, but has half of a character (\\ud800 to \\udfff)"
     message = message[:1].lower() + message[1:]
     given, expected = item["input"], item.get("ctx", {}).get("expected")
     got = _shown(given)
@@ -263,6 +262,10 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        """Joins the halves in which JSON writes a character above U+FFFF."""
+        return str(super().construct_scalar(node)).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
 
 def _parse(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> Any:
     """The data of a YAML text.
@@ -280,7 +283,8 @@ def _parse(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> 
         look(node)
         return loader.construct_document(node)
     except RecursionError:
-        raise yaml.MarkedYAMLError(problem=f"nested too deeply: at most {MAX_DEPTH} levels") from None
+        what = "nested too deeply; an alias (*name) may not stand inside its own anchor (&name)"
+        raise yaml.MarkedYAMLError(problem=what) from None
     except ConfigError:
         raise
     except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
@@ -294,13 +298,11 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
 
     Raises:
         ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than so many
-            keys and items, or more than `MAX_DEPTH` levels.
+            keys and items.
+        RecursionError: an alias stands inside its own anchor.
     """
-    if len(above) > MAX_DEPTH or len(out) > most:
+    if len(out) > most:
         what = f"its aliases (*name) repeat more than {_REPEATED:,} values; write out what is meant"
-        if len(above) > MAX_DEPTH:
-            fix = "an alias (*name) may not stand inside its own anchor (&name)"
-            what = f"nested too deeply: at most {MAX_DEPTH} levels; {fix}"
         raise ConfigError(f"{path}, line {node.start_mark.line + 1}: {what}")
     pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):

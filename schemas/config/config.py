@@ -7,7 +7,7 @@ else is: two runs of the same identity over the same inputs write the same bytes
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from ..layout import Alignment, Parallel, ParallelLayout, why_padded
 from .section import ConfigModel, Paths, Share, Size, alone
@@ -25,7 +25,7 @@ class TokenizerConfig(ConfigModel):
     `Qwen/Qwen3-8B`, whose tokenizer the local Hugging Face cache holds. Nothing is downloaded."""
     chat_template: str | None = None
     """A template that replaces the tokenizer's own: the path of a file, or the template itself."""
-    variables: dict[str, Any] = Field(default={})
+    variables: dict[str, JsonValue] = Field(default={})
     """Variables that the template gets besides the special tokens, such as `{enable_thinking: false}`."""
     allow_lost: tuple[Losable, ...] = ()
     """A conversation is rejected (`lost_content`) if the template leaves a part of it out, unless this list names the

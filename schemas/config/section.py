@@ -9,6 +9,8 @@ from .. import units
 
 LARGEST = 2**63
 """Whole numbers must be below this."""
+_LONGEST = 2**22
+"""Maximum number of characters of a text. With a maximum, pydantic also refuses halves of characters."""
 
 
 def parse_size(value: Any) -> Any:
@@ -60,7 +62,7 @@ def alone(key: str, kind: Any) -> BeforeValidator:
 class ConfigModel(BaseModel):
     """A part of the configuration: unknown keys are refused, values are frozen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, str_max_length=_LONGEST)
 
     @field_validator("*", mode="after")
     @classmethod

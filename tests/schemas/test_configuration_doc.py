@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 from annotated_types import Ge, Lt, MinLen
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.config.section import Size, parse_size
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, JsonValue
 from pydantic.fields import FieldInfo
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -87,7 +87,7 @@ def typed(annotation: Any) -> str:
         return f"list of {typed(inner[0])}"
     if origin is dict:
         return f"mapping of {typed(inner[0])} to {typed(inner[1])}"
-    return {str: "text", int: "integer", float: "number", bool: "`true`, `false`", Any: "anything"}[annotation]
+    return {str: "text", int: "integer", float: "number", bool: "`true`, `false`", JsonValue: "anything"}[annotation]
 
 
 def kind(field: FieldInfo) -> str:
