@@ -4,10 +4,8 @@ Legend: `D` pieces, `R` rows.
 """
 
 from dataclasses import dataclass
-from math import lcm
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,33 +17,6 @@ ParallelLayout: TypeAlias = Literal["thd", "ring", "ulysses"]
 `thd`: each document into 2·CP equal chunks, of which rank r takes chunks r and 2·CP - 1 - r (TransformerEngine,
 Megatron). `ring`: the row into CP equal, contiguous parts. `ulysses`: the row as `ring`, and heads during attention.
 """
-_Ranks = Annotated[int, msgspec.Meta(ge=1, lt=2**16)]
-
-
-@dataclass(frozen=True, slots=True)
-class Parallel:
-    """The ranks that share a row."""
-
-    cp: _Ranks
-    """Ranks of context parallelism, 1 or more; for `ulysses`, of sequence parallelism."""
-    tp: _Ranks = 1
-    """Ranks of tensor parallelism whose sequence parallelism divides a rank's part further, 1 or more."""
-    layout: ParallelLayout = "thd"
-
-    @property
-    def document_multiple(self) -> int:
-        """Every document piece is padded to a multiple of this; 1 pads none.
-
-        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). Without context parallelism no document is cut.
-        """
-        if self.layout != "thd":
-            return 1
-        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
-
-    @property
-    def row_multiple(self) -> int:
-        """Every row is padded to a multiple of this, behind its last piece. A multiple of `document_multiple`."""
-        return self.document_multiple if self.layout == "thd" else self.cp * self.tp
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +29,6 @@ class Alignment:
     """Every row has a multiple of this; its last piece takes the padding. A multiple of `document`."""
     unpadded: bool = False
     """Whether rows also store the lengths without padding."""
-
-    @classmethod
-    def of(cls, align: int, parallel: Parallel | None) -> "Alignment":
-        """The least multiples that satisfy `pack.align` and `pack.parallel` both."""
-        if parallel is None:
-            return cls(align, align)
-        document = lcm(align, parallel.document_multiple)
-        return cls(document, lcm(document, parallel.row_multiple), unpadded=True)
 
     @property
     def pads(self) -> bool:
@@ -85,15 +48,6 @@ class Alignment:
         if self.row > self.document:
             out[row_offsets[1:] - 1] += (-sums_of(out, row_offsets) % self.row).astype(out.dtype)
         return out
-
-
-def why_padded(align: int, parallel: Parallel | None) -> str:
-    """The keys that ask for padding, such as `pack.parallel (cp 2, layout thd)`; "" if neither does."""
-    keys = ["pack.align"] if align > 1 else []
-    if parallel is not None:
-        tp = f", tp {parallel.tp}" if parallel.tp > 1 else ""
-        keys.append(f"pack.parallel (cp {parallel.cp}{tp}, layout {parallel.layout})")
-    return " and ".join(keys)
 
 
 def fill_of(tokens: int, rows: int, capacity: int) -> float:

@@ -5,7 +5,7 @@ Its reasons are words, such as `bad_ids`; what each means, and what to do, stand
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -146,11 +146,6 @@ class Ledger:
                 else:
                     setattr(out, name, getattr(out, name) + value)
         return out
-
-    def to_json(self) -> dict[str, Any]:
-        """Source → plain data."""
-        plain: dict[str, Any] = msgspec.to_builtins(self.sources)
-        return plain
 
 
 # Reasons: what each means and what to do, in a sentence

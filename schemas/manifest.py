@@ -1,16 +1,21 @@
 """The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from .errors import IntegrityError
 from .fingerprint import fingerprint
-from .jsontext import indented_json
-from .layout import Alignment, Certificate, Parallel, fill_of
+from .jsontext import indented_json, parse_json
+from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
+
+if TYPE_CHECKING:
+    from .config.config import PackConfig
 
 FORMAT = 7
 
@@ -117,15 +122,11 @@ class Manifest:
         return int(self.plan["config"]["truncate"]["max_length"])
 
     @property
-    def parallel(self) -> Parallel | None:
-        """The ranks that its rows are made for, if its configuration says so."""
-        found = self.plan["config"].get("pack", {}).get("parallel")
-        return msgspec.convert(found, Parallel) if found is not None else None
+    def pack(self) -> "PackConfig":
+        """How its rows are packed and padded."""
+        from .config.config import PackConfig  # here, because it imports pydantic
 
-    @property
-    def alignment(self) -> Alignment:
-        """How its pieces and rows are padded."""
-        return Alignment.of(self.plan["config"].get("pack", {}).get("align", 1), self.parallel)
+        return PackConfig.model_validate(self.plan["config"].get("pack", {}))
 
     @property
     def pad_id(self) -> int:
@@ -134,20 +135,39 @@ class Manifest:
 
     def payload(self) -> dict[str, Any]:
         """The data that the hash covers."""
-        return {"format": FORMAT, **msgspec.to_builtins(self), "ledger": self.ledger.to_json()}
-
-    def to_json(self) -> dict[str, Any]:
-        """The manifest file's content: the payload and its hash."""
-        payload = self.payload()
-        return {"hash": fingerprint(payload), **payload}
+        return {"format": FORMAT, **msgspec.to_builtins(self), "ledger": msgspec.to_builtins(self.ledger.sources)}
 
     def to_bytes(self) -> bytes:
-        """The manifest file, to the byte."""
-        return indented_json(self.to_json(), 1)
+        """The manifest file, to the byte: the payload and its hash."""
+        payload = self.payload()
+        return indented_json({"hash": fingerprint(payload), **payload}, 1)
+
+    @classmethod
+    def read(cls, data: bytes, where: str) -> "Manifest":
+        """The manifest that a file holds.
+
+        Args:
+            where: the file, for messages.
+
+        Raises:
+            IntegrityError: it is damaged, of another version, or its hash does not match its content.
+        """
+        try:
+            content = parse_json(data)
+            manifest = cls.from_json(content)
+            what = "was changed after it was written: its hash does not match its content"
+            if manifest.hash == content.get("hash"):  # a text that is not Unicode has no hash
+                return manifest
+        except (ValueError, TypeError) as error:
+            kind = "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
+            what = f"is not {kind} ({error})"
+        raise IntegrityError(
+            f"{where} {what}; delete it, and run the dataset's configuration again, which makes only what is missing"
+        )
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Manifest":
-        """The inverse of `to_json`. Does not look at the hash.
+        """The manifest in the data of its file. Does not look at the hash.
 
         Raises:
             ValueError: another version of packtrain wrote it; the data has another shape; a name leads out of the
@@ -157,6 +177,7 @@ class Manifest:
             raise ValueError(f"this version of packtrain reads format {FORMAT}")
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
         msgspec.convert(manifest.plan, _Plan)
+        _ = manifest.pack  # which is checked
         return manifest
 
 
@@ -167,11 +188,6 @@ class _Truncate(msgspec.Struct):
     max_length: _Positive
 
 
-class _Pack(msgspec.Struct, frozen=True):
-    align: _Positive = 1
-    parallel: Parallel | None = None
-
-
 class _Source(msgspec.Struct):
     name: str
     format: str
@@ -179,7 +195,7 @@ class _Source(msgspec.Struct):
 
 class _Config(msgspec.Struct):
     truncate: _Truncate
-    pack: _Pack = _Pack()
+    pack: dict[str, Any] = {}
     sources: list[_Source] = []
 
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
-from ..schemas.jsontext import parse_json
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.names import MANIFEST
 from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
@@ -128,7 +127,7 @@ class PackedRows:
         import pyarrow.compute as pc
 
         tokens = pc.max(self._documents(["tokens"]).column(0)).as_py() or 0
-        return int(min(self.max_length, tokens + self.manifest.alignment.row - 1))
+        return int(min(self.max_length, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -289,10 +288,10 @@ def read_manifest(files: DatasetFiles) -> Manifest:
 
     Raises:
         InputError: there is no finished dataset.
-        IntegrityError: the manifest cannot be read.
+        IntegrityError: the manifest cannot be read; see `Manifest.read`.
     """
     try:
-        return Manifest.from_json(parse_json(files.read(MANIFEST)))
+        return Manifest.read(files.read(MANIFEST), files.url(MANIFEST))
     except (FileNotFoundError, NotADirectoryError):
         what = f"has no {MANIFEST}, so it is not a finished dataset"
         if files.is_local and not files.folder.is_dir():
@@ -300,8 +299,5 @@ def read_manifest(files: DatasetFiles) -> Manifest:
         raise InputError(f"{files.where} {what}; give the folder that `packtrain run` wrote") from None
     except PacktrainError:  # the error's own message says more
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrityError(
-            f"{files.url(MANIFEST)} is not a manifest of this version of packtrain ({error!r}); delete it, and run the "
-            "dataset's configuration again, which makes only what is missing"
-        ) from error
+    except OSError as error:
+        raise IntegrityError(f"{files.url(MANIFEST)} cannot be read: {error}; make it readable") from error

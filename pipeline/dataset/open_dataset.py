@@ -1,6 +1,5 @@
 """A finished dataset, read through its manifest. A dataset is finished if and only if it has one. Cheap to import."""
 
-import json
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
-from ...schemas.jsontext import parse_json
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.names import MANIFEST, PLAN
 from ..store.lease import look
@@ -149,25 +147,10 @@ def read_manifest(store: Store) -> Manifest | None:
     """The manifest of a finished dataset, or None.
 
     Raises:
-        IntegrityError: the manifest cannot be read, or its hash does not match its content.
+        IntegrityError: see `Manifest.read`.
     """
     data = store.read(MANIFEST)
-    if data is None:
-        return None
-    try:
-        content = parse_json(data)
-        manifest = Manifest.from_json(content)
-        whole = manifest.hash == content.get("hash")  # a text that is not Unicode has no hash
-        what = "was changed after it was written: its hash does not match its content"
-    except (ValueError, TypeError) as error:
-        whole, kind = False, "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
-        what = f"is not {kind} ({error})"
-    if not whole:
-        raise IntegrityError(
-            f"{store.where(MANIFEST)} {what}; delete it, and run the dataset's configuration again, which makes only "
-            "what is missing"
-        )
-    return manifest
+    return None if data is None else Manifest.read(data, store.where(MANIFEST))
 
 
 def _unfinished(store: Store) -> str:

@@ -223,7 +223,7 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
         yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
     if UNPADDED in batch.schema.names:
         own = view(batch.column(UNPADDED).flatten())
-        uneven = manifest.alignment.padded(own, offsets_of(pieces)) != lengths
+        uneven = manifest.pack.alignment.padded(own, offsets_of(pieces)) != lengths
         yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
         padding = ranges(0, lengths) >= np.repeat(own, lengths)
         yield padding & trained, rows, "padding has a label"

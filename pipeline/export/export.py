@@ -133,7 +133,7 @@ def _check_options(to: str, eos_id: int | None) -> None:
 
 def _multiple(source: Finished) -> int:
     """The `pad_seq_to_mult` that a dataset's `pack.parallel` asks for."""
-    parallel = source.manifest.parallel
+    parallel = source.manifest.pack.parallel
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
         raise ConfigError(
             "--to megatron-bridge: with context parallelism it divides documents between ranks, but the dataset is "

@@ -21,7 +21,6 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
-from ...schemas.layout import why_padded
 from ...schemas.ledger import DECISIONS, Ledger, SourceLedger, reasons_of
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.names import REJECTS
@@ -223,11 +222,11 @@ def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Hist
 
 def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None) -> Packing:
     """How the splits are packed."""
-    pack, drawn = manifest.plan["config"]["pack"], fills or {}
+    drawn = fills or {}
     splits = [split_figures(name, split, manifest, drawn.get(name)) for name, split in manifest.splits.items()]
     return Packing(
         manifest.max_length,
-        "pairs" if manifest.preference else pack["strategy"],
+        "pairs" if manifest.preference else manifest.pack.strategy,
         [one for one in splits if one.rows],
-        why_padded(pack["align"], manifest.parallel),
+        manifest.pack.padded_for,
     )

@@ -5,11 +5,12 @@ else is: two runs of the same identity over the same inputs write the same bytes
 """
 
 import re
+from math import lcm
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ..layout import Alignment, Parallel, ParallelLayout, why_padded
+from ..layout import Alignment, ParallelLayout
 from .section import ConfigModel, Paths, Share, Size, alone
 from .source import AUTO, FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
@@ -136,6 +137,16 @@ class ParallelConfig(ConfigModel):
     ring attention). `ring`: one contiguous part of the row. `ulysses`: the same part, but all tokens of some heads
     during attention (DeepSpeed, accelerate)."""
 
+    @property
+    def document_multiple(self) -> int:
+        """Every document piece is padded to a multiple of this; 1 pads none.
+
+        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). Without context parallelism no document is cut.
+        """
+        if self.layout != "thd":
+            return 1
+        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
+
 
 class PackConfig(ConfigModel):
     """How examples share rows."""
@@ -158,20 +169,21 @@ class PackConfig(ConfigModel):
     trained. Rows then also have `seq_lengths_unpadded`."""
 
     @property
-    def ranks(self) -> Parallel | None:
-        """The devices that rows are padded for."""
-        given = self.parallel
-        return None if given is None else Parallel(given.cp, given.tp, given.layout)
-
-    @property
     def alignment(self) -> Alignment:
-        """The padding of pieces and rows."""
-        return Alignment.of(self.align, self.ranks)
+        """The least multiples that satisfy `align` and `parallel` both."""
+        if (given := self.parallel) is None:
+            return Alignment(self.align, self.align)
+        document = lcm(self.align, given.document_multiple)
+        return Alignment(document, lcm(document, given.cp * given.tp if given.layout != "thd" else 1), unpadded=True)
 
     @property
     def padded_for(self) -> str:
-        """The keys that ask for padding."""
-        return why_padded(self.align, self.ranks)
+        """The keys that ask for padding, such as `pack.parallel (cp 2, layout thd)`; "" if none does."""
+        keys = ["pack.align"] if self.align > 1 else []
+        if (given := self.parallel) is not None:
+            tp = f", tp {given.tp}" if given.tp > 1 else ""
+            keys.append(f"pack.parallel (cp {given.cp}{tp}, layout {given.layout})")
+        return " and ".join(keys)
 
 
 class OutputConfig(ConfigModel):

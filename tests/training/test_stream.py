@@ -99,7 +99,7 @@ def flat(batches: list[Batch]) -> list[int]:
 
 def test_the_account_is_of_the_windows_begun(stream: Open) -> None:
     live = stream()
-    assert live.ledger.to_json() == {}
+    assert live.ledger.sources == {}
     read = []
     for _ in live:
         live.ledger.check()
