@@ -5,6 +5,7 @@ Legend used throughout: `N` examples, `T` tokens, `R` packed rows, `D` document 
 
 from collections.abc import Collection
 from enum import IntEnum
+from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -113,25 +114,28 @@ COMPLETION_KINDS = (
 """Kinds after a prompt."""
 
 
-RUN = pa.struct(
-    [
-        pa.field("end", pa.int32(), nullable=False),
-        pa.field("kind", pa.int8(), nullable=False),
-        pa.field("turn", pa.int16(), nullable=False),
-        pa.field("weight", pa.float32(), nullable=False),
-    ]
-)
+def _lists(kind: pa.DataType) -> pa.DataType:
+    """Lists of values, of which none is null."""
+    return pa.list_(pa.field("item", kind, nullable=False))
 
-ENCODED = pa.schema(
-    [
-        pa.field("input_ids", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
-        pa.field("runs", pa.list_(pa.field("item", RUN, nullable=False)), nullable=False),
-        pa.field("group", pa.string(), nullable=False),
-        pa.field("digest", pa.binary(16), nullable=False),
-        pa.field("line", pa.int32(), nullable=False),
-        pa.field("sub", pa.int32(), nullable=False),
-        pa.field("straddles", pa.int16(), nullable=False),
-    ]
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    """Columns without nulls."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+_TOKENS = _lists(pa.int32())
+
+RUN = pa.struct(_schema(end=pa.int32(), kind=pa.int8(), turn=pa.int16(), weight=pa.float32()))
+
+ENCODED = _schema(
+    input_ids=_TOKENS,
+    runs=_lists(RUN),
+    group=pa.string(),
+    digest=pa.binary(16),
+    line=pa.int32(),
+    sub=pa.int32(),
+    straddles=pa.int16(),
 )
 """One example, tokenized at full length, with its structure but without a mask policy.
 
@@ -146,17 +150,13 @@ A preference pair has the tokens of prompt, completion and rejected completion, 
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.
 """
 
-_TOKENS = pa.list_(pa.field("item", pa.int32(), nullable=False))
-
-PACKED = pa.schema(
-    [
-        pa.field("input_ids", _TOKENS, nullable=False),
-        pa.field("labels", _TOKENS, nullable=False),
-        pa.field("position_ids", _TOKENS, nullable=False),
-        pa.field("seq_lengths", _TOKENS, nullable=False),
-        pa.field("doc_starts", _TOKENS, nullable=False),
-        pa.field("doc_ids", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
-    ]
+PACKED = _schema(
+    input_ids=_TOKENS,
+    labels=_TOKENS,
+    position_ids=_TOKENS,
+    seq_lengths=_TOKENS,
+    doc_starts=_TOKENS,
+    doc_ids=_lists(pa.int64()),
 )
 """One packed row. The first three have one value per token, the last three one per document piece.
 
@@ -166,7 +166,8 @@ With `loss_weights`, the weight of a label stands at its own token: positive, an
 `doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
 """
 
-UNPADDED, WEIGHTS = "seq_lengths_unpadded", "loss_weights"
+_OPTIONAL = _schema(seq_lengths_unpadded=_TOKENS, loss_weights=_lists(pa.float32()))
+UNPADDED, WEIGHTS = _OPTIONAL.names
 """Columns that only some datasets have, after those of PACKED."""
 
 
@@ -177,13 +178,7 @@ def packed_schema(*, unpadded: bool = False, weights: bool = False) -> pa.Schema
         unpadded: with `seq_lengths_unpadded`, one value per document piece: its tokens without the padding at its end.
         weights: with `loss_weights`, one value per token.
     """
-    schema = PACKED
-    if unpadded:
-        schema = schema.append(pa.field(UNPADDED, _TOKENS, nullable=False))
-    if weights:
-        kind = pa.list_(pa.field("item", pa.float32(), nullable=False))
-        schema = schema.append(pa.field(WEIGHTS, kind, nullable=False))
-    return schema
+    return pa.schema([*PACKED, *compress(_OPTIONAL, (unpadded, weights))])
 
 
 def schema_of(columns: Collection[str]) -> pa.Schema:
@@ -193,38 +188,24 @@ def schema_of(columns: Collection[str]) -> pa.Schema:
     return packed_schema(unpadded=UNPADDED in columns, weights=WEIGHTS in columns)
 
 
-PREFERENCE = pa.schema(
-    [
-        pa.field("prompt_ids", _TOKENS, nullable=False),
-        pa.field("chosen_ids", _TOKENS, nullable=False),
-        pa.field("rejected_ids", _TOKENS, nullable=False),
-        pa.field("doc_ids", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
-    ]
-)
+PREFERENCE = _schema(prompt_ids=_TOKENS, chosen_ids=_TOKENS, rejected_ids=_TOKENS, doc_ids=_lists(pa.int64()))
 """One preference pair, not packed. Each completion continues the prompt; both are non-empty, and they differ.
 `doc_ids` is one number, a row of DOCUMENTS."""
 
-ROW_SIZES = pa.schema(
-    [
-        pa.field("tokens", pa.int32(), nullable=False),
-        pa.field("squares", pa.int64(), nullable=False),
-    ]
-)
+ROW_SIZES = _schema(tokens=pa.int32(), squares=pa.int64())
 """The size of a packed row: its tokens, and the sum of its pieces' squared lengths, for the cost of attention. One
 entry per row of a split, in the order of its shards, in one record batch."""
 
 ROW_SIZES_NAME = "rows.arrow"
 """The file of ROW_SIZES in a split's folder."""
 
-DOCUMENTS = pa.schema(
-    [
-        pa.field("doc_id", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("file", pa.string(), nullable=False),
-        pa.field("line", pa.int64(), nullable=False),
-        pa.field("group", pa.string(), nullable=False),
-        pa.field("tokens", pa.int32(), nullable=False),
-    ]
+DOCUMENTS = _schema(
+    doc_id=pa.int64(),
+    id=pa.string(),
+    source=pa.string(),
+    file=pa.string(),
+    line=pa.int64(),
+    group=pa.string(),
+    tokens=pa.int32(),
 )
 """Where each packed document came from. `line` counts from 1 within `file`; `tokens` before any cut."""
