@@ -1,18 +1,16 @@
-"""Numbers as people read them: counts, sizes, shares, rates and durations. Imports nothing else of packtrain."""
+"""Numbers as people read them: counts, sizes, shares and durations. Imports nothing else of packtrain."""
 
-import math
-
-_THOUSANDS = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {"": 1} | {
     prefix + i: base**power for power, prefix in enumerate("kmgtp", 1) for i, base in (("", 1000), ("i", 1024))
 }
-UNTOLD = "–"
-"""Shown in place of a number that is missing or not finite."""
 
 
-def count(value: float) -> str:
-    """`999`, `1.2 k`, `123 M`: at most three digits, and never 1,000 of a unit. Fractions below 10 keep one digit."""
+def large(value: float) -> str:
+    """`0.3`, `12`, `9,999`, `12.3 k`, `123 M`: in full below 10,000, else at most three digits."""
+    if value < 10_000:
+        return f"{value:,.{0 if value >= 10 or value == int(value) else 1}f}"
     return _scaled(value, 1000, _THOUSANDS)
 
 
@@ -21,33 +19,12 @@ def size(value: float) -> str:
     return _scaled(value, 1024, _BYTES)
 
 
-def rate(value: float, what: str) -> str:
-    """`1.2 M tokens/s`."""
-    return f"{count(value)} {what}/s"
-
-
-def exact(value: float) -> str:
-    """1234567 as `1,234,567`; a fraction below 100 keeps one digit."""
-    if not math.isfinite(value):
-        return UNTOLD
-    if value == int(value) or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:,.1f}"
-
-
-def large(value: float) -> str:
-    """1234567 as `1.2 M`; below 10,000 in full."""
-    return exact(value) if abs(value) < 10_000 else count(value)
-
-
 def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
     """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 are never shown as such: `< 0.1 %`, `> 99.9 %`.
 
     Args:
         fixed: keep trailing zeros, for columns of numbers.
     """
-    if not math.isfinite(value):
-        return UNTOLD
     least = 10.0**-digits
     text = f"{100 * value:.{digits}f}"
     if 0 < value < 1:
@@ -61,8 +38,6 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
 
 def duration(seconds: float) -> str:
     """`1.2 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
-    if not math.isfinite(seconds):
-        return UNTOLD
     if 0 < seconds < 0.0995:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 59.95:
@@ -74,9 +49,9 @@ def duration(seconds: float) -> str:
     return _two(round(seconds / 3600), 24, "d", "h")
 
 
-def plural(number: float, one: str, many: str | None = None) -> str:
+def plural(number: int, one: str, many: str | None = None) -> str:
     """`1 file`, `2,000 files`; `many` is for irregular plurals."""
-    return f"{exact(number)} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def parse_size(text: str) -> int:
@@ -98,18 +73,11 @@ def parse_size(text: str) -> int:
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    if not math.isfinite(value):
-        return UNTOLD
-    sign, rest = ("−" if value < 0 else ""), abs(value)
     position = 0
-    while rest >= 999.5 and position < len(units) - 1:
-        rest /= base
+    while value >= 999.5 and position < len(units) - 1:
+        value /= base
         position += 1
-    # Whole numbers below the first unit have no fraction.
-    plain = position == 0 and (rest == int(rest) or base == 1024)
-    digits = ",.0f" if plain or rest >= 99.95 else ".1f" if rest >= 0.05 else ".1g"
-    text = f"{rest:{digits}}"
-    return f"{sign}{text} {units[position]}".rstrip()
+    return f"{value:,.{1 if position and value < 99.95 else 0}f} {units[position]}"
 
 
 def _two(value: int, base: int, large: str, small: str) -> str:

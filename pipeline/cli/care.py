@@ -112,7 +112,8 @@ def clean(
         return
     for item in items[:_SHOWN]:
         print_line(f"{item.path} ({size(item.bytes)})")
-    print_line(f"{what}, older than {plural(older_than, 'day')}" + ("; --yes removes them" if items else ""))
+    days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
+    print_line(f"{what}, older than {days}" + ("; --yes removes them" if items else ""))
 
 
 def prep(

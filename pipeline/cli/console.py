@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.escape import escape, escape_line
-from ...schemas.units import duration, rate
+from ...schemas.units import duration, large
 from ..observer import Observer
 from ..report.grid import Grid, Line, clipped
 
@@ -116,8 +116,8 @@ class ConsoleObserver(Observer):
     def _rates(self) -> str:
         """Rows, or samples, and tokens per second."""
         seconds = max(time.monotonic() - self._began, 1e-9)
-        tokens = f", {rate(self._tokens / seconds, 'tokens')}" if self._tokens else ""
-        return f"{rate(self._rows / seconds, self._what)}{tokens}"
+        tokens = f", {large(self._tokens / seconds)} tokens/s" if self._tokens else ""
+        return f"{large(self._rows / seconds)} {self._what}/s{tokens}"
 
     def _stop(self) -> None:
         # A bar left running hides the cursor, and is drawn again below an error message.

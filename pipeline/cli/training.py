@@ -10,7 +10,7 @@ import typer
 
 from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
-from ...schemas.units import duration, plural, rate
+from ...schemas.units import duration, large, plural
 from .options import Config, Count, Folder, TrainSet
 from .output import print_line, show, training_extra
 
@@ -68,7 +68,7 @@ def _step_lines(steps: int, given: "PackedLoader") -> "Lines":
     yield Grid("What this rank gets", _STEP_HEAD, rows, 0)
     yield ""
     yield (
-        f"first batch after {duration(waits[0])}, {rate(tokens / sum(waits), 'tokens')} over "
+        f"first batch after {duration(waits[0])}, {large(tokens / sum(waits))} tokens/s over "
         f"{plural(len(rows), 'step')}"
     )
 

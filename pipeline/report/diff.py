@@ -22,7 +22,7 @@ from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.manifest import Manifest
 from ...schemas.ragged import starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED
-from ...schemas.units import exact, share
+from ...schemas.units import share
 from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
@@ -268,7 +268,7 @@ def difference_lines(everything: bool, found: Difference) -> Lines:
     if found.examples is not None:
         yield from _example_lines(found.examples, None if everything else FIRST)
     if left:
-        yield f"\n{exact(left)} more differ; --all shows them"
+        yield f"\n{left:,} more differ; --all shows them"
 
 
 def _cells(one: Change) -> list[str]:
@@ -286,17 +286,17 @@ def _value(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return exact(value) if isinstance(value, int) else f"{value:,.4g}"
+        return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     text = str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _example_lines(examples: Examples, most: int | None) -> Iterator[str]:
-    yield f"\n{exact(examples.same)} examples are the same in both"
+    yield f"\n{examples.same:,} examples are the same in both"
     for kind, named in examples.named.items():
         shown = named[:most]
         more = examples.counts[kind] - len(shown)
-        listed = ", ".join(map(escape_line, shown)) + (f", and {exact(more)} more" if more else "")
-        yield f"  {exact(examples.counts[kind])} {KINDS[kind]}: {listed}"
+        listed = ", ".join(map(escape_line, shown)) + (f", and {more:,} more" if more else "")
+        yield f"  {examples.counts[kind]:,} {KINDS[kind]}: {listed}"
     if examples.alike > examples.same + examples.counts["labels"]:
-        yield f"  {exact(examples.alike)} have the same tokens in both, whatever their ids"
+        yield f"  {examples.alike:,} have the same tokens in both, whatever their ids"

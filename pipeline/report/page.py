@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
 from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
-from ...schemas.units import exact, plural, share
+from ...schemas.units import plural, share
 from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
@@ -115,7 +115,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(exact=exact, plural=plural, strip=strip)
+    environment.globals.update(exact="{:,}".format, plural=plural, strip=strip)
     return environment.get_template("page.html.jinja")
 
 
@@ -143,7 +143,7 @@ def lengths_chart(choice: Choice) -> Chart:
         marks.append((x(advised), f"advised {advised:,}"))
     return Chart(
         "Line: the share of trained tokens that each max_length loses. Bars: documents by length, at most "
-        f"{exact(max(counts))} in one",
+        f"{max(counts):,} in one",
         "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
         _bars(edges, counts, x),
         [(x(length), f"{length:,}") for length in losses],
@@ -160,7 +160,7 @@ def fills_charts(packing: Packing) -> list[Chart]:
 
 def _fills_chart(split: str, fills: Histogram) -> Chart:
     ticks = [(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
-    alt = f"{exact(fills.count)} rows, {share(fills.total / max(fills.count, 1), 2)} full on average"
+    alt = f"{fills.count:,} rows, {share(fills.total / max(fills.count, 1), 2)} full on average"
     bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
     return Chart(f"Rows of {split} by how full they are: {alt}", alt, bars, ticks)
 
@@ -169,7 +169,7 @@ def _bars(
     edges: Sequence[float],
     counts: Sequence[int],
     x: Callable[[float], float],
-    named: Callable[[float], str] = exact,
+    named: Callable[[float], str] = "{:,.0f}".format,
 ) -> list[tuple[float, float, float, str]]:
     top = max(counts, default=0) or 1
     return [

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
 from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
-from ...schemas.units import exact, large, plural, share
+from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section
 from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
 
@@ -137,13 +137,13 @@ def _choice(choice: Choice) -> Section:
     own, what = point_at(choice, choice.max_length), counted_tokens(choice)
     gone = share(lost_at(own), 2) if lost_at(own) else "none"
     parts = [
-        *([f"{exact(own.documents_cut)} are cut"] if own.documents_cut else []),
-        *([f"{exact(own.documents_lost)} are left out"] if own.documents_lost else []),
+        *([f"{own.documents_cut:,} are cut"] if own.documents_cut else []),
+        *([f"{own.documents_lost:,} are left out"] if own.documents_lost else []),
     ]
     of = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}." if parts else " No document is cut."
     sentence = f"At {choice.max_length:,} with {choice.strategy}, {gone} of the {what} is lost.{of}"
     if choice.documents < choice.documents_in_all:
-        sentence += f" That is from {exact(choice.documents)} of about {exact(choice.documents_in_all)} documents."
+        sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
     advised = choice.advice.max_length if choice.advice is not None else None
@@ -198,8 +198,8 @@ def _flow(flow: Flow) -> Section:
 def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
     examples, whole = sum(total.examples_packed.values()), total.tokens_encoded
     words = (
-        f"Of {plural(total.rows_read, 'row')}, {exact(total.rows_used)} were used. They gave "
-        f"{plural(total.examples_made, 'example')}, of which {exact(examples)} {'is' if examples == 1 else 'are'} "
+        f"Of {plural(total.rows_read, 'row')}, {total.rows_used:,} were used. They gave "
+        f"{plural(total.examples_made, 'example')}, of which {examples:,} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
     gone = {
