@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.names import MANIFEST, PLAN
@@ -92,16 +94,21 @@ class Finished:
         """
         import pyarrow as pa
         import pyarrow.compute as pc
-        from pyarrow import dataset as ds  # imports pandas where it is installed
+        import pyarrow.parquet as pq
 
+        from ...stages.arrays import numbers
         from ..pack.documents import NAME
 
-        wanted = pa.array(sorted(doc_ids), pa.int64())
+        wanted = np.array(sorted(doc_ids), np.int64)
         try:
-            data = ds.dataset(self.store.local(NAME), format="parquet")
-            table = data.to_table(["doc_id", "id", "source"], filter=pc.field("doc_id").isin(wanted))
+            with pq.ParquetFile(self.store.local(NAME)) as file:
+                held = (file.metadata.row_group(group).column(0).statistics for group in range(file.num_row_groups))
+                groups = [at for at, one in enumerate(held) if ((wanted >= one.min) & (wanted <= one.max)).any()]
+                table = file.read_row_groups(groups, ["doc_id", "id", "source"])
+            # Not by the filters of pyarrow.dataset, which imports pandas where it is installed: 0.2 s.
+            table = table.filter(pc.is_in(table["doc_id"], numbers(wanted)))
             return {row["doc_id"]: (row["id"], row["source"]) for row in table.to_pylist()}
-        except (OSError, pa.ArrowException, ValueError, TypeError) as error:
+        except (OSError, pa.ArrowException, ValueError, TypeError, AttributeError, LookupError) as error:
             raise IntegrityError(
                 f"{self.store.where(NAME)} is missing or damaged ({error}); packtrain verify --repair rebuilds it"
             ) from error
