@@ -14,7 +14,8 @@ import numpy as np
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
-from ..schemas.ledger import NOT_DRAWN, cause_of
+from ..schemas.ledger import NOT_DRAWN
+from ..schemas.ledger import REASONS as MEANINGS
 from ..schemas.names import REJECTS
 from ..stages.arrays import view
 from .dataset.decode import pieces
@@ -147,7 +148,7 @@ class Follower:
     def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
         story.state, story.reason = "dropped", REASONS[outcome] if outcome < len(REASONS) else ""
         entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        story.detail = entry.detail if entry is not None else cause_of(story.reason)
+        story.detail = entry.detail if entry is not None else MEANINGS.get(story.reason, "")
         if story.reason == "duplicate" and story.doc_id is not None:
             story.twin = self._address_of(_twin(self.documents, story.doc_id)).id
         return story

@@ -248,9 +248,3 @@ def reasons_of(total: SourceLedger) -> dict[str, str]:
         *total.tokens_dropped,
     ]
     return {word: REASONS.get(word, OWN) for word in dict.fromkeys(words)}
-
-
-def cause_of(reason: str) -> str:
-    """What a reason means, for use within a sentence and without advice: `it has no text`."""
-    cause = REASONS.get(reason, "").partition(";")[0].removesuffix(".").replace("`", "")
-    return cause[:1].lower() + cause[1:]
