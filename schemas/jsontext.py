@@ -3,6 +3,8 @@
 import json
 from typing import Any, TypeVar
 
+import msgspec
+
 MAX_DEPTH = 100
 """How deep mappings and lists may nest."""
 MAX_DIGITS = 40
@@ -42,8 +44,6 @@ def decode_note(data: bytes | None, type: type[_T]) -> _T:
     Raises:
         msgspec.MsgspecError: it is something else, or nested too deeply. It is a ValueError.
     """
-    import msgspec  # here, because a trainer reads manifests without msgspec
-
     try:
         return msgspec.json.decode(data or b"", type=type)
     except RecursionError:
@@ -60,7 +60,5 @@ def _integer(text: str) -> int:
 
 def indented_json(value: Any, indent: int) -> bytes:
     """The bytes of `json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False)`, ten times as fast."""
-    import msgspec  # here, because reading does not need it
-
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return msgspec.json.format(text.encode(), indent=indent)

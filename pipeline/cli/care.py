@@ -1,6 +1,7 @@
 """Around a run: `prep` writes examples alone, `wait`, `verify` and `clean` look after datasets and caches."""
 
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,13 +106,13 @@ def clean(
     if not store.root.is_dir():
         raise InputError(f"there is no folder {cache}; give a cache, such as .packtrain-cache beside a run's output")
     items = old_files(store, days=older_than)
-    what = f"{plural(len(items), 'file')}, {size(sum(item.bytes for item in items))}"
+    what = f"{plural(len(items), 'file')}, {size(sum(items.values()))}"
     if yes:
         remove_files(store, items)
         print_line(f"removed {what}; a run makes again what it needs")
         return
-    for item in items[:_SHOWN]:
-        print_line(f"{item.path} ({size(item.bytes)})")
+    for path in islice(items, _SHOWN):
+        print_line(f"{path} ({size(items[path])})")
     days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
     print_line(f"{what}, older than {days}" + ("; --yes removes them" if items else ""))
 

@@ -9,7 +9,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
@@ -17,16 +16,8 @@ from ..store.local import LocalStore, explain
 from ..store.open_store import FOLDERS, TAG, is_cache
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One file to remove."""
-
-    path: Path
-    bytes: int
-
-
-def old_files(cache: LocalStore, *, days: float) -> list[Item]:
-    """The files to remove, largest first.
+def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
+    """The files to remove → their bytes, largest first.
 
     Args:
         days: files that were used since are kept; 0 keeps none.
@@ -39,24 +30,25 @@ def old_files(cache: LocalStore, *, days: float) -> list[Item]:
             f"{cache.root} has no {TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
             "with this file, unless the folder has other content"
         )
-    return sorted(_old(cache.root, time.time() - days * 86_400), key=lambda item: (-item.bytes, str(item.path)))
+    found = _old(cache.root, time.time() - days * 86_400)
+    return dict(sorted(found, key=lambda one: (-one[1], str(one[0]))))
 
 
-def remove_files(cache: LocalStore, items: Iterable[Item]) -> None:
+def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
     """Remove files, records before their parts, and what killed processes left half-written.
 
     Raises:
         StoreError: a file cannot be removed.
     """
-    for item in sorted(items, key=lambda item: item.path.suffix != ".json"):
+    for path in sorted(paths, key=lambda path: path.suffix != ".json"):
         try:
-            item.path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         except OSError as error:
-            raise explain(error, item.path.parent) from error
+            raise explain(error, path.parent) from error
     cache.sweep()
 
 
-def _old(cache: Path, before: float) -> Iterator[Item]:
+def _old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
     for above in (cache / folder for folder in FOLDERS):
         for where, _, names in os.walk(above) if not above.is_symlink() else ():
             for name in names:
@@ -64,4 +56,4 @@ def _old(cache: Path, before: float) -> Iterator[Item]:
                 with suppress(OSError):
                     found = path.lstat()
                     if stat.S_ISREG(found.st_mode) and max(found.st_mtime, found.st_atime) <= before:
-                        yield Item(path, found.st_size)
+                        yield path, found.st_size

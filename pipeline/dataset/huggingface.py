@@ -1,44 +1,40 @@
-"""Write the small files by which `datasets.load_from_disk` opens a folder of Arrow streams, without importing it."""
+"""The small files by which `datasets.load_from_disk` opens a folder of Arrow streams, made without importing it."""
 
 import json
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
+from ...schemas.fingerprint import fingerprint
 from ...schemas.manifest import SplitRecord
 
 
-def dataset_info(schema: pa.Schema) -> bytes:
-    """The content of dataset_info.json. It uses the type `Sequence`, which every version of datasets understands.
+def huggingface_files(splits: Mapping[str, SplitRecord], schema: pa.Schema, plan: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of dataset_info.json and state.json of each split; and of dataset_dict.json, for several.
 
     Args:
         schema: the rows' schema; every column is a list.
+        plan: fingerprint of what the dataset was made from.
     """
     kinds = {field.name: {"dtype": str(field.type.value_type), "_type": "Value"} for field in schema}
-    return _json({"features": {name: {"feature": kind, "_type": "Sequence"} for name, kind in kinds.items()}})
-
-
-def dataset_state(split: str, folder: str, record: SplitRecord, fingerprint: str) -> bytes:
-    """The content of state.json: the shards in order, and a fingerprint of what the dataset was made from.
-
-    Args:
-        folder: the split's folder below the output: "", or its name and a slash; file names are relative to it.
-    """
-    return _json(
-        {
+    # `Sequence` is a type that every version of datasets understands.
+    features = {name: {"feature": kind, "_type": "Sequence"} for name, kind in kinds.items()}
+    for split, record in splits.items():
+        folder = f"{split}/" if len(splits) > 1 else ""
+        yield f"{folder}dataset_info.json", _json({"features": features})
+        state: dict[str, Any] = {
             "_data_files": [{"filename": shard.name.removeprefix(folder)} for shard in record.shards],
-            "_fingerprint": fingerprint[:16],
+            "_fingerprint": fingerprint([plan, split])[:16],
             "_format_columns": None,
             "_format_kwargs": {},
             "_format_type": None,
             "_output_all_columns": False,
             "_split": split,
         }
-    )
-
-
-def dataset_dict(splits: list[str]) -> bytes:
-    """The content of dataset_dict.json, for several splits."""
-    return _json({"splits": splits})
+        yield f"{folder}state.json", _json(state)
+    if len(splits) > 1:
+        yield "dataset_dict.json", _json({"splits": sorted(splits)})
 
 
 def _json(value: object) -> bytes:

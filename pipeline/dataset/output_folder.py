@@ -89,7 +89,7 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     """Refuse a folder of another plan.
 
     Args:
-        plan: or the parts of it that are known already.
+        plan: as plain data; or the parts of it that are known already.
 
     Raises:
         OutputError: the folder has another; the message lists the differences.
@@ -97,7 +97,6 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     manifest = read_manifest(store)
     # A finished dataset copied without `_run` still has its plan in the manifest.
     there = manifest.plan if manifest is not None else _read_plan(store)
-    plan = json.loads(plan_bytes(plan))
     earlier = {part: there.get(part) for part in plan}
     if not there or earlier == plan:
         return

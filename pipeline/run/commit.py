@@ -9,7 +9,7 @@ from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, hash_bytes
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import MANIFEST
-from ..dataset.huggingface import dataset_dict, dataset_info, dataset_state
+from ..dataset.huggingface import huggingface_files
 from ..observer import Observer
 from ..pack.pack import Packed
 from ..store.open_store import Store
@@ -28,16 +28,8 @@ def commit(
     Raises:
         IntegrityError: an earlier run with the same plan wrote another manifest, which is left as it is.
     """
-    plan_hash = fingerprint(plan)
-    files = [*packed.files, *lists]
-    several = len(packed.splits) > 1
-    for split, record in packed.splits.items():
-        folder = f"{split}/" if several else ""
-        mark = fingerprint([plan_hash, split])
-        files.append(put_record(store, f"{folder}dataset_info.json", dataset_info(schema)))
-        files.append(put_record(store, f"{folder}state.json", dataset_state(split, folder, record, mark)))
-    if several:
-        files.append(put_record(store, "dataset_dict.json", dataset_dict(sorted(packed.splits))))
+    small = huggingface_files(packed.splits, schema, fingerprint(plan))
+    files = [*packed.files, *lists, *(put_record(store, name, data) for name, data in small)]
     manifest = Manifest(
         plan=plan,
         schema={field.name: str(field.type) for field in schema},

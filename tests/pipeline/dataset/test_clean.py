@@ -32,7 +32,7 @@ def age(folder: Path) -> None:
 
 
 def found(place: Path, days: float = 7) -> list[Path]:
-    return [item.path for item in old_files(LocalStore(place / "cache"), days=days)]
+    return list(old_files(LocalStore(place / "cache"), days=days))
 
 
 def parts(place: Path) -> list[Path]:
