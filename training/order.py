@@ -60,22 +60,14 @@ class Permutation:
     """A bijection of 0 .. size - 1, chosen by a key, in constant memory.
 
     Tests compare it with fixed results, because a change would break every resumed training.
-
-    Raises:
-        ValueError: the size is below 1 or above 2**62.
     """
 
     size: int
+    """1 to 2**62."""
     key: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.size <= 2**62:
-            raise ValueError(f"a permutation of {self.size} rows: the size must be 1 to 2**62")
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """(N,) the image of each position. Positions must be in 0 .. size - 1."""
-        if self.size == 1:
-            return np.zeros_like(positions)
         bits = max(2, (self.size - 1).bit_length())
         seeds = np.array([self.key % 2**64], np.uint64) + GOLDEN * np.arange(1, ROUNDS + 1, dtype=np.uint64)
         keys = list(mix(seeds))
@@ -286,7 +278,10 @@ def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankI
     elif distributed is not None and distributed.is_available() and distributed.is_initialized():
         found = RankInfo(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
     else:
-        for launcher, mine, every in (("torchrun", "RANK", "WORLD_SIZE"), ("Slurm", "SLURM_PROCID", "SLURM_NTASKS")):
+        for launcher, mine, every in (
+            ("torchrun", "RANK", "WORLD_SIZE"),
+            ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ):
             if mine in os.environ and every in os.environ:
                 found = RankInfo(int(os.environ[mine]), int(os.environ[every]), f"the environment of {launcher}")
                 break

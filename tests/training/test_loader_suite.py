@@ -222,11 +222,12 @@ def test_states_of_others_and_damaged_ones_are_refused(folder: Path, change: Any
 
 
 def test_the_rank_comes_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS"):
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for environment, expected in (
         ({}, (0, 1)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 1)),  # a batch script, of a job with four tasks
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
         ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),  # before Slurm's
     ):
         for name, value in environment.items():
