@@ -3,8 +3,10 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -123,12 +125,26 @@ def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
         assert not any("commands.launch" in line for line in record[f"node-{node}"]), record
 
 
+@pytest.fixture
+def job() -> Iterator[int]:
+    """The number of a job whose nodes meet at a port that is free, and stays its own."""
+    for number in range(12_000):
+        with socket.socket() as bound:
+            try:
+                bound.bind(("127.0.0.1", 20_000 + number + 1))
+            except OSError:
+                continue
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from here on a store may listen at it
+            yield number
+            return
+
+
 @pytest.mark.slow
-def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_node_that_is_missing_is_named(job: int, tmp_path: Path) -> None:
     """By packtrain itself, not the recorder: node 1 of three never starts, and no launcher waits for it."""
     (tmp_path / "tools").mkdir()
     here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "20", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
-    here["SLURM_JOB_ID"] = str(os.getpid())  # a port of its own, as jobs have
+    here["SLURM_JOB_ID"] = str(job)
     done, _ = sbatch(tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
     assert done.returncode != 0
     assert done.stderr.count("1 of 3 ranks did not report in 20 seconds: rank 1.") == 2, done.stderr
