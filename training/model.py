@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"
-"""Where a run notes the tokenizer's folder and its own chat template, for this machine."""
-_TEMPLATE_BYTES = 1 << 20
+"""Where a run notes the tokenizer's folder, and a chat template that replaces the tokenizer's own."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
 
@@ -204,8 +203,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     """The tokenizer of transformers that packed the data, with the chat template that did. None, with a warning, if
     this machine does not have it.
 
-    The dataset's notes may come from elsewhere. A file that they name becomes the template only if its text has the
-    hash in the manifest: no other file of this machine may get into a checkpoint.
+    The dataset's notes may come from elsewhere: their template counts only if it has the hash in the manifest.
 
     Args:
         given: the folder that the configuration names.
@@ -217,10 +215,10 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     folder, template = given, ""
     if given is not None and not given.is_dir():
         raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
-    if folder is None and rows.files.is_local:
+    if rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = parse_json(rows.files.read(_RUN))
-            folder, template = Path(noted["tokenizer"]), str(noted["chat_template"] or "")
+            folder, template = given or Path(noted["tokenizer"]), str(noted["chat_template"] or "")
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
@@ -233,13 +231,10 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
-    with suppress(OSError, ValueError):
-        if "{" not in template and Path(template).is_file():
-            with Path(template).open("rb") as file:
-                template = file.read(_TEMPLATE_BYTES).decode()
-    if hash_bytes(template.encode()) == rows.manifest.plan["tokenizer"]["template"]:
+    packed = rows.manifest.plan["tokenizer"]["template"]
+    if hash_bytes(template.encode()) == packed:
         tokenizer.chat_template = template
-    elif template:
+    elif packed and hash_bytes(str(tokenizer.chat_template).encode()) != packed:
         _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
     return tokenizer
 

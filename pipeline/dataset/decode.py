@@ -122,7 +122,7 @@ class _Run(msgspec.Struct):
     tokenizer: str
     """The tokenizer's folder."""
     chat_template: str | None
-    """The chat template that replaces the tokenizer's own: its file, or its text."""
+    """The text of the chat template that replaces the tokenizer's own."""
 
 
 def remember(out: Store, config: RunConfig, base: Path) -> None:
@@ -133,5 +133,5 @@ def remember(out: Store, config: RunConfig, base: Path) -> None:
     """
     folder, template = find_tokenizer(config.tokenizer.path, base), config.tokenizer.chat_template
     if template and "{" not in template and (base / template).is_file():
-        template = str((base / template).absolute())
+        template = (base / template).read_text(encoding="utf-8")
     put_note(out, RUN, _Run(str(folder.absolute()), template))

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.model import (
-    add_adapters,
-    load_model,
-    longest_document,
-)
+from packtrain.training.model import add_adapters, find_tokenizer, load_model, longest_document
+from packtrain.training.packed_rows import PackedRows
 from packtrain.training.trainer.train_config import ModelConfig
 
+from tests import kit
 from tests.training.trainer.tiny_models import make
 
 LLAMA = {"model_type": "llama", "vocab_size": 64, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
@@ -74,6 +72,16 @@ def test_the_longest_document_is_what_its_configuration_says() -> None:
     models = [load({"config": one}) for one in (gpt2, opt, LLAMA)]
     limits = [longest_document(model) for model in models]
     assert [one and one.tokens for one in limits] == [48, 40, 2048]
+
+
+def test_the_template_of_the_run_goes_with_any_folder_of_the_tokenizer(tmp_path: Path) -> None:
+    own = (kit.demo_tokenizer() / "chat_template.jinja").read_text()
+    template = tmp_path / "template.jinja"
+    template.write_text(own + "{# mine #}")
+    folder = kit.packed(kit.configure(tmp_path, "chats", tokenizer={"chat_template": template.name})).folder
+    template.unlink()
+    for given in (None, kit.demo_tokenizer()):
+        assert find_tokenizer(given, PackedRows(folder)).chat_template == own + "{# mine #}"
 
 
 def test_only_adapters_learn() -> None:
