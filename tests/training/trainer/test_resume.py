@@ -13,6 +13,7 @@ from packtrain.schemas.errors import BusyError, ConfigError, StoreError
 from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint
 
 from tests import kit
+from tests.support import warm
 from tests.training.trainer.trainings import Outcome, Settings, quietly
 
 DROPOUT = {
@@ -80,6 +81,33 @@ def test_it_goes_on_bit_for_bit(stopped: tuple[dict[str, Any], Outcome, Path]) -
     # and what the equality would be worth nothing without: the steps did something, and the order moved on
     assert losses(whole)[7] != losses(whole)[4]
     assert read_checkpoint(folder / "checkpoint-7").step == 7
+
+
+KILLED = """
+import os, signal
+from packtrain.training.trainer import checkpoint
+write_marker = checkpoint.write_marker
+def kill(folder, state):
+    if state.step == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_marker(folder, state)
+checkpoint.write_marker = kill
+"""
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_bit_for_bit_after_a_kill(finished: tuple[dict[str, Any], Outcome], tmp_path: Path) -> None:
+    """By SIGKILL, when all but the last file of a checkpoint is written."""
+    config, whole = finished
+    out, environ = tmp_path / "out", {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = ["train", kit.saved({**config, "out": str(out)})]
+    killed = warm.Process(words, env=environ, patch=KILLED, modules=warm.TRAINING)
+    said = killed.communicate(timeout=600)
+    assert (out / "checkpoint-6" / "model.safetensors").is_file(), said
+    assert not (out / "checkpoint-6" / MARKER).exists()
+    done = warm.run(words, env=environ, modules=warm.TRAINING)
+    assert f"resuming from {out / 'checkpoint-3'}" in done.stdout, done.stderr
+    same(out / "checkpoint-7", whole.out / "checkpoint-7")
 
 
 def test_what_is_finished_stays_finished(settings: Settings) -> None:
