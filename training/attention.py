@@ -71,7 +71,9 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
             "load it with AutoModelForCausalLM"
         )
     own = "sdpa" if getattr(bare, "_supports_sdpa", False) else "eager"
-    masks = _needs_masks(bare)
+    masks = ""
+    if not getattr(bare, "_supports_flash_attn", True):
+        masks = "does not support FlashAttention, usually because its code changes the attention mask"
     if implementation == NAME and masks:
         raise AttentionError(f"{type(bare).__name__} {masks}, and {NAME} does not use masks; set attention: {own}")
     name = implementation if implementation != "auto" else own if masks else NAME
@@ -116,13 +118,6 @@ def configs_of(config: Any) -> list[Any]:
         found.append(one)
         waiting += [getattr(one, name, None) for name in getattr(one, "sub_configs", {})]
     return found
-
-
-def _needs_masks(model: Any) -> str:
-    """Why a model must build its own masks; empty if `packed_varlen` can serve it."""
-    if getattr(model, "_supports_flash_attn", True):
-        return ""
-    return "does not support FlashAttention, usually because its code changes the attention mask"
 
 
 def _why_loop(model: Any) -> str:
@@ -200,7 +195,7 @@ def packed_varlen(
     if fast:
         out = flash(q, k, v, bounds, longest, scale=scale, window=window)
     else:
-        out = _loop(q, k, v, bounds, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+        out = per_document(q, k, v, bounds, scale=scale, window=window, softcap=softcap, sinks=s_aux)
     return out.unflatten(0, (rows, length)), None
 
 
@@ -223,19 +218,6 @@ def no_mask(*args: Any, attention_mask: torch.Tensor | None = None, use_vmap: bo
             f"this model adds its own conditions to the attention mask, and {NAME} does not use masks; set attention: "
             "sdpa or eager"
         )
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]
-def _loop(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, cu: torch.Tensor, **options: Any
-) -> torch.Tensor:
-    """Outside torch.compile, because the loop depends on the number of documents."""
-    bounds = cu.tolist()
-    if bounds[0] != 0 or bounds[-1] != len(query):
-        raise AttentionError(
-            f"cu_seq_lens_q goes from {bounds[0]:,} to {bounds[-1]:,}, but there are {len(query):,} tokens"
-        )
-    return per_document(query, key, value, bounds, **options)
 
 
 def _in_half(module: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -8,13 +8,14 @@ Legend: T tokens, D documents, H query heads, G key heads (H a multiple of G), E
 tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; empty documents cost nothing.
 """
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch.nn import functional
+
+from ..schemas.errors import AttentionError
 
 MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)
@@ -78,33 +79,42 @@ def flash(
     return out[..., :carried]
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def per_document(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    bounds: Sequence[int],
+    cu: torch.Tensor,
     *,
-    scale: float | None = None,
+    scale: float,
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention within each document, one after another.
+    """Causal attention within each document, one after another. Outside torch.compile, because the loop depends on the
+    number of documents.
 
     Args:
         query, key, value: (T, H, E), (T, G, E), (T, G, V).
-        scale: scale of the scores; by default 1/√E.
+        cu: int32 (D + 1,), the bounds.
         window: the number of tokens that each token sees, including itself.
         softcap: c; scores s become c·tanh(s/c).
         sinks: (H,), scores that take part in the softmax but carry no value.
 
     Returns:
         (T, H, V).
+
+    Raises:
+        AttentionError: the bounds are those of another number of tokens.
     """
+    bounds = cu.tolist()
+    if bounds[0] != 0 or bounds[-1] != len(query):
+        raise AttentionError(
+            f"cu_seq_lens_q goes from {bounds[0]:,} to {bounds[-1]:,}, but there are {len(query):,} tokens"
+        )
     lengths = [end - begin for begin, end in pairwise(bounds)]
     # Each tensor is split once, so that the backward pass joins gradients once.
     parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
     pieces = [
         _attend(*part, scale=scale, window=window, softcap=softcap, sinks=sinks) for part in parts if len(part[0])
     ]

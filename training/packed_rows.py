@@ -36,10 +36,6 @@ MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one
 """Text that says how to get a split `holdout`."""
 
 
-def _no_ids() -> NDArray[np.int64]:
-    return np.zeros(0, np.int64)
-
-
 @dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
 class Row:
     """One packed row, T tokens in D pieces; read-only views of a shard."""
@@ -52,7 +48,7 @@ class Row:
     """(T,)"""
     seq_lengths: NDArray[np.int32]
     """(D,) with padding"""
-    doc_ids: NDArray[np.int64] = field(default_factory=_no_ids, kw_only=True)
+    doc_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), kw_only=True)
     """(D,) the document of each piece; empty if it is not known."""
     seq_lengths_unpadded: NDArray[np.int32] | None = field(default=None, kw_only=True)
     """(D,) without padding; None if the dataset does not say."""
