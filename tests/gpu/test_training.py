@@ -64,7 +64,7 @@ def train(data: Path, out: Path, *, steps: int = 10, resume: bool = False, **mor
     }
     rows = {"rows_per_step": 8, "rows_per_device": 4, "epochs": 4, "seed": 7}
     config = {"out": str(out), "model": {"config": MODEL}, "data": str(data), **rows, **more, "trainer": settings}
-    trainer = PackedTrainer(config, say=None)
+    trainer = PackedTrainer(config, say=lambda text: None)
     trainer.train(resume_from_checkpoint=str(out / "checkpoint-5") if resume else None)
     return trainer, [entry for entry in trainer.state.log_history if "loss" in entry]
 

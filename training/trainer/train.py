@@ -45,7 +45,7 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
     from .checkpoint import locked
 
     with locked(base / config.out) if place.rank == 0 else nullcontext():
-        return _run(config, base, say if place.rank == 0 else lambda text: None)
+        return _run(config, base, say)
 
 
 def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
@@ -64,7 +64,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
             f"export: the finished model would overwrite the one that training starts from, {export}; name another out"
         )
     trainer = PackedTrainer(config, base, say=say)
-    _announce(trainer, resume, say)
+    _announce(trainer, resume)
     try:
         trainer.train(resume_from_checkpoint=resume)
     except RuntimeError as error:
@@ -77,12 +77,12 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
         ) from error
     if export is not None:
         trainer.export(export)
-        say(f"the finished model is in {export}")
+        trainer.say(f"the finished model is in {export}")
     return trainer
 
 
-def _announce(trainer: "PackedTrainer", resume: Path | None, say: Say) -> None:
-    loader, applied, steps = trainer.loader, trainer.applied, int(trainer.args.max_steps)
+def _announce(trainer: "PackedTrainer", resume: Path | None) -> None:
+    say, loader, applied, steps = trainer.say, trainer.loader, trainer.applied, int(trainer.args.max_steps)
     batches = (
         f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
         f"{plural(trainer.args.per_device_train_batch_size, 'row')}"

@@ -54,11 +54,11 @@ TARGETS = "targets"
 class _Batches:
     """The batches of a loader that are left. `len()` counts the whole training, also after resuming."""
 
-    def __init__(self, loader: PackedLoader, count: int, over: bool) -> None:
-        self.loader, self.count, self.over = loader, count, over
+    def __init__(self, loader: PackedLoader, count: int) -> None:
+        self.loader, self.count = loader, count
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return iter(()) if self.over else iter(self.loader)
+        return iter(self.loader)
 
     def __len__(self) -> int:
         return self.count
@@ -70,7 +70,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     Args:
         config: validated, or plain data.
         base: where relative paths start; by default the working directory.
-        say: prints a line; None for silence.
+        say: prints a line, on the first rank only.
         callbacks: of transformers.Trainer.
 
     Raises:
@@ -84,20 +84,19 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         config: TrainConfig | Mapping[str, Any],
         base: Path | None = None,
         *,
-        say: Say | None = print_line,
+        say: Say = print_line,
         callbacks: Sequence[Any] = (),
     ) -> None:
         config, base = validated(config), base or Path.cwd()
-        self.say, self.offloads, self.unproved = say, config.offload_activations, config.probe
+        self.offloads, self.unproved = config.offload_activations, config.probe
         args = training_arguments(config, base, detect_rank().world_size)
         cuda, parts = args.device.type == "cuda", args.gradient_accumulation_steps
         self.loader = PackedLoader(
             config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts,
             **config.loader_options(base),
         )  # fmt: skip
+        self.say: Say = say if self.loader.place.rank == 0 else lambda text: None
         self.beginning = self.loader.state_dict()
-        self.over = False
-        """All steps were made before the checkpoint that training resumes from."""
         self.resumed_from: Path | None = None
         """The checkpoint that training was resumed from."""
         self.proved: ProbeReport | None = None
@@ -143,13 +142,13 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(EarlyWarnings(vocabulary_of(model)))
-        self.add_callback(ConsoleLog(say, config.rows_per_step / len(self.loader.corpus)))
+        self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
 
     # Data
 
     def get_train_dataloader(self) -> Any:
         """The loader unchanged; accelerate must not divide it again. It makes its batches ahead by itself."""
-        return _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate, self.over)
+        return _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
@@ -205,8 +204,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         with self.meter.paused(), self.accelerator.autocast():
             report = probe(self.model_wrapped, batch=batch, device=self.args.device)
         self.proved, self.unproved = report.require(), False
-        if self.say is not None and self.state.is_world_process_zero:
-            self.say(f"isolation proved: {report.values}")
+        self.say(f"isolation proved: {report.values}")
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
@@ -262,8 +260,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self.resumed_from = folder
             step, state = found.step, found.loader
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
-        self.over = step >= self.args.max_steps
-        if self.over and self.say is not None:
+        if step >= self.args.max_steps:
             self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
         return super().train(None if step == 0 else str(resume_from_checkpoint), *args, **kwargs)
 

@@ -118,15 +118,15 @@ class Meter:
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Prints a line at every logging step, of which the last step is one, and for every evaluation, on the first
-    process only. Counts epochs by rows, because steps may cross them.
+    """Prints a line at every logging step, of which the last step is one, and for every evaluation. Counts epochs by
+    rows, because steps may cross them.
 
     Args:
-        say: prints a line; None for silence.
+        say: prints a line.
         epochs_per_step: how often a step reads the data.
     """
 
-    def __init__(self, say: Say | None, epochs_per_step: float) -> None:
+    def __init__(self, say: Say, epochs_per_step: float) -> None:
         self.say, self.epochs_per_step = say, epochs_per_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -136,6 +136,6 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """See transformers."""
-        if self.say is not None and state.is_world_process_zero and logs and {"loss", "eval_loss"} & logs.keys():
+        if logs and {"loss", "eval_loss"} & logs.keys():
             shown = "  ".join(f"{key} {one:.5g}" for key, one in logs.items() if isinstance(one, int | float))
             self.say(f"step {state.global_step:,}/{state.max_steps:,}  {shown}")
