@@ -1,7 +1,7 @@
 """Proves that documents packed into one row do not see each other, on the same model and callable that train.
 
 1. *Isolation*: the gradient of each document's loss with respect to every other document's embeddings is zero to the
-   bit, or it is a leak. Where there are no gradients, a document is changed, and the others must not move.
+   bit, or it is a leak.
 2. *Control*: the same gradient with respect to the document itself is not zero, or the probe would prove nothing.
 3. *Equivalence*: each document gives the same outputs packed and alone, which finds wrong positions; in a few short
    documents of random tokens, and at the lengths of a real batch.
@@ -45,7 +45,7 @@ class Check:
     """The result of one check."""
 
     name: str
-    """`runs`, `isolation`, `control`, `perturbation`, `equivalence` or `at length`."""
+    """`runs`, `isolation`, `control`, `equivalence` or `at length`."""
     passed: bool
     value: str
     """The measured result."""
@@ -129,13 +129,13 @@ def probe(
     keeps = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
     numbered = batch is not None and "seq_idx" in batch
-    given, other = (random_documents(bare.config, LENGTHS, seed, place, seq_idx=numbered) for seed in (0, 1))
+    given = random_documents(bare.config, LENGTHS, place, seq_idx=numbered)
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     with undisturbed(model) as calm:
         checks, dtype = _run_once(model, call, given)
         if not _any_rank(bool(checks), place):
             calm()
-            checks += _isolation(model, call, given, other, dtype)
+            checks += _isolation(model, call, given)
             checks.append(_equivalence(call, given, spans_of(given), dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
                 moved = to_device({key: one for key, one in batch.items() if key != "loss_weights"}, place)
@@ -204,14 +204,14 @@ def _run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.
     return [], min(kinds, key=lambda kind: torch.finfo(kind).bits)
 
 
-def _isolation(model: Any, call: Call, batch: Batch, other: Batch, dtype: torch.dtype) -> list[Check]:
-    """By gradients; where there are none, by changing documents."""
+def _isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
+    """That documents have no gradient with respect to each other, and one with respect to themselves."""
     numbers = range(len(spans_of(batch)))
     try:
         matrix = [_influence(model, call, batch, number) for number in numbers]
-    except (RuntimeError, AssertionError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
-        # Re-entrant checkpointing, and engines that control the backward pass.
-        return _perturbation(call, batch, other, dtype, f"no gradients: {message_of(error)}")
+    except Exception as error:  # any error of the model is a result
+        fix = "if it is checkpointed, set gradient_checkpointing_kwargs: {use_reentrant: false}"
+        return [Check("runs", False, type(error).__name__, "a backward pass", f"{message_of(error)}; {fix}")]
     pairs = [(d, e) for d in numbers for e in numbers if d != e]
     d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
     leak, own = matrix[d][e], min(matrix[d][d] for d in numbers)
@@ -260,32 +260,6 @@ def _influence(model: Any, call: Call, batch: Batch, trained: int) -> list[float
         (gradient,) = torch.autograd.grad(loss, taken)
     size = gradient.detach()[0].abs().amax(dim=-1).float().cpu()
     return [float(size[begin:end].max()) for begin, end in spans_of(batch)]
-
-
-def _perturbation(call: Call, batch: Batch, other: Batch, dtype: torch.dtype, why: str) -> list[Check]:
-    """Change the first document; the others must not move by more than noise.
-
-    Grouped matrix multiplications of experts add in another order when other tokens are routed. Changing the last
-    document shows this noise: in a causal model no earlier one depends on it.
-    """
-    spans = spans_of(batch)
-    second, last = spans[1][0], spans[-1][0]
-
-    def logits(begin: int, end: int) -> torch.Tensor:
-        """(T, V) with other tokens from begin to end."""
-        ids = batch["input_ids"].clone()
-        ids[:, begin:end] = other["input_ids"][:, begin:end]
-        return _logits_of(call({**batch, "input_ids": ids}))[0].float()
-
-    with torch.no_grad():
-        before, first, end = logits(0, 0), logits(*spans[0]), logits(*spans[-1])
-    changes = ((before - first)[second:], (before - first)[:second], (before - end)[:last])
-    moved, own, noise = (float(one.abs().max()) for one in changes)
-    limit = 10 * noise + (1e-5 if dtype in (torch.float32, torch.float64) else 1e-3)
-    return [
-        Check("perturbation", moved <= limit, f"{moved:.3g}", f"at most {limit:.1g}", f"{why}; noise is {noise:.1g}"),
-        Check("control", own > limit, f"{own:.3g}", f"more than {limit:.1g}"),
-    ]
 
 
 def _equivalence(
