@@ -28,7 +28,7 @@ def main() -> None:
     call = setup["function"] is not None
     if call and out != 3:
         os.dup2(out, 3)
-    os.closerange(4 if call else 3, 1024)
+    os.closerange(4 if call else 3, os.sysconf("SC_OPEN_MAX"))
     for name, soft in setup["limits"].items():
         limit = getattr(resource, name)
         hard = soft + 1 if name == "RLIMIT_CPU" else soft  # a second to be told by a signal

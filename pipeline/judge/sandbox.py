@@ -96,26 +96,26 @@ class Sandbox:
             SandboxError: the machine failed, which says nothing about the program.
         """
         setup = {"code": code, "function": function, "limits": _rlimits(limits, self.executable)}
+        held = [json.dumps(setup).encode(), test, b"", b"", b"", b""]
+        held.append(program_filter(os.uname().machine) if self.executable else b"")
         with ExitStack() as stack:
-            held = [json.dumps(setup).encode(), test, b"", b"", b"", b""]
-            held.append(program_filter(os.uname().machine) if self.executable else b"")
-            files = [stack.enter_context(_memory(data)) for data in held]
-            given, stdin, stdout, stderr, value, status, calls = files
-            folder, command = "/", [*_python(), str(given.fileno()), str(value.fileno())]
-            if self.executable:
-                outer = ["--seccomp", str(calls.fileno()), "--json-status-fd", str(status.fileno()), *_namespace()]
-                command = [self.executable, *outer, "--", *command]
-            else:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
             started = time.monotonic()
             try:
+                files = [stack.enter_context(_memory(data)) for data in held]
+                given, stdin, stdout, stderr, value, status, calls = files
+                folder, command = "/", [*_python(), str(given.fileno()), str(value.fileno())]
+                if self.executable:
+                    outer = ["--seccomp", str(calls.fileno()), "--json-status-fd", str(status.fileno()), *_namespace()]
+                    command = [self.executable, *outer, "--", *command]
+                else:
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
                 process = subprocess.Popen(
                     command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=folder, env={},
                     pass_fds=[one.fileno() for one in (given, value, status, calls)], start_new_session=True,
                     user=self.user, group=self.user, extra_groups=None if self.user is None else [],
                 )  # fmt: skip
             except OSError as error:
-                raise SandboxError(f"{command[0]} cannot be started: {error}") from error
+                raise SandboxError(f"a test of a program cannot be started: {error}") from error
             try:
                 ended = _ends(process.pid, started + limits.wall_seconds, stop)
             finally:
@@ -184,11 +184,12 @@ def _python() -> tuple[str, ...]:
 def _namespace() -> tuple[str, ...]:
     """What the sandbox shows: Python, read-only, without installed packages; four devices."""
     base, library = os.path.realpath(sys.base_prefix), sysconfig.get_path("stdlib")
+    shown = (*_SHOWN, f"{base}/bin", f"{base}/lib", library)
     parts = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     parts += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
     for name, value in (("HOME", "/"), ("TMPDIR", "/"), ("LANG", "C.UTF-8")):
         parts += ["--setenv", name, value]
-    for place in dict.fromkeys((*_SHOWN, *([base] if base != "/usr" else []), library)):
+    for place in dict.fromkeys(shown):
         parts += ["--ro-bind-try", place, place]
     for packages in Path(library).glob("*-packages"):
         parts += ["--tmpfs", str(packages), "--remount-ro", str(packages)]

@@ -1,9 +1,9 @@
 """A filter of system calls for programs that nothing is known about, as classic BPF.
 
 It takes away what a program of a model never needs and what kernels have been attacked through: new namespaces and
-mounts, sockets (socket pairs stay, asyncio needs them), tracing and limits of other processes, memory that no limit
-counts (memfd, System V), keys, BPF, io_uring, modules, clocks; and other processes: a program may start threads alone.
-All that is not listed is allowed.
+mounts, sockets (pairs of Unix sockets stay, asyncio needs them), tracing and limits of other processes, memory that no
+limit counts (memfd, System V, timers, inotify), keys, BPF, io_uring, modules, clocks; and other processes: a program
+may start threads alone. All that is not listed is allowed.
 """
 
 import errno
@@ -24,7 +24,8 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198), "memfd_create": (319, 279), "memfd_secret": (447, 447),
     "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "semop": (65, 193),
     "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186), "msgsnd": (69, 189), "msgrcv": (70, 188),
-    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "msgctl": (71, 187), "mq_open": (240, 180), "mq_unlink": (241, 181), "timer_create": (222, 107),
+    "inotify_init": (253, None), "inotify_init1": (294, 26),
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None),
     "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6),
@@ -41,7 +42,9 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92), "vhangup": (153, 58), "lookup_dcookie": (212, 18),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
 }  # fmt: skip
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+# Calls that are allowed with this first argument alone: prlimit64 of oneself, socketpair of AF_UNIX.
+_ALLOWED_FOR = (((302, 261), 0), ((53, 199), 1))
 _NAMESPACES = 0x7E020000  # CLONE_NEW* of clone
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -68,8 +71,7 @@ def program_filter(machine: str) -> bytes:
     if machine == "x86_64":  # the second set of numbers, for programs with short pointers
         lines += [(_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     for numbers in _DENIED.values():
-        number = numbers[which]
-        if number is not None:
+        if (number := numbers[which]) is not None:
             lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _refuse(errno.EPERM))]
     # Its flags are in memory, where no filter can look: C libraries go on with `clone` where it is not known.
     lines += [(_EQUAL, 0, 1, _CLONE3[which]), (_RETURN, 0, 0, _refuse(errno.ENOSYS))]
@@ -81,12 +83,13 @@ def program_filter(machine: str) -> bytes:
         (_RETURN, 0, 0, _refuse(errno.EPERM)),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    # Limits of another process: the first argument is its number, 0 for one's own.
-    lines += [
-        (_EQUAL, 0, 3, _PRLIMIT[which]),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_EQUAL, 1, 0, 0),
-        (_RETURN, 0, 0, _refuse(errno.EPERM)),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+    for numbers, first in _ALLOWED_FOR:
+        lines += [
+            (_EQUAL, 0, 4, numbers[which]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            (_EQUAL, 1, 0, first),
+            (_RETURN, 0, 0, _refuse(errno.EPERM)),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+    lines.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *line) for line in lines)

@@ -29,6 +29,13 @@ def ignore_signals():
     for one in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(one, signal.SIG_IGN)
 """
+INT_80 = """
+libc.mmap.restype = ctypes.c_void_p
+place = libc.mmap(None, 4096, 7, 0x22, -1, 0)
+ctypes.memmove(place, bytes.fromhex("{}"), 8)
+1 / (ctypes.CFUNCTYPE(ctypes.c_int)(place)() > 0)
+"""
+"""Runs machine code."""
 GOOD = b"print('good')"
 ATTACK_OR_GOOD = HELPERS + "code = sys.stdin.buffer.read()\nexec(code)"
 """Runs what it reads: first an attack, then `GOOD`, in one launch."""
@@ -179,7 +186,14 @@ def test_what_never_ends_is_ended(run: Run, code: str, ending: object) -> None:
     assert was is ending or (ending == "by either" and was in (Verdict.runtime_error, Verdict.memory)), said
 
 
-@pytest.mark.parametrize("code", ["ignore_signals()\ntime.sleep(100)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "ignore_signals()\nlibc.prctl(1, 0); tried(os.setsid); time.sleep(100)",  # 1: what the end of its parent does
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        "import threading\nthreading.Thread(target=time.sleep, args=(100,)).start(); libc.pthread_exit(None)",
+    ],
+)
 @pytest.mark.slow
 def test_what_waits_for_ever_is_ended(run: Run, code: str) -> None:
     assert attack(run, code, replace(QUICK, wall_seconds=5))[0] is Verdict.timeout
@@ -210,6 +224,8 @@ def test_ten_gigabytes_of_output_are_not_kept(run: Run) -> None:
         "1 / (libc.syscall(56, 17, 0, 0, 0, 0) > 0)",
         "1 / (libc.syscall(56, 0x100 | 17, 0, 0, 0, 0) > 0)",
         "1 / (libc.syscall(435, ctypes.create_string_buffer(88), 88) > 0)",
+        "1 / (libc.syscall(0x40000039) > 0)",  # fork by the numbers of x32
+        INT_80.format("b802000000cd80c3"),  # by those of 32 bits
         "1 / (libc.fork() > 0)",
         "1 / (libc.vfork() > 0)",
     ],

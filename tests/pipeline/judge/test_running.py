@@ -1,7 +1,11 @@
 """What well-behaved programs find in a sandbox: their input, the library, their output and their values."""
 
 import json
+import os
+import resource
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from packtrain.pipeline.judge.sandbox import open_sandbox
@@ -194,14 +198,20 @@ def test_the_program_holds_its_four_files_in_memory_and_nothing_else(run: Run) -
 import os, stat
 def f():
     kinds = []
-    for fd in range(256):
+    for fd in range(4096):
         try:
             kinds.append((fd, stat.S_ISREG(os.fstat(fd).st_mode)))
         except OSError:
             pass
     return kinds
 """
-    (done,) = run(code, b"[]", function="f")
+    with ExitStack() as many:  # descriptors, as where many programs run at once
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        many.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(min(1_050, hard - 100)):
+            many.enter_context(Path(os.devnull).open())
+        (done,) = run(code, b"[]", function="f")
     assert json.loads(done.output) == [[0, True], [1, True], [2, True], [3, True]]
 
 
