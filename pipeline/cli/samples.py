@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ...schemas.errors import ConfigError
+from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from .options import Count, Set, load_run
 from .output import show, training_extra
@@ -108,7 +109,7 @@ def sample(
 
 
 def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":
-    said = ", ".join(f"{reason} {number:,}" for reason, number in sorted(reasons.items()))
+    said = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
     yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({said})' if said else ''}"
 
 

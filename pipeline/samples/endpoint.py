@@ -35,11 +35,11 @@ class ServerError(PacktrainError, RuntimeError):
 
 class _Choice(msgspec.Struct):
     text: str
-    finish_reason: str | None = None
+    finish_reason: Annotated[str, msgspec.Meta(max_length=40)] | None = None
 
 
 class _Usage(msgspec.Struct):
-    completion_tokens: int | None = None
+    completion_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class _Completion(msgspec.Struct):

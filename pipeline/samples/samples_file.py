@@ -5,6 +5,7 @@ was in, and the next one goes on with it.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from ...schemas.samples import Sample
 from ..store.appended import AppendedFile
 from ..store.local import open_regular
 
+_LONGEST = 64 << 20
+"""Bytes of a line; an endless one would fill memory."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -28,7 +31,7 @@ class _SampleLine(msgspec.Struct):
     sample: _Count
     text: str
     finish_reason: str | None = None
-    tokens: int | None = None
+    tokens: _Count | None = None
 
 
 def read_samples(path: Path) -> Iterator[Sample]:
@@ -40,7 +43,9 @@ def read_samples(path: Path) -> Iterator[Sample]:
     seen: set[tuple[int, int]] = set()
     try:
         with open_regular(path) as raw, open(raw.fileno(), "rb", closefd=False) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
+                if len(line) == _LONGEST:
+                    raise InputError(f"{path}, line {number:,} has {_LONGEST >> 20} MiB or more; give a samples file")
                 if line.isspace():
                     continue
                 sample = _sample(path, number, line)

@@ -21,7 +21,7 @@ from .local import LocalStore, explain, sync_folder
 
 RECORD = ".run.json"
 """The suffix of the file that says which command makes a file."""
-_FORMAT = 4
+_FORMAT = 5
 
 
 def check_place(path: Path) -> None:

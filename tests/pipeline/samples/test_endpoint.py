@@ -153,9 +153,11 @@ def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest
         ((200, {"hello": 1}), "gave no completion"),
         ((200, {"choices": [{"text": 5}]}), "gave no completion"),
         ((200, {"choices": [{"text": "a"}], "usage": {"completion_tokens": "many"}}), "gave no completion"),
+        ((200, {"choices": [{"text": "a"}], "usage": {"completion_tokens": -1}}), "gave no completion"),
+        ((200, {"choices": [{"text": "a", "finish_reason": "r" * 1_000}]}), "gave no completion"),
         ((200, "text"), "gave no completion"),
     ],
-    ids=["key", "missing", "refused", "broken", "other", "number", "count", "text"],
+    ids=["key", "missing", "refused", "broken", "other", "number", "count", "negative", "reason", "text"],
 )
 def test_what_is_wrong_is_said_without_the_key(
     scripted: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, what: str

@@ -97,11 +97,24 @@ def test_two_do_not_write_one_file(tmp_path: Path) -> None:
 GOOD = {"id": "a", "row": 0, "sample": 0, "text": "t"}
 
 
-def test_a_last_line_may_lack_its_end_but_not_be_cut(tmp_path: Path) -> None:
+def test_a_last_line_may_lack_its_end_but_not_be_cut_and_counts_are_not_negative(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps({**GOOD, "more": 1}) + "\n\n" + json.dumps({**GOOD, "sample": 1}))
     assert [one.sample for one in read_samples(path)] == [0, 1]
-    for data in (f"{json.dumps(GOOD)}\n{json.dumps(GOOD)[:-3]}".encode(), b'{"id": "\xff", "row": 0, "sample": 0}\n'):
+    bad = [json.dumps({**GOOD, key: -1}).encode() for key in ("row", "sample", "tokens")]
+    for data in (
+        f"{json.dumps(GOOD)}\n{json.dumps(GOOD)[:-3]}".encode(),
+        b'{"id": "\xff", "row": 0, "sample": 0}',
+        *bad,
+    ):
         path.write_bytes(data)
         with pytest.raises(InputError):
             list(read_samples(path))
+
+
+def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(json.dumps(GOOD).encode() + b"\n")
+    os.truncate(path, 1 << 40)
+    with pytest.raises(InputError, match="line 2 has 64 MiB or more"):
+        list(read_samples(path))
