@@ -19,6 +19,7 @@ from ..schemas.escape import escape_json
 from ..schemas.fingerprint import fingerprint, version
 from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
+from ..schemas.rows import example_id
 from ..stages.overlap.examples import evaluation_texts, search_examples
 from ..stages.overlap.index import OverlapIndex
 from ..stages.prep.rowjson import require_shallow
@@ -235,7 +236,7 @@ class Contamination:
         for file, block, found in self.each():
             for line, sub, hit in found.hits:
                 mine, number = file.at(block, line)
-                id = f"{file.source}/{mine.label}:{number}{f'/{sub}' if sub >= 0 else ''}"
+                id = example_id(file.source, mine.label, number, sub)
                 yield msgspec.structs.replace(hit, id=id, source=file.source, share=round(hit.share, 4))
 
     def put(self, out: Store, name: str = NAME) -> FileRecord:

@@ -17,6 +17,7 @@ from ..schemas.jsontext import decode_note
 from ..schemas.ledger import NOT_DRAWN
 from ..schemas.ledger import REASONS as MEANINGS
 from ..schemas.names import REJECTS
+from ..schemas.rows import example_id
 from ..stages.arrays import view
 from .dataset.decode import pieces
 from .dataset.open_dataset import Finished
@@ -44,7 +45,7 @@ class _Address:
     @property
     def id(self) -> str:
         """The id as in documents.parquet."""
-        return f"{self.source}/{self.file}:{self.line}" + (f"/{self.sub}" if self.sub >= 0 else "")
+        return example_id(self.source, self.file, self.line, self.sub)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,17 @@ class Example(NamedTuple):
     """How much each of its tokens counts in the loss, times the weight of the token's message."""
 
 
+def example_id(source: str, file: str, line: int, sub: int) -> str:
+    """The id of an example, as documents.parquet has it.
+
+    Args:
+        file: the label of its file.
+        line: in that file, counted from 1.
+        sub: see `Example`.
+    """
+    return f"{source}/{file}:{line}" + (f"/{sub}" if sub >= 0 else "")
+
+
 class RunKind(IntEnum):
     """The kind of a run of characters or tokens. A mask policy chooses kinds, and never looks at tokens.
 

@@ -4,7 +4,6 @@ import gc
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +15,8 @@ from .options import Config, Input, Mask, Out, Set, Tokenizer, load_run
 from .output import show
 
 if TYPE_CHECKING:
-    from ...schemas.config.config import RunConfig
-    from ..observer import Observer
     from ..report.grid import Lines
-    from ..run.run import Made
-    from ..run.workers import Workspace
+    from ..run.run import RunEnd
 
 _GARBAGE = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
@@ -44,8 +40,11 @@ def run(
         shard (I/N): this is run I, from 0, of N runs that share the work.
         demo: run the embedded sample.
     """
+    from ..run.run import make_dataset
+    from ..run.workers import open_workspace
+
     gc.set_threshold(_GARBAGE)
-    cache = None
+    began, cache = time.perf_counter(), None
     if demo:
         from .. import demo as home
         from ..store.open_store import cache_root, resolve_place
@@ -60,43 +59,32 @@ def run(
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    show(partial(_run, loaded, folder), partial(_done_lines, demo))
+    show(
+        lambda observer: make_dataset(loaded, open_workspace(loaded, folder, observer)),
+        partial(_end_lines, demo, began),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """A finished run."""
+def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
+    """About a screen: what matters most, packing, ledger and what to do.
 
-    work: "Workspace"
-    made: "Made"
-    seconds: float
-
-
-def _run(config: "RunConfig", base: Path, observer: "Observer") -> _Done:
-    from ..run.run import make_dataset
-    from ..run.workers import open_workspace
-
-    began = time.perf_counter()
-    work = open_workspace(config, base, observer)
-    made = make_dataset(config, work)
-    return _Done(work, made, time.perf_counter() - began)
-
-
-def _done_lines(demo: bool, done: _Done) -> "Lines":
-    """About a screen: what matters most, packing, ledger and what to do."""
+    Args:
+        began: when the command began.
+    """
     from ..report.collect import packing_of
+    from ..report.lengths import advice_sentence
     from ..report.report_files import HTML
     from ..report.sections import ledger_grid, packing_grid
 
-    manifest, report, out = done.made.manifest, done.made.report, done.work.out
-    if not done.made.now:
+    manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
+    if not end.now:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
             yield f"report: {out.where(HTML)}"
             yield f"  its tables: packtrain report {_near(out.url)}"
         return
     total = manifest.ledger.total()
-    urgent = list(_urgent(done))
+    urgent = list(_urgent(end))
     if urgent:
         yield urgent[0], "bold yellow"
     else:
@@ -109,38 +97,26 @@ def _done_lines(demo: bool, done: _Done) -> "Lines":
     yield from ((line, "yellow") for line in urgent[1:])
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
-    yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(done.seconds)}, {made_by}"
+    yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
     if report is not None:
-        yield f"report: {report.place}"
-        if report.advice:
-            yield f"  {escape_line(report.advice)}"
+        yield f"report: {out.where(HTML)}"
+        if report.choice is not None and (advice := advice_sentence(report.choice)):
+            yield f"  {escape_line(advice)}"
     if demo:
-        yield from _next(out.url, report.place if report is not None else None)
+        yield from _next(out.url, out.where(HTML) if report is not None else None)
 
 
-def _urgent(done: _Done) -> Iterator[str]:
+def _urgent(end: "RunEnd") -> Iterator[str]:
     """What the user may want to change, the most urgent first."""
-    from ..report.collect import rejected_of
+    from ...schemas.names import REJECTS
+    from ..report.sections import sections
     from ..run.advice import on_rejects
 
-    manifest, report = done.made.manifest, done.made.report
-    total = manifest.ledger.total()
-    rejects, most = on_rejects(total, f"{done.work.out.url}/rejects.jsonl"), rejected_of(total)
-    first = 2 * sum(most.values()) > total.rows_read
-    if rejects is not None and first:
+    rejects = on_rejects(end.dataset.manifest.ledger.total(), end.dataset.store.where(REJECTS))
+    if rejects is not None:
         yield rejects
-    if report is not None and report.warning:
-        yield escape_line(report.warning)
-    if rejects is not None and not first:
-        yield rejects
-    if manifest.weighted:
-        yield "it has loss_weights: a trainer that ignores them trains another objective"
-    if cut := total.examples_dropped.get("cut_empty", 0) + total.examples_dropped.get("cut_equal", 0):
-        yield (
-            f"of {plural(total.examples_made, 'pair')}, {plural(cut, 'was', 'were')} dropped because truncation "
-            "left a completion empty, or both completions the same; raise truncate.max_length, or "
-            "set truncate.keep=end"
-        )
+    if end.report is not None:
+        yield from (warning for section in sections(end.report) for warning in section.warnings)
 
 
 def _near(path: str | Path) -> str:

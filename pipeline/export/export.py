@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
+from ...schemas.fingerprint import version
 from ...schemas.jsontext import indented_json
 from ...schemas.names import MANIFEST, PLAN
 from ...schemas.rows import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer
-from ..run.run import packtrain_version
 from ..store.local import explain, sync_folder
 from ..store.open_store import is_url
 from .foreign_formats import FORMATS, Layout, MisfitError
@@ -85,7 +85,7 @@ def export(
                 "splits": splits,
                 "files": len(files),
                 "bytes": sum(path.stat().st_size for path in files),
-                "packtrain": packtrain_version(),
+                "packtrain": version("packtrain"),
                 "pyarrow": pa.__version__,
             }
             (draft / NOTE).write_bytes(indented_json(note, 1))

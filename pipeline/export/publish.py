@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import ConfigError, OutputError, PacktrainError, StoreError
+from ...schemas.fingerprint import version
 from ..observer import Observer
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
-from ..run.run import packtrain_version
 from .export import open_sound
 
 _TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
@@ -92,7 +92,7 @@ def publish(
         made = api.create_commit(
             **names,
             operations=changes,
-            commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {packtrain_version()}",
+            commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {version('packtrain')}",
         )
     return replace(listed, commit=str(made.oid), url=str(url))
 

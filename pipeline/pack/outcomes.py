@@ -37,6 +37,8 @@ REASONS = (
 """The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
 the documents of the other split.
 """
+BY_LENGTH = tuple(map(REASONS.index, ("overlong", CUT_UNTRAINED)))
+"""The outcomes of documents that only the length leaves out."""
 SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
 MAX_PASSES = 10_000
@@ -153,7 +155,7 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
     for _, here in table.slices():
         documents.copies[here] = documents.outcome[here] == 0
     if mixes(config):
-        set_copies(table, config)
+        _set_copies(table, config)
     for _, here in table.slices():
         some = documents.at(here)
         _leave_out(some, some.copies == 0, NOT_DRAWN)
@@ -163,16 +165,13 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
         some.copies[gone] = some.kept[gone] = some.overlap[gone] = 0
 
 
-def set_copies(table: Table, config: "RunConfig", target: Table | None = None) -> None:
+def _set_copies(table: Table, config: "RunConfig") -> None:
     """Set how often each document that is still in is packed, by `repeat` and `weight`. Held-out ones are packed once.
-
-    Args:
-        target: the table to set them in, if it is another one of the same documents.
 
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    sources, target = config.sources, target or table
+    sources = config.sources
     every = [slice(*table.bounds[n : n + 2].tolist()) for n in range(len(sources))]
     available = [int(_tokens(table, here).sum()) for here in every]
     passes = passes_of(available, [one.weight for one in sources], [one.repeat for one in sources])
@@ -182,14 +181,14 @@ def set_copies(table: Table, config: "RunConfig", target: Table | None = None) -
                 f"sources.{source.name}.weight would repeat every example {float(often):,.0f} times; lower it, or "
                 f"limit it by `repeat` (at most {MAX_PASSES:,})"
             )
-        copies = np.full(here.stop - here.start, int(often), np.uint16)
+        tokens, copies = _tokens(table, here), np.full(here.stop - here.start, int(often), np.uint16)
         if more := float((often - int(often)) * available[number]):
             # In the order of their keys, until their tokens are as near as possible to the passes beyond whole ones.
             order = np.argsort(draw_keys(len(copies), config.seed, number), kind="stable")
-            sums = offsets_of(_tokens(table, here)[order])
+            sums = offsets_of(tokens[order])
             copies[order[: int(np.argmin(np.abs(sums - more)))]] += 1
-        kept = target.documents.copies[here]
-        kept[:] = np.where(_tokens(target, here) > 0, copies, kept)
+        mine = table.documents.copies[here]
+        mine[:] = np.where(tokens > 0, copies, mine)
 
 
 def _tokens(table: Table, here: slice) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@
 A plan and a stream do the same without writing: they lay the rows out, and count them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,8 +117,11 @@ def select(
     return Selected(config, encoded, table, ledger, form)
 
 
-def pack(selected: Selected, out: Store, executor: Executor, observer: Observer) -> Packed:
+def pack(selected: Selected, out: Store, executor: Executor, observer: Observer, wrong: Collection[str] = ()) -> Packed:
     """Put the table, plan each window, lay out its shards, write documents.parquet, close the ledger.
+
+    Args:
+        wrong: names of files that are known to be damaged.
 
     Raises:
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
@@ -126,7 +129,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer)
     config, table, cache = selected.config, selected.table, selected.encoded.cache
     folders, masks = split_folders(config), Mask.of_sources(config)
     finished = FinishedShards(out)
-    finished.look([f"{folder}shards" for folder in folders.values()], observer)
+    finished.look([f"{folder}shards" for folder in folders.values()], wrong, observer)
     left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
     progress = observer if left > 0 else Observer()
     progress.begin("pack", left, "tok")

@@ -155,18 +155,19 @@ class FinishedShards:
     known: dict[str, PackResult] = field(default_factory=dict)
     """Results by the name of their record."""
 
-    def look(self, folders: Iterable[str], observer: Observer) -> None:
-        """Find the results of earlier processes, and remove files that do not match their record, so that they are made
-        again.
+    def look(self, folders: Iterable[str], wrong: Iterable[str], observer: Observer) -> None:
+        """Find the results of earlier processes, and remove the records of files that do not match them, so that these
+        are made again.
 
         Args:
             folders: folders of the splits' shards.
+            wrong: names of files that are known to be damaged.
         """
         for name in (name for folder in folders for name in self.out.names(f"_run/{folder}")):
             if name.endswith(".json"):
                 self._find(name)
         shards = [result.shard for result in self.known.values()]
-        bad = damaged(self.out, shards)
+        bad = damaged(self.out, shards) | ({*wrong} & {shard.name for shard in shards})
         for name in sorted(bad):
             observer.note(f"{self.out.where(name)} is damaged, and is made again")
         for record in [record for record, result in self.known.items() if result.shard.name in bad]:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,15 +76,12 @@ def configuration_of(config: RunConfig, base: Path) -> str:
 
 
 def report_of(
-    dataset: Finished,
-    choose: Callable[[SplitFigures | None], Choice] | None = None,
-    configuration: str = "",
-    decoder: Decoder | None = None,
+    dataset: Finished, choice: Choice | None = None, configuration: str = "", decoder: Decoder | None = None
 ) -> Report:
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
-        choose: compares lengths, at the end of the run, given the figures of the split train.
+        choice: the comparison of lengths, which only the run itself can make.
         configuration: YAML that reproduces it, if it is known.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
@@ -105,12 +101,8 @@ def report_of(
             )
         return None
 
-    choice = None
-    if manifest.preference or choose is None:
+    if choice is None:
         absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
-    else:
-        train = split_figures("train", manifest.splits["train"], manifest) if "train" in manifest.splits else None
-        choice = attempt("choice", partial(choose, train))
 
     def overlap() -> Overlap:
         action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made

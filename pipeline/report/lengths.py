@@ -42,6 +42,8 @@ CHEAPER = 0.02
 """Share of space per trained token that a longer length must save."""
 TEXT = 0.9
 """Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
+_FULL = 0.995
+"""Share of the rows that is full, from which no longer length is compared."""
 FEW_ROWS = 64
 """Least number of rows from which fuller rows can justify a longer length."""
 SAVES = 0.003
@@ -91,7 +93,7 @@ def choose(
     config: RunConfig,
     lengths: Sequence[int] = CANDIDATES,
     limit: Limit | None = None,
-    train: SplitFigures | None = None,
+    packed: Sequence[SplitFigures] = (),
 ) -> Choice:
     """Compare lengths, and advise one.
 
@@ -99,26 +101,32 @@ def choose(
         stats: see `document_lengths.read_documents`.
         lengths: those to compare.
         limit: the longest document that the model is made for; no longer length is advised.
-        train: what the run packs of all documents; the configured length then has its figures. Lengths are compared
-            by their own, which know nothing of windows, of copies that are kept apart, and of where texts are split.
+        packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
+            are compared by their own, which know nothing of windows, of copies that are kept apart, and of where texts
+            are split.
     """
     read, configured, strategy = len(stats.lengths), config.truncate.max_length, config.pack.strategy
-    points = [estimate(stats, config, length, strategy) for length in candidates(config, lengths, limit)]
+    longest, points, full = int(stats.lengths.max(initial=0)), list[Point](), False
+    for length in candidates(config, lengths, limit):
+        if not full or length == configured:
+            points.append(estimate(stats, config, length, strategy))
+            # Lengths that the user named are all shown. Of others, a longer one would neither keep nor save more.
+            full = full or (lengths == CANDIDATES and length >= longest and points[-1].fill >= _FULL)
     in_all, texts = max(read, stats.in_all), stats.labels >= TEXT * stats.tokens > 0
     cuts = strategy in CUTTING or config.truncate.overlong == "split"
     whole = (WHOLE_TEXTS if texts else WHOLE) if cuts else 0.0
     advice = _advise(points, stats, whole, limit, in_all / max(read, 1)) if stats.tokens else None
-    if lengths == CANDIDATES:  # lengths that the user named are all shown
+    if lengths == CANDIDATES:
         # Up to the first length that no document exceeds, the configured and the advised one.
-        longest = int(stats.lengths.max(initial=0))
         beyond = min((one.max_length for one in points if one.max_length >= longest), default=MOST)
         most = max(beyond, advice.max_length if advice is not None else 0)
         points = [one for one in points if one.max_length <= most or one.max_length == configured]
     own = next(one for one in points if one.max_length == configured)
     name = {"bfd": "tight", "none": "bfd"}.get(strategy)
     other = estimate(stats, config, configured, name) if name and own.rows - own.bound > SAVES * own.rows else None
-    if train is not None and train.rows and in_all == read:
-        points = [_as_packed(one, train) if one is own else one for one in points]
+    if in_all == read:
+        for train in (one for one in packed if one.split == "train"):
+            points = [_as_packed(one, train) if one is own else one for one in points]
     return Choice(
         documents=read,
         documents_in_all=in_all,

@@ -1,22 +1,23 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
 from ...schemas.errors import OutputError, PacktrainError
 from ...schemas.escape import escape_json
-from ...schemas.report import Choice, Report, SplitFigures
+from ...schemas.report import Report
+from ...stages.tokenize.engines import reference_tokenizer
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..observer import Observer
+from ..pack.pack import Selected
 from ..store.open_store import Store
-from .collect import report_of
-from .lengths import advice_sentence, warnings_of
+from .collect import configuration_of, packing_of, report_of
+from .document_lengths import read_documents
+from .lengths import choose, model_limit
 from .page import report_html
-from .sections import losing_sources
 
 HTML, JSON = "report.html", "report.json"
 
@@ -30,15 +31,13 @@ def report_again(dataset: Finished) -> Report:
     """The report of a dataset that was finished before. Only the run's own report knows the comparison of lengths, and
     the configuration: they are taken from there if it is of this dataset.
     """
-    made = report_of(dataset)
+    choice, configuration = None, ""
     with suppress(Exception):  # of any kind: it is not part of the dataset, and somebody else may have written it
         noted = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
-        if noted.made is not None and made.made is not None and noted.made.manifest == made.made.manifest:
-            absent = {name: why for name, why in made.absent.items() if name != "choice" or noted.choice is None}
-            again = replace(made, choice=noted.choice, made=noted.made, absent=absent)
-            report_html(again)  # whatever it holds, it can be shown
-            return again
-    return made
+        if noted.made is not None and noted.made.manifest == dataset.manifest.hash:
+            report_html(noted)  # whatever it holds, it can be shown
+            choice, configuration = noted.choice, noted.made.configuration
+    return report_of(dataset, choice, configuration)
 
 
 def write_report(report: Report, out: Store, name: str = "report") -> tuple[str, str]:
@@ -60,37 +59,23 @@ def write_report(report: Report, out: Store, name: str = "report") -> tuple[str,
     return out.where(f"{name}.html"), out.where(f"{name}.json")
 
 
-@dataclass(frozen=True, slots=True)
-class AtEnd:
-    """The part of a report that the end of a run prints."""
-
-    place: str
-    """Path or URL of the page."""
-    advice: str
-    """Which length would fit; "" if there is nothing to advise."""
-    warning: str
-    """That the run's length is above what the model is made for, and sources that lose much at it; "" if neither."""
-
-
-def try_report(
-    dataset: Finished,
-    observer: Observer,
-    choose: Callable[[SplitFigures | None], Choice],
-    configuration: str,
-    decoder: Decoder,
-) -> AtEnd | None:
-    """Make the report and write it; failures are noted and never fail a finished run.
+def try_report(dataset: Finished, selected: Selected, base: Path, observer: Observer) -> Report | None:
+    """Make the report at the end of a run, and write it; failures are noted and never fail a finished run.
 
     Args:
-        choose, configuration, decoder: see `report_of`.
+        selected: what the run has packed.
+        base: where relative paths of its configuration start.
     """
+    config, choice = selected.config, None
     observer.begin("report", 0, "")
     try:
-        report = report_of(dataset, choose, configuration, decoder)
-        place, _ = write_report(report, dataset.store)
-        choice, flow = report.choice, report.flow
-        warnings = [*(warnings_of(choice) if choice else ()), *(losing_sources(flow) if flow else ())]
-        return AtEnd(place, advice_sentence(choice) if choice else "", " ".join(warnings))
+        if not selected.pairs:
+            limit, packing = model_limit(config.tokenizer.path, base), packing_of(dataset.manifest)
+            choice = choose(read_documents(selected), config, limit=limit, packed=packing.splits)
+        decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))
+        report = report_of(dataset, choice, configuration_of(config, base), decoder)
+        write_report(report, dataset.store)
+        return report
     except Exception as error:  # errors of any kind, because the dataset is already finished
         observer.note(
             f"the report was not written ({type(error).__name__}: {error}); `packtrain report {dataset.store.url}` "

@@ -81,12 +81,11 @@ def plan(
     choice = packing = overlap = None
     figures, ledger = count_rows(selected), selected.ledger
     if not prepared.pairs:
-        stats = read_documents(config, encoded, work.scratch.root)
+        stats = read_documents(selected)
         if sample is not None and sample.rows:
             stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
         limit = model_limit(config.tokenizer.path, work.base)
-        train = next((one for one in figures if one.split == "train"), None)
-        choice, packing = choose(stats, config, lengths, limit, train), _packing(config, figures, sample)
+        choice, packing = choose(stats, config, lengths, limit, figures), _packing(config, figures, sample)
     lines = reject_lines(config, prepared.joined, encoded.records).splitlines()
     if (found := encoded.contamination) is not None:
         action = str(config.identity()["decontaminate"]["action"])

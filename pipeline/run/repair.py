@@ -1,10 +1,8 @@
-"""Repair a finished dataset: forget its damaged files, and run its configuration again.
+"""Repair a finished dataset: run its configuration again, which makes its damaged files.
 
-A run makes only what has no finished file, so the other files are left alone. It writes the manifest that is there, or
-says that what it made does not match it.
+The other files are left alone. The run writes the manifest that is there, or says that what it made does not match it.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +17,9 @@ from ..dataset.output_folder import check_plan, plan_bytes
 from ..dataset.verify import Finding, verify
 from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open_store import Store, cache_root
+from ..store.open_store import cache_root
 from .run import make_dataset
 from .workers import open_workspace
-
-_SHARD = re.compile(r"(.*/)?shards/\d{5,}-[0-9a-f]{16}\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +77,9 @@ def repair(
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}
     if wrong:
-        for name in wrong - {MANIFEST}:
-            _forget(out, name)
         if MANIFEST in wrong:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
-        make_dataset(loaded, open_workspace(loaded, start, observer), again=True)
+        make_dataset(loaded, open_workspace(loaded, start, observer), wrong=wrong)
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)
 
@@ -94,10 +88,3 @@ def _names(manifest: Manifest) -> set[str]:
     """The names of all files that a manifest lists."""
     shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
     return shards | {file.name for file in manifest.files}
-
-
-def _forget(out: Store, name: str) -> None:
-    """Remove a shard's record, so that no run takes the shard as finished."""
-    folder, _, file = name.rpartition("/")
-    if _SHARD.fullmatch(name):
-        out.remove(f"_run/{folder}/{file.partition('-')[0]}.json")

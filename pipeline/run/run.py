@@ -13,7 +13,7 @@ the same steps, and does the tasks that have no finished file.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,10 +23,9 @@ from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
-from ...stages.tokenize.engines import reference_tokenizer
 from ..configfile import load_config
 from ..contamination import compare
-from ..dataset.decode import Decoder, remember
+from ..dataset.decode import remember
 from ..dataset.open_dataset import Finished, read_manifest
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
@@ -36,7 +35,7 @@ from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.overlap import overlap_of
-from ..report.report_files import HTML as REPORT
+from ..report.report_files import HTML, try_report
 from ..store.lease import leased
 from .advice import nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
@@ -46,8 +45,7 @@ from .workers import Workspace, open_workers, open_workspace
 if TYPE_CHECKING:
     import datasets
 
-    from ...schemas.report import Choice, SplitFigures
-    from ..report.report_files import AtEnd
+    from ...schemas.report import Report
 
 
 def run(
@@ -78,27 +76,28 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
-    made = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
-    if made.now and (said := on_rejects(made.manifest.ledger.total(), work.out.where(REJECTS))) is not None:
+    end = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
+    manifest = end.dataset.manifest
+    if end.now and (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
         work.observer.note(said)
-    return made.manifest
+    return manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RunEnd:
     """A finished run, with what is left to tell the user."""
 
-    manifest: Manifest
+    dataset: Finished
     now: bool
     """Whether it was made now; else it was finished before."""
-    report: "AtEnd | None" = None
+    report: "Report | None" = None
 
 
-def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> Made:
+def make_dataset(config: RunConfig, work: Workspace, *, wrong: Collection[str] = ()) -> RunEnd:
     """Do the work that remains: none, if the folder holds the finished dataset of this same run.
 
     Args:
-        again: make what has no record although the dataset is finished, because files of it are damaged.
+        wrong: names of damaged files of a finished dataset, which are made again.
 
     Raises:
         OutputError: the folder holds something else.
@@ -107,21 +106,21 @@ def make_dataset(config: RunConfig, work: Workspace, *, again: bool = False) -> 
     check_folder(work.out)
     check_plan(work.out, {"config": config.identity()})
     with leased(work.out, shard=config.run.shard):
-        return _make(config, work, again)
+        return _make(config, work, wrong)
 
 
-def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
+def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
     out, observer = work.out, work.observer
     with open_workers(config.run, work) as executor:
         prepared = prepare(config, work, executor)
         plan, finished = plan_of(config, prepared), read_manifest(out)
-        if finished is not None and not again and finished.plan == plan and all_there(out, finished):
+        if finished is not None and not wrong and finished.plan == plan and all_there(out, finished):
             observer.note(f"{out.url} is already finished; nothing to do")
-            if config.run.report and not out.exists(REPORT):
+            if config.run.report and not out.exists(HTML):
                 observer.note(f"its report is missing; packtrain report {out.url} writes it")
             out.sweep()  # a run may have been killed as it ended
             put_card(out, finished, observer)
-            return Made(finished, now=False)
+            return RunEnd(Finished(out, finished), now=False)
         encoded = encode_inputs(config, prepared, work, executor)
         try:
             selected = select_documents(config, prepared, encoded, work)
@@ -137,10 +136,13 @@ def _make(config: RunConfig, work: Workspace, again: bool) -> Made:
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
-        packed = pack(selected, out, executor, observer)
-    manifest = commit(out, plan, packed, lists, selected.form.schema)
-    put_card(out, manifest, observer)
-    return Made(manifest, True, _write_report(config, work, manifest, encoded))
+        packed = pack(selected, out, executor, observer, wrong)
+    dataset = Finished(out, commit(out, plan, packed, lists, selected.form.schema))
+    put_card(out, dataset.manifest, observer)
+    # Another run that shares the work may have written the report.
+    if not config.run.report or (config.run.shard is not None and out.exists(HTML)):
+        return RunEnd(dataset, now=True)
+    return RunEnd(dataset, True, try_report(dataset, selected, work.base, observer))
 
 
 def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, executor: Executor) -> Encoded:
@@ -205,8 +207,8 @@ def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work
 def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
     tokenizer = prepared.spec.tokenizer
-    packages = ["jinja2", "pyarrow", "tokenizers", *(["polars"] if any(one.where for one in config.sources) else [])]
-    versions = {name: version(name) for name in packages}
+    filters = ["polars"] if any(one.where for one in config.sources) else []
+    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers", *filters, "packtrain")}
     plan = {
         "config": config.identity(),
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
@@ -214,38 +216,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
         "encode": prepared.spec.payload(),
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
-        "versions": versions | {"packtrain": packtrain_version()},
+        "versions": versions,
     }
     read_back: dict[str, Any] = json.loads(json.dumps(plan))
     return read_back
-
-
-def packtrain_version() -> str:
-    """The version of this package, imported late because the package imports this module."""
-    from ... import __version__
-
-    return __version__
-
-
-def _write_report(config: RunConfig, work: Workspace, manifest: Manifest, encoded: Encoded) -> "AtEnd | None":
-    """Write the report unless the configuration turns it off, or another run that shares the work has written it. A
-    failure here is reported as a note and never fails a finished run.
-    """
-    if not config.run.report or (config.run.shard is not None and work.out.exists(REPORT)):
-        return None
-    from ..report.collect import configuration_of
-    from ..report.document_lengths import read_documents
-    from ..report.lengths import choose, model_limit
-    from ..report.report_files import try_report
-
-    def compared(train: "SplitFigures | None") -> "Choice":
-        stats = read_documents(config, encoded, work.scratch.root)
-        return choose(stats, config, limit=model_limit(config.tokenizer.path, work.base), train=train)
-
-    return try_report(
-        Finished(work.out, manifest),
-        work.observer,
-        compared,
-        configuration_of(config, work.base),
-        Decoder(reference_tokenizer(encoded.spec.tokenizer.json)),
-    )
