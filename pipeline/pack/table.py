@@ -340,21 +340,10 @@ def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArra
 
     So adding data does not move documents, and equal examples are in the same split.
     """
-    limit, keys = int(config.holdout.fraction * 2**64), _group_keys(batch, source, config)
+    groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
+    both = zip(groups, batch.column("digest").to_pylist(), strict=True)
+    keys = (f"{source}\n{group}".encode() if group else digest for group, digest in both)
+    limit = int(config.holdout.fraction * 2**64)
     return np.fromiter(
         (xxhash.xxh3_64_intdigest(key, seed=config.seed) < limit for key in keys), np.bool_, batch.num_rows
     )
-
-
-def _group_keys(batch: pa.RecordBatch, source: str, config: "RunConfig") -> Iterator[bytes]:
-    """What is held out together with each document: all with the same key."""
-    groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
-    for group, digest in zip(groups, batch.column("digest").to_pylist(), strict=True):
-        yield f"{source}\n{group}".encode() if group else digest
-
-
-def count_groups(table: Table, source: int, config: "RunConfig") -> int:
-    """The number of different groups of a source, of which the holdout takes some. Reads its parts again."""
-    name = config.sources[source].name
-    batches = (batch for place in table.places if place.source == source for batch in EncodedPart(place.path).batches)
-    return len({key for batch in batches for key in _group_keys(batch, name, config)})

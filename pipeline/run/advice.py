@@ -13,10 +13,6 @@ from ..encode.notes import first_reject
 from ..inputs.source_formats import SourceFormat
 from ..pack.outcomes import REASONS as OUTCOMES
 from ..pack.pack import Selected
-from ..pack.table import count_groups
-
-_SOURCES = 6
-"""A note names at most this many sources that do not limit the mixture."""
 
 
 def on_rejects(total: SourceLedger, rejects: str) -> str | None:
@@ -51,18 +47,21 @@ def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> s
     return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
 
 
-def selection_notes(config: RunConfig, selected: Selected, formats: Mapping[str, SourceFormat]) -> Iterator[str]:
-    """What to say before packing."""
+def selection_notes(config: RunConfig, ledger: Ledger, formats: Mapping[str, SourceFormat]) -> Iterator[str]:
+    """What to say before packing.
+
+    Args:
+        ledger: with what is selected.
+    """
     if (mask := on_default_mask(config, formats)) is not None:
         yield mask
-    mixture = on_mixture(config, selected.ledger)
-    if mixture is not None:
+    if (mixture := on_mixture(config, ledger)) is not None:
         yield mixture
-    yield from on_holdout(config, selected)
+    yield from on_holdout(config, ledger)
 
 
 def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
-    """Say which sources limit a mixture by weights, and how much the others give; None if there are no weights.
+    """Say which sources limit a mixture by weights; None if there are no weights. The ledger says what the others give.
 
     A source limits it if it is used as often as its `repeat` allows or, in a mixture without any `repeat`, once: see
     `stages.select.copies.passes_of`.
@@ -70,37 +69,24 @@ def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
     if all(source.weight is None for source in config.sources):
         return None
     repeats = any(source.repeat is not None for source in config.sources)
-    limits, others = list[str](), list[str]()
+    limits = list[str]()
     for source in config.sources:
         entry, name = ledger.sources[source.name], source.name
         drawn, left = entry.examples_packed.get("train", 0), entry.examples_dropped.get(NOT_DRAWN, 0)
         most = source.repeat if repeats else 1
-        if not drawn + left:
-            continue
-        if most is not None and not left and entry.examples_repeated == (most - 1) * drawn:
+        if drawn and most is not None and not left and entry.examples_repeated == (most - 1) * drawn:
             limits.append(f"{name} ({f'repeat {most:,}' if repeats else 'the most tokens for its weight, used once'})")
-        elif left:
-            others.append(f"{left:,} of {plural(drawn + left, 'example')} of {name} are not drawn")
-        else:
-            others.append(f"{name} is used {(drawn + entry.examples_repeated) / drawn:.2f} times")
-    if not limits:
-        return None  # every example is held out, or left out for another reason
-    more = [f"and so on for {plural(len(others) - _SOURCES, 'other source')}"] if len(others) > _SOURCES else []
-    return "; ".join([f"the mixture is limited by {' and '.join(limits)}", *others[:_SOURCES], *more])
+    return f"the mixture is limited by {' and '.join(limits)}" if limits else None  # all may be held out, or left out
 
 
-def on_holdout(config: RunConfig, selected: Selected) -> Iterator[str]:
+def on_holdout(config: RunConfig, ledger: Ledger) -> Iterator[str]:
     """Name the sources of which nothing is held out although the configuration asks for it."""
-    fraction = config.holdout.fraction
-    for number, source in enumerate(config.sources) if fraction else ():
-        packed = selected.ledger.sources[source.name].examples_packed
-        if not packed.get("train") or packed.get("holdout"):
-            continue
-        groups = plural(count_groups(selected.table, number, config), "group")
-        yield (
-            f"nothing of source {source.name} is held out: it has {groups}, and holdout.fraction is {share(fraction)}; "
-            "raise it, or give the source more groups"
-        )
+    for name, entry in ledger.sources.items() if config.holdout.fraction else ():
+        if entry.examples_packed.get("train") and not entry.examples_packed.get("holdout"):
+            yield (
+                f"nothing of source {name} is held out, because it has few groups for a holdout.fraction of "
+                f"{share(config.holdout.fraction)}; raise it, or give the source more groups"
+            )
 
 
 def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, selected: Selected) -> str:

@@ -194,7 +194,7 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     work.observer.end()
     if not selected.ledger.total().examples_packed:
         raise InputError(nothing_left(config, prepared, encoded, selected))
-    for said in selection_notes(config, selected, prepared.formats):
+    for said in selection_notes(config, selected.ledger, prepared.formats):
         work.observer.note(said)
     return selected
 
