@@ -6,7 +6,7 @@ their size on a phone.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,6 @@ from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
 
-MOST = 300_000
-"""About the most bytes of a page. If the texts of rows, rejects and hits need more, they are left out."""
 _TEXT = 20_000
 """Maximum number of characters of a text."""
 _FLOWS = 12
@@ -60,22 +58,7 @@ class Stack:
 
 
 def report_html(report: Report) -> bytes:
-    """The page, at most about `MOST` bytes."""
-    page = _render(report)
-    if len(page) > MOST:
-        training, flow, overlap = report.training, report.flow, report.overlap
-        page = _render(
-            replace(
-                report,
-                training=replace(training, rows=[], rows_absent="The texts are too large.") if training else None,
-                flow=replace(flow, rejects=[]) if flow else None,
-                overlap=replace(overlap, shown=[]) if overlap else None,
-            )
-        )
-    return page
-
-
-def _render(report: Report) -> bytes:
+    """The page of a run or a plan."""
     choice, packing, training = report.choice, report.packing, report.training
     return page_html(
         f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",

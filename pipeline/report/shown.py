@@ -10,10 +10,8 @@ ROW_CHARACTERS = 4_000
 """About the most text of one row."""
 LEAST_CHARACTERS = 160
 """Least text of a document that is shown with text."""
-TEXTS = 40
-"""Maximum number of documents of a row that are shown with text."""
-LISTED = 100
-"""Maximum number of documents of a row that are listed."""
+LISTED = 40
+"""Maximum number of documents of a row that are shown."""
 _UNTRAINED = 400
 """About the most text of a stretch that is not trained: what is trained should be seen at a glance."""
 _STRETCHES = 8
@@ -51,11 +49,11 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
     found = pieces(dataset, number, split)
     listed = found if room is None else found[:LISTED]
     names = dataset.names({piece.doc_id for piece in listed})
-    each = None if room is None else max(room // max(min(len(listed), TEXTS), 1), LEAST_CHARACTERS)
+    each = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     documents = []
-    for at, piece in enumerate(listed):
+    for piece in listed:
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
-        texts, shortened = _texts(piece, decoder, each) if room is None or at < TEXTS else ([], True)
+        texts, shortened = _texts(piece, decoder, each)
         documents.append(
             ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
         )

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.report.collect import report_of
-from packtrain.pipeline.report.page import MOST, report_html
+from packtrain.pipeline.report.page import report_html
 from packtrain.pipeline.report.report_files import report_json
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
 from packtrain.pipeline.run.plan import plan
@@ -211,7 +211,6 @@ def test_preference_pairs(tmp_path: Path) -> None:
     assert parts == [("prompt", False), ("chosen", True), ("rejected", True)]
     assert made.packing is not None
     assert made.packing.splits[0].rows == 2 * manifest.ledger.total().examples_packed["train"]
-    assert (tmp_path / "out" / "report.html").stat().st_size < MOST
 
 
 @pytest.mark.parametrize(
