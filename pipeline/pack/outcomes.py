@@ -18,7 +18,7 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of
 from ...stages.select.split import Places, split
-from ...stages.select.truncate import Keep, Limits, Overlong, PairLengths, cut_pairs
+from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ...stages.tokenize.encode import UNPROVED
 from ..store.local import nameless
@@ -48,11 +48,8 @@ MAX_PASSES = 10_000
 def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
     cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
-    return Limits(
-        config.truncate.max_length,
-        Overlong.WHOLE if cuts else Overlong(config.truncate.overlong),
-        Keep(config.truncate.keep),
-    )
+    truncate = config.truncate
+    return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
 
 
 def mixes(config: "RunConfig") -> bool:
@@ -83,9 +80,9 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
             # The first token never counts, because a piece's first token has no label.
             _leave_out(some, some.asked - some.has(HEAD) <= 0, "untrained")
         long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
-        if limits.overlong is Overlong.DROP:
+        if limits.overlong == "drop":
             _leave_out(some, long, "overlong")
-        elif limits.overlong is Overlong.SPLIT:
+        elif limits.overlong == "split":
             _split(table, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
         if not config.keep_untrained:
             _leave_out(some, some.labels <= 0, CUT_UNTRAINED)
@@ -113,7 +110,7 @@ def decide_pairs(table: Table, config: "RunConfig") -> None:
         _leave_out(some, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
         _leave_out(some, equal, "equal")
         _leave_out_by_filters(some, lengths.longest, config, source)
-        if limits.overlong is Overlong.DROP:
+        if limits.overlong == "drop":
             _leave_out(some, lengths.longest > limits.max_length, "overlong")
         _leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
         _leave_out(some, cut_equal, "cut_equal")

@@ -15,7 +15,7 @@ from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
 from ...stages.arrays import lists
-from ...stages.pack.row_columns import PlannedPieces, lay_out
+from ...stages.pack.row_columns import PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits, cut_pairs
 from .segments import Segments
 from .table import Documents, Pieces, pair_lengths
@@ -152,8 +152,7 @@ class PlannedRows:
         pieces, offsets = self._pieces[here], self._row_offsets[first : last + 1] - here.start
         names = ("document", "start", "length", "repeated")
         doc_ids, starts, lengths, repeated = (np.ascontiguousarray(pieces[name]) for name in names)
-        some, form, weights = self._documents.at(doc_ids), self._form, self._form.weights
-        segments = self._segments
+        some, form, segments = self._documents.at(doc_ids), self._form, self._segments
         sources = segments.sources[some.segment]
         if form.pairs is not None:
             batch, heads = _lay_out_pairs(some, segments, doc_ids, form.pairs)
@@ -161,6 +160,9 @@ class PlannedRows:
                 account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=lengths)
             return batch
         run_ends, supervised = segments.runs(some)
+        weights = None
+        if (how := form.weights) is not None:
+            weights = RunWeights(segments.weights(some), np.array(how.sources)[sources], how.by_document)
         planned = PlannedPieces(
             tokens=segments.tokens(some, starts, lengths),
             starts=starts,
@@ -171,9 +173,7 @@ class PlannedRows:
             run_ends=run_ends,
             run_supervised=supervised,
             run_offsets=offsets_of(some.run_count),
-            run_weights=segments.weights(some) if weights is not None else None,
-            scales=np.array(weights.sources)[sources] if weights is not None else None,
-            by_document=weights is not None and weights.by_document,
+            weights=weights,
         )
         laid = lay_out(planned, form.alignment, form.pad_id)
         if account is not None:

@@ -17,6 +17,19 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
+class RunWeights:
+    """How much the tokens of D pieces count in the loss."""
+
+    runs: NDArray[np.float32]
+    """(runs,) the loss weight of each run's tokens."""
+    scales: NDArray[np.float64]
+    """(D,) what the weights of each piece are multiplied by."""
+    by_document: bool
+    """Whether the weights of a piece are divided by its number of trained labels, so that each piece weighs the same
+    whatever its length."""
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedPieces:
     """D pieces in R rows, with their tokens and runs."""
 
@@ -38,13 +51,8 @@ class PlannedPieces:
     """(runs,) whether the mask trains the run."""
     run_offsets: NDArray[np.int64]
     """(D + 1,) where the runs of each piece's document begin. A document with two pieces is listed twice."""
-    run_weights: NDArray[np.float32] | None = None
-    """(runs,) the loss weight of each run's tokens; None for rows without `loss_weights`."""
-    scales: NDArray[np.float64] | None = None
-    """(D,) what the weights of each piece are multiplied by; None for 1."""
-    by_document: bool = False
-    """Whether the weights of a piece are divided by its number of trained labels, so that each piece weighs the same
-    whatever its length."""
+    weights: RunWeights | None = None
+    """None for rows without `loss_weights`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     """Make the rows of `schemas.rows.packed_schema`; at least one.
 
     Padding has the input id `pad_id`, no label, and positions that continue the piece's. Rows have `loss_weights` if
-    the pieces have `run_weights`: 0 where there is no label.
+    the pieces have weights: 0 where there is no label.
     """
     padded = alignment.padded(pieces.lengths, pieces.row_offsets)
     offsets = offsets_of(padded)
@@ -95,29 +103,15 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     if alignment.unpadded:
         columns.append((pieces.row_offsets, pieces.lengths))
     sums = None
-    if pieces.run_weights is not None:
-        weights = _run_weights(pieces, trained)
-        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(weights, sizes), real), np.float32(0))
+    if pieces.weights is not None:
+        scales = pieces.weights.scales / (np.maximum(trained, 1) if pieces.weights.by_document else 1)
+        runs = (pieces.weights.runs * np.repeat(scales, np.diff(pieces.run_offsets))).astype(np.float32)
+        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(runs, sizes), real), np.float32(0))
         sums = np.add.reduceat(weights, begins, dtype=np.float64)
         columns.append((token_offsets, weights))
-    schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.run_weights is not None)
+    schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.weights is not None)
     arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, schema, strict=True)]
     return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads, sums)
-
-
-def _run_weights(pieces: PlannedPieces, trained: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Return (runs,) the runs' weights with the scales of their pieces.
-
-    Args:
-        trained: (D,) trained labels of each piece.
-    """
-    assert pieces.run_weights is not None
-    if pieces.scales is None and not pieces.by_document:
-        return pieces.run_weights
-    scales = np.ones(len(trained)) if pieces.scales is None else pieces.scales
-    if pieces.by_document:
-        scales = scales / np.maximum(trained, 1)
-    return (pieces.run_weights * np.repeat(scales, np.diff(pieces.run_offsets))).astype(np.float32)
 
 
 def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None, filler: int = 0) -> NDArray[_T]:

@@ -1,28 +1,10 @@
 """Decides which tokens the length limits keep of N documents, and of N preference pairs."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-class Overlong(StrEnum):
-    """What happens to a document longer than a row."""
-
-    TRUNCATE = "truncate"
-    DROP = "drop"
-    SPLIT = "split"
-    """Cut into pieces at natural places, before packing."""
-    WHOLE = "whole"
-    """Kept whole here; the packing strategy cuts it."""
-
-
-class Keep(StrEnum):
-    """Which end of a truncated document is kept."""
-
-    START = "start"
-    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +13,10 @@ class Limits:
 
     max_length: int
     """Capacity of a row (C)."""
-    overlong: Overlong = Overlong.TRUNCATE
-    keep: Keep = Keep.START
+    overlong: Literal["truncate", "drop", "split", "whole"] = "truncate"
+    """What happens to a longer document: see `truncate.overlong`; `whole` if the packing strategy cuts it."""
+    keep: Literal["start", "end"] = "start"
+    """Which end of a truncated document is kept."""
 
     def stretch(self, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the first token kept of each document, and one past the last, even if the document is dropped for
@@ -42,9 +26,9 @@ class Limits:
             lengths: (N,) tokens of each document.
         """
         low, high = np.zeros_like(lengths), lengths.copy()
-        if self.overlong is Overlong.TRUNCATE:
+        if self.overlong == "truncate":
             excess = np.maximum(lengths - np.int32(self.max_length), 0)
-            if self.keep is Keep.END:
+            if self.keep == "end":
                 low += excess
             else:
                 high -= excess
@@ -94,9 +78,9 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     """
     prompt, chosen, rejected = lengths.prompt, lengths.chosen, lengths.rejected
     most, none = np.int32(limits.max_length), np.zeros_like(lengths.prompt)
-    if limits.overlong is not Overlong.TRUNCATE:
+    if limits.overlong != "truncate":
         return PairCut(PairLengths(none, none, none), lengths)
-    if limits.keep is Keep.START:
+    if limits.keep == "start":
         room = np.maximum(most - prompt, 0)
         return PairCut(
             PairLengths(none, none, none), PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room))
