@@ -8,58 +8,58 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Make a dataset": ("plan", "run", "wait", "prep"),
-    "Look at it": ("report", "diff", "inspect", "contamination", "loader"),
-    "Look after it": ("verify", "clean"),
-    "Give it away": ("export",),
-    "Train on it": ("train", "explain-loss", "probe", "doctor"),
-    "Sample and judge": ("sample", "eval-apps"),
-    "For editors": ("schema",),
+COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "Make a dataset": {
+        "plan": ("packtrain plan mix.yaml",),
+        "run": (
+            "packtrain run --demo",
+            "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
+            "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
+        ),
+        "wait": ("packtrain wait packed --timeout 7200",),
+        "prep": ("packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",),
+    },
+    "Look at it": {
+        "report": ("packtrain report packed",),
+        "diff": ("packtrain diff packed packed-2k",),
+        "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
+        "contamination": ("packtrain contamination mix.yaml --against test.jsonl --out hits.jsonl",),
+        "loader": ("packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",),
+    },
+    "Look after it": {
+        "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
+        "clean": ("packtrain clean .packtrain-cache --older-than 30 --yes",),
+    },
+    "Give it away": {
+        "export": (
+            "packtrain export packed --to megatron-bridge --out packed-bridge",
+            "packtrain export packed --to hf://me/packed --private",
+            "packtrain export trained/checkpoint-2 --to model --out gathered",
+        ),
+    },
+    "Train on it": {
+        "train": (
+            "packtrain train --demo",
+            "packtrain train train.yaml --set trainer.max_steps=4",
+            "packtrain train --recipe fsdp2 > fsdp2.yaml",
+            "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
+        ),
+        "explain-loss": ("packtrain explain-loss train.yaml --step 2",),
+        "probe": ("packtrain probe path/to/model",),
+        "doctor": ("packtrain doctor",),
+    },
+    "Sample and judge": {
+        "sample": ("packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",),
+        "eval-apps": (
+            "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
+            "packtrain eval-apps --references --data train.jsonl --out calibrated",
+        ),
+    },
+    "For editors": {"schema": ("packtrain schema > packtrain.schema.json",)},
 }
-"""Heading → commands."""
+"""Heading → commands, in the order of use → the command lines below their help. A test runs these as they are."""
 WIDTH = 120
 """Maximum number of columns of a help text, however wide the terminal."""
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "run": (
-        "packtrain run --demo",
-        "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
-        "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
-    ),
-    "plan": ("packtrain plan mix.yaml",),
-    "prep": ("packtrain prep mix.yaml --source pairs -o pairs-prepared.jsonl",),
-    "wait": ("packtrain wait packed --timeout 7200",),
-    "report": ("packtrain report packed",),
-    "diff": ("packtrain diff packed packed-2k",),
-    "inspect": ("packtrain inspect packed --row 3", "packtrain inspect packed --id chats/chats:17"),
-    "contamination": ("packtrain contamination mix.yaml --against test.jsonl --out hits.jsonl",),
-    "loader": ("packtrain loader packed --rows-per-step 16 --rank 3/8 --steps 1",),
-    "verify": ("packtrain verify packed --deep", "packtrain verify packed --repair mix.yaml"),
-    "clean": ("packtrain clean .packtrain-cache --older-than 30 --yes",),
-    "export": (
-        "packtrain export packed --to megatron-bridge --out packed-bridge",
-        "packtrain export packed --to hf://me/packed --private",
-        "packtrain export trained/checkpoint-2 --to model --out gathered",
-    ),
-    "train": (
-        "packtrain train --demo",
-        "packtrain train train.yaml --set trainer.max_steps=4",
-        "packtrain train --recipe fsdp2 > fsdp2.yaml",
-        "torchrun --nproc-per-node 8 -m packtrain.pipeline.cli train train.yaml",
-    ),
-    "explain-loss": ("packtrain explain-loss train.yaml --step 2",),
-    "probe": ("packtrain probe path/to/model",),
-    "doctor": ("packtrain doctor",),
-    "sample": ("packtrain sample trained/model --data prompts.jsonl -n 4 --max-new-tokens 64 --out samples.jsonl",),
-    "eval-apps": (
-        "packtrain eval-apps samples.jsonl --data test.jsonl --out results",
-        "packtrain eval-apps --references --data train.jsonl --out calibrated",
-    ),
-    "schema": ("packtrain schema > packtrain.schema.json",),
-}
-"""Command → the command lines below its help. A test runs them as they are."""
-
-
 _ARGUMENT = re.compile(r"    (\w+)(?: \((.+?)\))?: (.+)", re.DOTALL)
 """`name: help` or `name (PLACEHOLDER): help`, in a docstring."""
 
@@ -83,14 +83,14 @@ class Commands(TyperGroup):
         command = self.commands.get(cmd_name)
         if command is not None and command.epilog is None:
             _explain(command)
-            lines = EXAMPLES.get(cmd_name, ())
+            lines = next((some[cmd_name] for some in COMMANDS.values() if cmd_name in some), ())
             # \b keeps click from wrapping the paragraph.
             command.epilog = "\n".join(["\b", f"Example{'s' * (len(lines) > 1)}:", *(f"  {one}" for one in lines)])
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One section per group."""
-        for title, names in GROUPS.items():
+        for title, names in COMMANDS.items():
             with formatter.section(title):
                 # The whole first sentence, on two lines if needed.
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in names])

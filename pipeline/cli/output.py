@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..observer import Observer
     from ..report.grid import Lines
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = False) -> None:
@@ -51,12 +51,12 @@ def training_extra() -> Iterator[None]:
 
 
 def show(
-    make: "Callable[[Observer], Made]",
-    view: "Callable[[Made], Lines]",
-    plain: Callable[[Made], Any] = lambda made: made,
+    make: "Callable[[Observer], Result]",
+    view: "Callable[[Result], Lines]",
+    plain: Callable[[Result], Any] = lambda made: made,
     *,
     as_json: bool = False,
-) -> Made:
+) -> Result:
     """Do a command's work, with its progress, and print the result.
 
     Args:

@@ -57,7 +57,7 @@ _DETAIL = 400
 """Maximum number of characters of a reject's detail, which may quote the row."""
 _LINES = 1_000_000
 """Maximum number of lines of rejects.jsonl that are read."""
-Section = TypeVar("Section")
+Part = TypeVar("Part")
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
@@ -89,7 +89,7 @@ def report_of(
     manifest, plan, store = dataset.manifest, dataset.manifest.plan, dataset.store
     main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
 
-    def attempt(name: str, make: Callable[[], Section]) -> Section | None:
+    def attempt(name: str, make: Callable[[], Part]) -> Part | None:
         try:
             return make()
         except PacktrainError as error:

@@ -6,7 +6,7 @@ from typing import Any
 from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
 from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import large, plural, share
-from .grid import Grid, Lines, Section
+from .grid import Grid, Lines, Section, clipped
 from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
 
 QUESTIONS = {
@@ -202,19 +202,11 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
         f"{plural(total.examples_made, 'example')}, of which {examples:,} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
-    gone = {
-        f"{what} ({reason})": number
-        for what, lost in (("truncated", total.tokens_truncated), ("dropped", total.tokens_dropped))
-        for reason, number in lost.items()
-        if number and reason != NOT_DRAWN
-    }
-    if gone and whole:
-        most = sorted(gone.items(), key=lambda one: -one[1])[:3]
-        named = ", ".join(f"{share(number / whole)} {what}" for what, number in most)
-        words += f" {share(sum(gone.values()) / whole)} of the encoded tokens are lost: {named}."
-    elif whole:
-        words += " No token was lost."
-    if whole and (left := total.tokens_dropped.get(NOT_DRAWN, 0)):
+    left = total.tokens_dropped.get(NOT_DRAWN, 0)
+    gone = sum(total.tokens_truncated.values()) + sum(total.tokens_dropped.values()) - left
+    if whole:
+        words += f" {share(gone / whole)} of the encoded tokens are lost." if gone else " No token was lost."
+    if left:
         words += f" {share(left / whole)} of the encoded tokens are not drawn, by the weights of the sources."
     if unusable := sum(flow.rejected.values()):
         words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
@@ -277,7 +269,7 @@ def overlap_section(overlap: Overlap) -> Section:
     head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
     grid = Grid("Examples that share text", head, rows, text_columns=2)
     shown = [
-        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", share(one.share), one.kind, one.shared]
+        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", share(one.share), one.kind, clipped(one.shared)]
         for one in overlap.shown
     ]
     words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
