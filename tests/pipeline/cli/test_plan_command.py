@@ -48,11 +48,11 @@ def test_the_run_does_what_it_says_and_encodes_nothing(
     assert not (tmp_path / "packed").exists()
     ahead = decoded(numbers.read_text())
     assert ahead.kind == "plan"
-    parts = {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")}
+    parts = {path: path.stat().st_ino for path in Path(config["cache"]).glob("encoded/**/*.arrow")}
     assert parts
 
     package.run(kit.merged(config, {"run": {"report": True}}))
-    assert {path: path.stat().st_mtime_ns for path in Path(config["cache"]).glob("encoded/**/*.arrow")} == parts
+    assert {path: path.stat().st_ino for path in Path(config["cache"]).glob("encoded/**/*.arrow")} == parts
     after = decoded((tmp_path / "packed" / "report.json").read_text())
     assert ahead.choice is not None
     assert ahead.flow is not None
