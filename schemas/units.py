@@ -2,9 +2,6 @@
 
 _THOUSANDS = ("", "k", "M", "G", "T", "P", "E")
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_FACTORS = {"": 1} | {
-    prefix + i: base**power for power, prefix in enumerate("kmgtp", 1) for i, base in (("", 1000), ("i", 1024))
-}
 
 
 def large(value: float) -> str:
@@ -52,24 +49,6 @@ def duration(seconds: float) -> str:
 def plural(number: int, one: str, many: str | None = None) -> str:
     """`1 file`, `2,000 files`; `many` is for irregular plurals."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
-def parse_size(text: str) -> int:
-    """`256MiB`, `2 GiB`, `1e9` or `4096`, as a number of bytes.
-
-    Raises:
-        ValueError: the text is not a size.
-    """
-    whole = text.strip().lower().removesuffix("b").strip()
-    digits = whole.rstrip("kmgtpi").strip()
-    unit = whole[len(digits) :].strip()
-    try:
-        parsed = float(digits) * _FACTORS[unit]
-        if parsed < 0:
-            raise ValueError(text)
-        return int(parsed)
-    except (KeyError, ValueError, OverflowError):
-        raise ValueError(f"{text[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes") from None
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:

@@ -1,12 +1,12 @@
 """The base class of all parts of the configuration: validated by pydantic, frozen, without unknown keys."""
 
+import re
 from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, field_validator
 
-from .. import units
-
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(?:([kmgtp])(i?))?b?", re.IGNORECASE | re.ASCII)
 LARGEST = 2**63
 """Whole numbers must be below this."""
 _LONGEST = 2**22
@@ -14,8 +14,14 @@ _LONGEST = 2**22
 
 
 def parse_size(value: Any) -> Any:
-    """Convert a text to a number of bytes; other values stay unchanged."""
-    return units.parse_size(value) if isinstance(value, str) else value
+    """Convert a text such as `256MiB`, `1.5 GB` or `4k` to a number of bytes; other values stay unchanged."""
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.fullmatch(value.strip())
+    if found is None:
+        raise ValueError(f"{value[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes")
+    number, unit, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " kmgtp".index((unit or " ").lower()))
 
 
 def parse_share(value: Any) -> Any:
