@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, cause_of
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
 from ..encode.notes import first_reject
@@ -114,7 +114,7 @@ def _first_dropped(prepared: Prepared, selected: Selected, reason: str) -> str:
     blocks = [(file, block) for file in prepared.joined for block in file.blocks]
     file, block = blocks[bisect_right(origins.starts.tolist(), found[0]) - 1]
     shown, line = file.at(block, int(documents.line[found[0]]))
-    return f"{shown.shown}, line {line}: {reason}: {cause_of(reason)}."
+    return f"{shown.shown}, line {line}: {reason}: {REASONS.get(reason, OWN)}"
 
 
 def _fate_of_rows(total: SourceLedger) -> str:
