@@ -13,10 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ...schemas.config.config import RunConfig
 from ...schemas.errors import InputError, StoreError
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
-from ..encode.tokenizer import find_tokenizer
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished
@@ -122,16 +120,9 @@ class _Run(msgspec.Struct):
     tokenizer: str
     """The tokenizer's folder."""
     chat_template: str | None
-    """The text of the chat template that replaces the tokenizer's own."""
+    """The text of the chat template."""
 
 
-def remember(out: Store, config: RunConfig, base: Path) -> None:
-    """Write the note of a run.
-
-    Args:
-        base: where relative paths of the configuration start.
-    """
-    folder, template = find_tokenizer(config.tokenizer.path, base), config.tokenizer.chat_template
-    if template and "{" not in template and (base / template).is_file():
-        template = (base / template).read_text(encoding="utf-8")
-    put_note(out, RUN, _Run(str(folder.absolute()), template))
+def remember(out: Store, tokenizer: Path, chat_template: str | None) -> None:
+    """Write the note of a run: the tokenizer's folder, and the chat template's text."""
+    put_note(out, RUN, _Run(str(tokenizer.absolute()), chat_template))

@@ -72,7 +72,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
     return replace(options, style=make_format(source.format, options).style)
 
 
-def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
+def resolve_formats(sources: Sequence[SourceConfig], base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
     """The format of every source, by the source's name.
 
     Raises:
@@ -80,7 +80,7 @@ def resolve_formats(config: RunConfig, base: Path, files: Sequence[InputFile]) -
         InputError: a source's rows do not fit its configured format.
     """
     out = {}
-    for number, source in enumerate(config.sources):
+    for number, source in enumerate(sources):
         own = [file for file in files if file.source == source.name]
         out[source.name] = form = resolve_format(source, base, own)
         if source.format != AUTO and not is_reader(source.format):

@@ -40,7 +40,7 @@ def find_contamination(
     work = open_workspace(config, base, observer)
     with open_workers(local, work) as executor:
         files = scan_inputs(config.sources, base, work.scratch)
-        formats = resolve_formats(config, base, files)
+        formats = resolve_formats(config.sources, base, files)
         for form in formats.values():
             if form.said is not None:
                 observer.note(form.said)

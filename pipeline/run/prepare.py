@@ -36,7 +36,7 @@ def prepare(
     work.observer.begin("load inputs and tokenizer", 0, "")
     tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
     whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
-    formats = resolve_formats(config, work.base, files)
+    formats = resolve_formats(config.sources, work.base, files)
     for form in formats.values():
         if form.said is not None:
             work.observer.note(form.said)

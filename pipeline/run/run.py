@@ -30,6 +30,7 @@ from ..dataset.open_dataset import Finished, read_manifest
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import notes, reject_lines
+from ..encode.tokenizer import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
@@ -132,7 +133,7 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
         claim(out, plan)
-        remember(out, config, work.base)
+        remember(out, find_tokenizer(config.tokenizer.path, work.base), prepared.spec.tokenizer.chat_template)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
