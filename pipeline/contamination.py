@@ -241,7 +241,7 @@ class Contamination:
 
     def put(self, out: Store, name: str = NAME) -> FileRecord:
         """Write all hits to a file, and return its entry in the manifest."""
-        with out.draft("") as draft:
+        with out.draft() as draft:
             for line in self.lines():
                 draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
             put = draft.result
@@ -276,7 +276,6 @@ def compare(
     tasks = list({task.record: task for _, task in blocks}.values())
     due = [task for task, done in zip(tasks, ask_all(cache, known, tasks), strict=True) if not done]
     if due:
-        cache.sweep("overlaps")
         observer.begin("compare", sum(task.block.end - task.block.start for task in due), "B")
         for result in executor.map(perform, due, known):
             assert isinstance(result, tuple)

@@ -45,7 +45,7 @@ def check_folder(store: Store) -> None:
                 return
         if store.exists(PLAN) or _holds_manifest(store):
             return
-        held = sorted(name for name in store.top() if name not in ("_run", REJECTS))
+        held = sorted({name.partition("/")[0] for name in store.names()} - {"_run", REJECTS})
     except StoreError:
         raise
     except OSError as error:

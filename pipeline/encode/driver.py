@@ -181,8 +181,7 @@ def encode(
         first.setdefault(task.key, task)
     found = parts.intact(first, observer)
     missing = {key: task for key, task in first.items() if key not in found}
-    for folder in ("specs", _LOOKS, *(("encoded", "blocks", "scans") if missing else ())):
-        cache.sweep(folder)
+    cache.sweep()
     if missing:
         share_tokenizer(prepared.spec, cache.scratch)
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")

@@ -190,8 +190,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     prepared = block_examples(task.path, block, source.form, source.max_row_bytes, source.where)
     encoder.samples = []
     before = encoder.renderer.mismatches if encoder.renderer is not None else 0  # of other blocks
-    folder = f"encoded/{key[:2]}"
-    with store.draft(folder) as draft:
+    with store.draft() as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), ENCODED) as writer:
             for batch in encoded(encoder, prepared.examples, counts, block.first_line, pairs=source.pairs):
                 writer.write_batch(batch)
@@ -201,7 +200,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
                 "template, and meanwhile use tokenizer.trace=false"
             )
         put = draft.result
-        name = f"{folder}/{key}-{put.hash[:16]}.arrow"
+        name = f"encoded/{key[:2]}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name)
     used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
     for line, reason, detail in prepared.rejects:

@@ -136,7 +136,7 @@ def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> Ru
 def _write(name: str, dataset: Any, cache: LocalStore) -> str:
     """Write a dataset as an Arrow stream, unless the cache has it, and return its name there."""
     schema = dataset.features.arrow_schema.remove_metadata()
-    with cache.draft(_IN_MEMORY) as draft:
+    with cache.draft() as draft:
         with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())

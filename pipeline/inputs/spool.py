@@ -243,7 +243,7 @@ def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
     name = spool_name(hash)
     if not store.size(name):
         packed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
-        with store.draft(name.rpartition("/")[0]) as draft:
+        with store.draft() as draft:
             draft.file.write(len(memoryview(data)).to_bytes(8, "little"))
             draft.file.write(packed)
             store.put(draft, name)

@@ -31,7 +31,7 @@ class DocumentsTask:
 
     def run(self) -> FileRecord:
         """Write it, with one part in memory at a time."""
-        with self.out.draft("") as draft:
+        with self.out.draft() as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
                     writer.write_table(group)

@@ -78,7 +78,7 @@ class ShardTask:
         """
         account, shard, schema = Account(), self.shard, self.form.schema
         rows, tokens, max_docs, highest = shard.last_row - shard.first_row, 0, 0, 0
-        with self.out.draft(self.prefix) as draft:
+        with self.out.draft() as draft:
             # A stream, not a file, because datasets.load_from_disk reads streams.
             with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as writer:
                 if not rows:

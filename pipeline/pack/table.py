@@ -184,7 +184,7 @@ class Table:
 
 def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
     """Put a record batch as a mappable Arrow file."""
-    with store.draft(name.rpartition("/")[0]) as draft:
+    with store.draft() as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
             writer.write_batch(batch)
         put = draft.result

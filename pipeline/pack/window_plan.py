@@ -113,7 +113,7 @@ def plan_window(
     certificate, row_offsets, pieces = plan_pieces(table, split, blocks, config, seed, pairs=form.pairs is not None)
     name = f"_run/layout/{split}-{number:05d}"
     for kind, numbers in (("pieces", pieces), ("rows", row_offsets)):
-        with out.draft("_run/layout") as draft:
+        with out.draft() as draft:
             draft.file.write(numbers.data)
             out.put(draft, f"{name}.{kind}")
     padded = form.alignment.padded(pieces["length"], row_offsets).astype(np.int64)

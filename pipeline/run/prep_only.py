@@ -71,7 +71,7 @@ def prepare_source(
             )
         form = make_format(found.name, found.options)
         observer.begin("prep", sum(file.size for file in files), "B")
-        with store.draft("") as draft:
+        with store.draft() as draft:
             for row in _rows(files, source, form, counts, observer):
                 draft.file.write(msgspec.json.encode(row) + b"\n")
             if not counts.examples:

@@ -4,9 +4,9 @@ A run writes to two stores, `out` and the cache of encoded parts. Tasks carry st
 its address, and opens nothing before its first use.
 
 The protocol needs only one operation: a put that creates a name, or fails because the name exists; so half-written
-files cannot be mistaken for finished ones. On a local disk that is a temporary file in the same folder, fsync,
-`os.link`, and fsync of the folder. Object stores offer this as a conditional put. What can only have one content is
-renamed instead.
+files cannot be mistaken for finished ones. On a local disk that is a temporary file in the store's folder, fsync,
+`os.link`, and fsync of the name's folder. Object stores offer this as a conditional put. What can only have one content
+is renamed instead.
 """
 
 import errno
@@ -100,8 +100,8 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def draft(self, folder: str) -> AbstractContextManager[Draft]:
-        """A file for writing in a folder; deleted at the end of the block unless it was put.
+    def draft(self) -> AbstractContextManager[Draft]:
+        """A file for writing; deleted at the end of the block unless it was put.
 
         Raises:
             StoreError: the folder cannot be written, or the disk is full.
@@ -127,17 +127,13 @@ class Store(ABC):
     def remove(self, name: str) -> None:
         """Remove a name, if it exists."""
 
-    @abstractmethod
-    def sweep(self, folder: str = "") -> None:
-        """Remove temporary files of killed processes of this machine."""
+    def sweep(self) -> None:
+        """Remove drafts of killed processes of this machine."""
+        self.scratch.sweep()
 
     def exists(self, name: str) -> bool:
         """Whether there is such a name."""
         return self.size(name) is not None
-
-    def top(self) -> list[str]:
-        """Top-level entries: names without a folder, and folders."""
-        return list(dict.fromkeys(name.partition("/")[0] for name in self.names()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url
@@ -191,9 +187,6 @@ class LocalStore(Store):
         except OSError as error:
             raise self._unreadable(name, error) from error
 
-    def top(self) -> list[str]:
-        return [path.name for path in self.root.iterdir()] if self.root.is_dir() else []
-
     def hash(self, name: str) -> Put | None:
         try:
             return hash_file(self.path(name))
@@ -210,16 +203,15 @@ class LocalStore(Store):
         return sorted(path.relative_to(self.root).as_posix() for path in files if not path.name.startswith(_TEMPORARY))
 
     @contextmanager
-    def draft(self, folder: str) -> Iterator[Draft]:
-        target = self.path(folder)
-        path = target / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
+    def draft(self) -> Iterator[Draft]:
+        path = self.root / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             try:
-                target.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as file:
                     yield Draft(path, file)
-            except OSError as error:  # if the root cannot be created, the error names the user's path
-                raise explain(error, target if os.access(self.root, os.W_OK) else self.root) from error
+            except OSError as error:
+                raise explain(error, self.root) from error
         finally:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -228,7 +220,7 @@ class LocalStore(Store):
         self._name(draft, name, os.replace)
 
     def put_bytes(self, name: str, data: bytes) -> bool:
-        with self.draft(name.rpartition("/")[0]) as draft:
+        with self.draft() as draft:
             draft.file.write(data)
             return self._name(draft, name, os.link)
 
@@ -249,13 +241,12 @@ class LocalStore(Store):
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
-        with self.draft(name.rpartition("/")[0]) as draft:
+        target = self.path(name)
+        with self.draft() as draft:
             draft.file.write(data)
             draft.file.flush()
-            try:
-                draft.path.replace(self.path(name))
-            except OSError as error:
-                raise explain(error, self.root) from error
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.path.replace(target)
 
     def remove(self, name: str) -> None:
         try:
@@ -263,9 +254,9 @@ class LocalStore(Store):
         except OSError as error:
             raise explain(error, self.path(name).parent) from error
 
-    def sweep(self, folder: str = "") -> None:
+    def sweep(self) -> None:
         mine = f"{_TEMPORARY}{os.uname().nodename}-"
-        for path in self.path(folder).rglob(f"{_TEMPORARY}*"):
+        for path in self.root.glob(f"{_TEMPORARY}*"):
             writer = path.name.removeprefix(mine).partition("-")[0]
             if path.name.startswith(mine) and writer.isdecimal() and not _runs(writer):
                 with suppress(OSError):

@@ -5,8 +5,7 @@ has its hash in its name, can only have one content: it is written without a con
 bytes. An object appears when it is whole, and the server compares what it received with a hash.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ CHUNK = 16 << 20
 """Bytes of one part of a large upload. Objects smaller than two parts are sent in one request."""
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
-_DRAFTS = "drafts"
 
 
 class ObjectStore(Store):
@@ -95,10 +93,8 @@ class ObjectStore(Store):
         key = fingerprint([self.url, file, size, found["e_tag"] or str(found["last_modified"])])
         return copies.copy(key, size, lambda path: self.objects.download(file, path, size, None))
 
-    @contextmanager
-    def draft(self, folder: str) -> Iterator[Draft]:
-        with self.scratch.draft(_DRAFTS) as draft:
-            yield draft
+    def draft(self) -> AbstractContextManager[Draft]:
+        return self.scratch.draft()
 
     def put(self, draft: Draft, name: str) -> None:
         draft.file.flush()
@@ -118,10 +114,6 @@ class ObjectStore(Store):
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self.objects.ask(name, lambda: _client().delete(self.objects.bucket(), self.objects.key(name)))
-
-    def sweep(self, folder: str = "") -> None:
-        """See `Store`. Only drafts are local; the store itself has nothing incomplete."""
-        self.scratch.sweep(_DRAFTS)
 
     def _head(self, name: str) -> Any:
         """What the store says of an object; None if there is none."""

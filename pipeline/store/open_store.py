@@ -23,7 +23,7 @@ _CACHE = ".packtrain-cache"
 TAG = "CACHEDIR.TAG"
 """Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
 FOLDERS = (
-    *("blocks", "copies", "data", "drafts", "encoded", "engines", "hub"),
+    *("blocks", "copies", "data", "encoded", "engines", "hub"),
     *("locks", "overlaps", "scans", "specs", "tokenizers"),
 )
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
@@ -87,7 +87,7 @@ def is_cache(folder: Path) -> bool:
 def mark_cache(cache: LocalStore) -> None:
     """Mark the cache folder, unless it contains anything else. Does nothing if it is read-only."""
     with suppress(OSError):
-        top = cache.top()
+        top = [path.name for path in cache.root.glob("*")]
         if TAG not in top and all(name in FOLDERS or name.startswith(".") for name in top):
             cache.put_bytes(TAG, _SIGNATURE + _CLEAN)
 

@@ -54,7 +54,7 @@ def test_what_killed_processes_leave(place: Path, packtrain: Callable[..., Any])
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     host = os.uname().nodename
-    left = place / "cache" / "encoded" / f".tmp-{host}-{dead.pid}-0000000a"
+    left = place / "cache" / f".tmp-{host}-{dead.pid}-0000000a"
     mine = [place / "cache" / f".tmp-{host}-{os.getpid()}-0000000d", place / "cache" / ".tmp-of-somebody"]
     for path in (left, *mine):
         path.write_bytes(b"half")

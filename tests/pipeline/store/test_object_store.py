@@ -36,7 +36,7 @@ def content(size: int, seed: bytes = b"") -> bytes:
 
 def put(store: ObjectStore, name: str, data: bytes) -> None:
     """Put what can only have one content."""
-    with store.draft("") as draft:
+    with store.draft() as draft:
         draft.file.write(data)
         store.put(draft, name)
 
@@ -46,7 +46,7 @@ def is_put(asked: Asked) -> bool:
 
 
 def drafts(store: ObjectStore) -> list[str]:
-    return store.scratch.names("drafts") + [path.name for path in store.scratch.root.rglob(".tmp-*")]
+    return [path.name for path in store.scratch.root.rglob(".tmp-*")]
 
 
 # What a folder promises
@@ -63,7 +63,7 @@ def test_a_put_creates_and_never_replaces(store: ObjectStore, faulty: Faulty) ->
 
 def test_what_is_not_there(store: ObjectStore) -> None:
     assert (store.exists("x"), store.read("x"), store.size("x"), store.hash("x")) == (False, None, None, None)
-    assert (store.names(), store.names("y"), store.top()) == ([], [], [])
+    assert (store.names(), store.names("y")) == ([], [])
     with pytest.raises(FileNotFoundError):
         store.local("x")
     store.put_bytes("folder/below", b"1")
@@ -76,7 +76,6 @@ def test_names(store: ObjectStore, faulty: Faulty) -> None:
         store.put_bytes(name, b"x" * len(name))
     faulty.objects[f"{store.url.rpartition('/')[2]}-neighbour/z"] = b"1"
     assert store.names() == ["a/1", "a/2", "a/deep/3", "b"]
-    assert sorted(store.top()) == ["a", "b"]
     store.remove("a/1")
     assert store.names("a") == ["a/2", "a/deep/3"]
 
@@ -124,7 +123,7 @@ def test_an_object_is_not_read_beyond_its_limit(store: ObjectStore) -> None:
 
 def test_a_bucket_that_is_not_there(faulty: Faulty, tmp_path: Path) -> None:
     nowhere = ObjectStore("s3://nowhere/run", tmp_path)
-    assert (nowhere.names(), nowhere.top(), nowhere.read("x"), nowhere.size("x")) == ([], [], None, None)
+    assert (nowhere.names(), nowhere.read("x"), nowhere.size("x")) == ([], None, None)
     with pytest.raises(StoreError, match="there is no such bucket"):
         nowhere.put_bytes("name", b"1")
     with pytest.raises(StoreError, match="there is no such bucket"):
