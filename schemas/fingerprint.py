@@ -2,7 +2,9 @@
 
 import json
 from functools import cache
+from hashlib import file_digest
 from importlib import metadata
+from io import RawIOBase
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,13 @@ def hash_bytes(data: bytes | memoryview) -> str:
     from blake3 import blake3  # here, so that processes that never hash do not need it
 
     return str(blake3(data).hexdigest())
+
+
+def hash_stream(file: RawIOBase) -> str:
+    """As `hash_bytes`, of what is left of an open file, read in pieces."""
+    from blake3 import blake3
+
+    return file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]  # it only calls `update`
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

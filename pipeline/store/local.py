@@ -26,11 +26,12 @@ from typing import IO
 import blake3
 
 from ...schemas.errors import IntegrityError, StoreError, UnwritableError
+from ...schemas.fingerprint import hash_stream
 from ...schemas.manifest import FileRecord
 from ...schemas.names import check_found
 
 _TEMPORARY = ".tmp-"
-_READ, _LARGEST_NOTE = 1 << 22, 1 << 32
+_LARGEST_NOTE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,15 +286,9 @@ def open_regular(path: Path) -> FileIO:
 
 def hash_file(path: Path) -> Put:
     """Size and BLAKE3 of a file, read in pieces."""
-    digest = blake3.blake3()
-    size = 0
     with open_regular(path) as file:
-        buffer = bytearray(min(_READ, os.fstat(file.fileno()).st_size + 1))
-        view = memoryview(buffer)
-        while count := file.readinto(buffer):
-            digest.update(view[:count])
-            size += count
-    return Put(size, digest.hexdigest())
+        hash = hash_stream(file)
+        return Put(file.tell(), hash)
 
 
 def sync_folder(folder: Path) -> None:

@@ -20,9 +20,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from blake3 import blake3
-
 from ..errors import IntegrityError, StoreError
+from ..fingerprint import hash_stream
 from ..names import check_hash
 from . import lock
 
@@ -30,7 +29,6 @@ FOLDER = "copies"
 """Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""
 _DAY = 86_400.0
 """Seconds without a change after which a draft is taken to be abandoned."""
-_READ = 4 << 20
 _LOG = logging.getLogger(__name__)
 _VERIFIED: set[tuple[str, int, int, int, int]] = set()
 """What this process has compared: hash, device, inode, modification time and size."""
@@ -123,21 +121,31 @@ class Copies:
         return descriptor
 
     def _make_room(self, size: int, part: Path) -> None:
-        """Remove the least recently used files besides `part`, as far as the limit and the disk need it."""
+        """Remove the least recently used files besides `part`, as far as the limit and the disk need it.
+
+        Raises:
+            StoreError: the disk is too small even without them; then none is removed.
+        """
         excess = size - shutil.disk_usage(part.parent).free
         if self.limit is None and excess <= 0:  # as nearly always: looking at all copies would take long for many
             return
-        found = []
+        used, unused = size, []
         for path in (self.folder / FOLDER).glob("??/*"):
             with suppress(FileNotFoundError):
                 info = path.lstat()
-                if path != part:
-                    found.append((info.st_atime_ns, path, info.st_size))
+                used += info.st_size if path != part else 0
+                if path != part and not (path.suffix and time.time() - info.st_mtime < _DAY):
+                    unused.append((info.st_atime_ns, path, info.st_size))
+        if excess > sum(bytes for _, _, bytes in unused):
+            raise StoreError(
+                f"the disk that holds {self.folder} is too small for a file of {size:,} bytes; free some space, or "
+                "point cache=... or PACKTRAIN_CACHE at a folder on another"
+            )
         if self.limit is not None:
-            excess = max(excess, sum(bytes for _, _, bytes in found) + size - self.limit)
-        for _, path, bytes in sorted(found):
+            excess = max(excess, used - self.limit)
+        for _, path, bytes in sorted(unused):
             with suppress(OSError):  # removed meanwhile, or another user's
-                if excess > 0 and not (path.suffix and time.time() - path.stat().st_mtime < _DAY):
+                if excess > 0:
                     path.unlink()
                     excess -= bytes
 
@@ -173,12 +181,9 @@ def _has_content(descriptor: int, hash: str) -> bool:
     """Whether an open file has this hash. A file is read once in a process."""
     identity = _identity(descriptor, hash)
     if identity not in _VERIFIED:
-        digest = blake3()
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
-            while data := file.read(_READ):
-                digest.update(data)
-        if digest.hexdigest() != hash:
-            return False
+            if hash_stream(file) != hash:
+                return False
         _VERIFIED.add(identity)
     return True
 
