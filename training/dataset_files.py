@@ -63,7 +63,8 @@ class DatasetFiles:
         storage_options: see `Remote`: for object stores obstore's, such as credentials and endpoints.
 
     Raises:
-        ConfigError: the protocol or the options are unknown, or a package is missing.
+        ConfigError: the cache may hold nothing. Every method raises it for an unknown protocol or option, or if a
+            package is missing.
     """
 
     def __init__(
@@ -83,7 +84,6 @@ class DatasetFiles:
             if cache_bytes < 1:
                 raise ConfigError(f"cache_bytes={cache_bytes}: it must hold at least the files in use")
             self._remote, self._copies = Remote(text, storage_options, resume="resume"), Copies(cache, cache_bytes)
-            self._remote.require()
 
     def url(self, name: str) -> str:
         """A file's address for messages, without passwords and signatures."""

@@ -21,8 +21,7 @@ from .local import Draft, LocalStore, Put, Store
 _LARGEST_NOTE = 1 << 30
 """Maximum bytes of an object that is read into memory."""
 CHUNK = 16 << 20
-"""Bytes of one part of a large upload. Objects smaller than two parts are sent in one request."""
-_MOST_PARTS = 9_000
+"""Bytes of one part of a large upload. Smaller objects are sent in one request."""
 _PARTS_AT_ONCE = 4
 
 
@@ -63,8 +62,10 @@ class ObjectStore(Store):
         key, above = self.objects.key(folder), len(f"{self.objects.key('')}/".lstrip("/"))
 
         def listed() -> list[str]:
-            pages = _client().list(self.objects.bucket(), key or None)
-            return sorted(one["path"][above:] for page in pages for one in page)
+            bucket = self.objects.bucket()
+            import obstore  # only for object stores
+
+            return sorted(one["path"][above:] for page in obstore.list(bucket, key or None) for one in page)
 
         try:
             return self.objects.ask(folder, listed)
@@ -98,7 +99,7 @@ class ObjectStore(Store):
 
     def put(self, draft: Draft, name: str) -> None:
         draft.file.flush()
-        self._overwrite(name, draft.path)
+        self._put(name, draft.path)
 
     def put_bytes(self, name: str, data: bytes) -> bool:
         """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""
@@ -109,42 +110,22 @@ class ObjectStore(Store):
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
-        self._overwrite(name, data)
+        self._put(name, data)
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            self.objects.ask(name, lambda: _client().delete(self.objects.bucket(), self.objects.key(name)))
+            self.objects.request("delete", name)
 
     def _head(self, name: str) -> Any:
         """What the store says of an object; None if there is none."""
         try:
-            return self.objects.ask(name, lambda: _client().head(self.objects.bucket(), self.objects.key(name)))
+            return self.objects.request("head", name)
         except FileNotFoundError:
             return None
 
-    def _overwrite(self, name: str, data: bytes | Path) -> None:
-        """Write an object, or a file, replacing any content."""
-        size = data.stat().st_size if isinstance(data, Path) else len(data)
-        chunk = max(CHUNK, -(-size // _MOST_PARTS))
-        self._put(name, data, use_multipart=size >= 2 * CHUNK, chunk_size=chunk, max_concurrency=_PARTS_AT_ONCE)
-
-    def _put(self, name: str, data: bytes | Path, *, use_multipart: bool, **options: Any) -> None:
-        def call() -> None:
-            bucket = self.objects.bucket(parts=use_multipart)
-            try:
-                _client().put(bucket, self.objects.key(name), data, use_multipart=use_multipart, **options)
-            except FileNotFoundError as error:
-                if "NoSuchUpload" in str(error):
-                    raise ConnectionError("the upload has ended, and the answer was lost") from error
-                raise
-
+    def _put(self, name: str, data: bytes | Path, **options: Any) -> None:
+        """Write an object, replacing any content unless the options say otherwise."""
         try:
-            self.objects.ask(name, call)
+            self.objects.request("put", name, data, chunk_size=CHUNK, max_concurrency=_PARTS_AT_ONCE, **options)
         except FileNotFoundError as error:
             raise StoreError(f"{self.where('')}: there is no such bucket; create it, or check the spelling") from error
-
-
-def _client() -> Any:
-    import obstore
-
-    return obstore

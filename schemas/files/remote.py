@@ -35,7 +35,8 @@ FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
 """Pauses between attempts are random, below a limit in seconds that grows by the factor. Together: at most a minute."""
 PIECE = 1 << 20
 """Bytes that are read at once."""
-_PART_RETRIES = 3
+_RETRIES = 3
+"""How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _LOGIN = re.compile("(?<=://)[^/@]*@")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
@@ -76,27 +77,15 @@ class Remote:
         self.url, self.options, self.resume = url, options or {}, resume
         self.attempts = ATTEMPTS if attempts is None else attempts
         self.protocol = urlsplit(url).scheme
-        self._opened: dict[bool, Any] = {}
+        self._opened: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": {}}
+        return {**self.__dict__, "_opened": None}
 
     def where(self, name: str = "") -> str:
         """An object's address for messages: without passwords and signatures."""
         base = shown(self.url)
         return f"{base.rstrip('/')}/{name}" if name else base
-
-    def require(self) -> None:
-        """Check that the place can be opened. Asks nothing of the store.
-
-        Raises:
-            ConfigError: its protocol or options are unknown, a package is missing, or the process was forked from one
-                that has used obstore.
-        """
-        if self.protocol in STORES:
-            self.bucket()
-        elif self.protocol not in WEB:
-            filesystem(self.url, self.options)
 
     def ask(self, name: str, call: Callable[[], Answer]) -> Answer:
         """Make a request, and repeat it until it is answered.
@@ -105,6 +94,8 @@ class Remote:
             name: of the object, for messages; "" for the URL itself.
 
         Raises:
+            ConfigError: the protocol or the options are unknown, a package is missing, or the process was forked from
+                one that has used obstore.
             FileNotFoundError: there is no such object.
             TakenError: the name already exists.
             RemoteError: it is not permitted, or failed `attempts` times in a row.
@@ -119,6 +110,17 @@ class Remote:
                 failures += 1
                 self._after(error, failures, name)
 
+    def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
+        """What one of obstore's functions gives for an object; for object stores. Raises what `ask` raises."""
+
+        def call() -> Any:
+            bucket = self.bucket()
+            import obstore  # only for object stores
+
+            return getattr(obstore, verb)(bucket, self.key(name), *arguments, **options)
+
+        return self.ask(name, call)
+
     def read(self, name: str, most: int) -> bytes:
         """A small object, whole. Raises what `pieces` raises."""
         return b"".join(self.pieces(name, most=most))
@@ -131,7 +133,8 @@ class Remote:
             most: if it has more bytes, it is given up.
 
         Raises:
-            FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than `most`.
+            ConfigError, FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than
+                `most`.
         """
         done = failures = 0
         while size is None or done < size:
@@ -186,11 +189,11 @@ class Remote:
     def _stream(self, name: str, start: int) -> Iterator[bytes]:
         """The content of an object from a byte on."""
         if self.protocol in STORES:
-            options = {"range": {"offset": start}} if start else None
-            import obstore  # only for object stores
+            bucket = self.bucket()
+            import obstore
 
-            answer = obstore.get(self.bucket(), self.key(name), options=options)
-            yield from map(bytes, answer.stream(min_chunk_size=PIECE))
+            options = {"range": {"offset": start}} if start else None
+            yield from map(bytes, obstore.get(bucket, self.key(name), options=options).stream(min_chunk_size=PIECE))
         elif self.protocol in WEB:
             base, mark, query = self.url.partition("?")  # the query is the signature of a web address
             address = f"{base.rstrip('/')}/{name}{mark}{query}" if name else self.url
@@ -209,15 +212,11 @@ class Remote:
                 while data := file.read(PIECE):
                     yield data
 
-    def bucket(self, *, parts: bool = False) -> Any:
-        """obstore's store of the bucket; for object stores.
-
-        Args:
-            parts: whether it repeats requests by itself, so that a fault does not cost the earlier parts of an upload.
-        """
-        if parts not in self._opened or _used_by != os.getpid():
-            self._opened[parts] = bucket(self.url, self.options, _PART_RETRIES if parts else 0)
-        return self._opened[parts]
+    def bucket(self) -> Any:
+        """obstore's store of the bucket; for object stores."""
+        if self._opened is None or _used_by != os.getpid():
+            self._opened = bucket(self.url, self.options)
+        return self._opened
 
     def key(self, name: str) -> str:
         """The key of an object in its bucket; for object stores."""
@@ -227,7 +226,8 @@ class Remote:
     def _after(self, error: Exception, failures: int, name: str) -> None:
         """Pause before the next attempt, or raise if there should be none."""
         where, status = self.where(name), _status(error)
-        if isinstance(error, FileNotFoundError) or status in (404, 410):
+        ended = "NoSuchUpload" in str(error)  # when the end of an upload is repeated, because the answer was lost
+        if not ended and (isinstance(error, FileNotFoundError) or status in (404, 410)):
             raise FileNotFoundError(f"there is no {where}") from error
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
             raise TakenError(where) from error
@@ -236,7 +236,7 @@ class Remote:
                 f"{where}: the store refuses ({describe(error)}); give credentials that may read, write and list "
                 "there, by the environment or the options of the storage"
             ) from error
-        if not _passes(error, status):
+        if not ended and not _passes(error, status):
             said = f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
             raise RemoteError(said) from error
         if failures < self.attempts:
@@ -275,12 +275,8 @@ def _passes(error: BaseException, status: int | None) -> bool:
     return not isinstance(error, (*permanent, ValueError)) and type(error).__name__ != "NotSupportedError"
 
 
-def bucket(url: str, options: dict[str, Any], retries: int = 0) -> Any:
-    """obstore's store of a URL's bucket; see `Remote`.
-
-    Args:
-        retries: how often it repeats a request by itself.
-    """
+def bucket(url: str, options: dict[str, Any]) -> Any:
+    """obstore's store of a URL's bucket; see `Remote`."""
     global _used_by
     where = shown(url)
     if _used_by not in (None, os.getpid()):
@@ -296,7 +292,7 @@ def bucket(url: str, options: dict[str, Any], retries: int = 0) -> Any:
     protocol, _, rest = url.partition("://")
     address = f"{'gs' if protocol == 'gcs' else protocol}://{rest.partition('/')[0]}"
     try:
-        store = from_url(address, **_arguments(protocol, options, retries))
+        store = from_url(address, **_arguments(protocol, options))
     except (BaseError, ValueError, TypeError) as error:
         said = str(error).partition("\n")[0]
         raise ConfigError(f"{where} cannot be opened: {said}; check the URL and storage_options") from error
@@ -350,7 +346,7 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
             bucket(url, options or {})
             from obstore.fsspec import FsspecStore
 
-            arguments = _arguments(protocol, options or {}, retries=4)
+            arguments = _arguments(protocol, options or {})
             return FsspecStore(protocol, skip_instance_cache=True, **arguments), url.partition("://")[2].rstrip("/")
         from fsspec.core import url_to_fs
 
@@ -370,7 +366,7 @@ def shown(url: str) -> str:
     return _LOGIN.sub("", url.partition("?")[0] if urlsplit(url).scheme in WEB else url)
 
 
-def _arguments(protocol: str, options: dict[str, Any], retries: int) -> dict[str, Any]:
+def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
     """obstore's arguments: the user's options, and our limits."""
     limits = {
         "allow_http": True,  # for an endpoint that says so
@@ -382,7 +378,11 @@ def _arguments(protocol: str, options: dict[str, Any], retries: int) -> dict[str
         **_profile(protocol, options),
         **options,
         "client_options": {**limits, **options.get("client_options", {})},
-        "retry_config": {"max_retries": retries},
+        "retry_config": {
+            "max_retries": _RETRIES,
+            "retry_timeout": timedelta(seconds=REQUEST_SECONDS),  # not after a silence
+            "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE), "base": PAUSE_FACTOR},
+        },
     }
 
 
