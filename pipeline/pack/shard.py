@@ -18,7 +18,7 @@ from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
 from ..observer import Observer
 from ..store.open_store import Store, damaged
-from ..store.sealed_notes import create_note, get_note, put_note
+from ..store.sealed_notes import get_note, put_note
 from .rows import Account, PlannedRows, RowForm, Written
 from .segments import Segments
 from .table import NAME, PIECE, Documents, open_table
@@ -110,8 +110,6 @@ class ShardTask:
         return rows, int((offsets[1:] - offsets[:-1]).max())
 
     def _note(self, result: PackResult) -> None:
-        if create_note(self.out, self.record, result):
-            return
         earlier = get_note(self.out, self.record, PackResult)
         if earlier is None:
             put_note(self.out, self.record, result)

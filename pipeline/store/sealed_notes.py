@@ -44,11 +44,6 @@ def put_note(store: Store, name: str, value: object) -> None:
     store.replace_bytes(name, seal(msgspec.json.encode(value, enc_hook=str), name))
 
 
-def create_note(store: Store, name: str, value: object) -> bool:
-    """As `put_note`, unless the name exists: then False."""
-    return store.put_bytes(name, seal(msgspec.json.encode(value, enc_hook=str), name))
-
-
 def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
     """A note of this kind; None if it is missing, damaged or from another version."""
     data = unseal(store.read(name), name)
