@@ -67,7 +67,7 @@ class _Worker:
 
 
 class Pool(Executor):
-    """Processes on this machine. Use from one thread at a time; any thread may close it.
+    """Processes on this machine. Use from one thread at a time.
 
     Args:
         workers: how many processes.
@@ -81,7 +81,6 @@ class Pool(Executor):
         self._share = parse_shard(shard) if shard is not None else None
         self._pool: list[_Worker] = []
         self._killed_before = out_of_memory_kills()
-        self._closed = False
         self._context: Any = multiprocessing.get_context("forkserver")
 
     def map(
@@ -90,7 +89,6 @@ class Pool(Executor):
         """See `Executor`. A task over which a worker died runs again, alone, because another one may have used up the
         memory. Ends the workers if it is left early.
         """
-        self._closed = False
         if self._share is not None:
             every = list(tasks)
             tasks = (every[position] for position in turns(len(every), *self._share))
@@ -127,7 +125,6 @@ class Pool(Executor):
 
     def close(self) -> None:
         """End the workers, after the tasks in progress; a second Ctrl-C ends the waiting, and they end with us."""
-        self._closed = True
         pool, self._pool = self._pool, []
         for worker in pool:
             _hang_up(worker.pipe)
@@ -184,12 +181,7 @@ class Pool(Executor):
         busy, left = self._busy(), None
         if self._seconds is not None:
             left = max(0.0, min(one.began for one in busy) + self._seconds - time.monotonic())
-        try:
-            ready = set(connection.wait([one.pipe for one in busy] + [one.process.sentinel for one in busy], left))
-        except (OSError, ValueError):
-            if self._closed:
-                raise TaskError("the workers were closed while tasks were under way") from None
-            raise
+        ready = set(connection.wait([one.pipe for one in busy] + [one.process.sentinel for one in busy], left))
         found = [one for one in busy if one.pipe in ready or one.process.sentinel in ready]
         for worker in busy:
             if self._seconds is not None and worker not in found and time.monotonic() > worker.began + self._seconds:

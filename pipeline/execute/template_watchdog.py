@@ -26,13 +26,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """What is known of this process. Renderings are not nested."""
+    """What is known of this process."""
 
     row: Any = SimpleNamespace(value=NO_ROW)
     """`value` is the number of the row that is being rendered; in a worker it is shared with the driver."""
     space = 0
     """Bytes of address space when it was last looked at; 0 if it must be looked at again."""
-    rendering = False
     kills = False
     """Whether the kernel may kill this process, because it is a worker."""
 
@@ -63,34 +62,28 @@ def rows_of(at: Callable[[int], str]) -> Iterator[None]:
 
 
 class Watched:
-    """A context whose body may allocate SPACE_GROWTH of memory and, in a worker, use SECONDS of processor time.
+    """A context whose body may allocate SPACE_GROWTH of memory and, in a worker, use SECONDS of processor time. Not to
+    be nested.
 
     Raises:
         MemoryError: it took too much memory.
     """
 
-    __slots__ = ("_before", "_watches")  # entered for every rendering, so it is no generator
+    __slots__ = ("_before",)  # entered for every rendering, so it is no generator
 
     def __enter__(self) -> None:
-        self._watches = not _Process.rendering
-        if not self._watches:
-            return
         self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
         _Process.space = now = _Process.space or _address_space()
         if soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft:
             resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
-        _Process.rendering = True
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self._watches:
-            return
         if kind is MemoryError:
             _Process.space = 0
         if _Process.kills:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        _Process.rendering = False
         resource.setrlimit(resource.RLIMIT_AS, self._before)
 
 
