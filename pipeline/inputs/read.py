@@ -1,6 +1,6 @@
 """Reads blocks: their rows, and the examples that a format makes of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,17 +65,8 @@ def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, lim
     return every
 
 
-def prepare_block(path: Path, block: Block, form: Format, max_row_bytes: int) -> PreparedBlock:
-    """The examples of a block, and the counts of its rows, including those that are too long.
-
-    Args:
-        path: see `read_rows`.
-    """
-    return prepare_rows(read_rows(path, block, max_row_bytes, columns_of(form)), form)
-
-
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
-    """As `prepare_block`, for rows already read with all columns that the format uses."""
+    """The examples of rows, read with all columns that the format uses, and the counts, also of those not used."""
     prepared = form.prepare(rows.records or rows.lines)
     if not rows.rejects:
         return prepared
@@ -84,7 +75,7 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
 
 
 def block_examples(
-    path: Path, block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None
+    path: Path, block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None = None
 ) -> PreparedBlock:
     """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
 
@@ -95,7 +86,8 @@ def block_examples(
     Raises:
         InputError, IntegrityError: see `read_rows`.
     """
-    prepared = prepare_block(path, block, make_format(*form), max_row_bytes)
+    made = make_format(*form)
+    prepared = prepare_rows(read_rows(path, block, max_row_bytes, columns_of(made)), made)
     if where is None:
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -125,12 +117,3 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
         if len(out) >= count:
             break
     return out[:count]
-
-
-def numbered_blocks(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, Block, int]]:
-    """Every block of a source, with the number of its first row: from 0, over all files. Blank lines count."""
-    before = 0
-    for file in files:
-        for block in file.blocks:
-            yield file, block, before + block.first_line
-        before += file.lines + file.not_taken

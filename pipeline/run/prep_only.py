@@ -16,7 +16,7 @@ from ...schemas.errors import ConfigError, InputError, OutputError
 from ...stages.prep import Format, make_format
 from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.read import columns_of, numbered_blocks, prepare_rows, read_rows
+from ..inputs.read import columns_of, prepare_rows, read_rows
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_format
 from ..observer import Observer
@@ -91,24 +91,26 @@ def _rows(
     files: Sequence[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
     where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
-    prompts = form.options.prompt_only
-    for file, block, first in numbered_blocks(files):
-        prepared = prepare_rows(read_rows(file.path, block, source.max_row_bytes, columns_of(form)), form)
-        if where is not None:
-            prepared = where.wanted(prepared)
-        counts.rows += prepared.rows
-        counts.examples += len(prepared.examples)
-        counts.filtered += prepared.filtered
-        counts.skipped += prepared.skipped
-        counts.rejected += Counter(reason for _, reason, _ in prepared.rejects)
-        if prepared.rejects and not counts.first_reject:
-            line, reason, detail = prepared.rejects[0]
-            place = f"{file.origin or file.path}, line {block.first_line + line + 1}"
-            counts.first_reject = f"{place}: {reason}: {detail}"
-        for example in prepared.examples:
-            row = form.public_row(example)
-            if prompts:
-                number = first + example.line
-                row = {"id": example.group or str(number), "row": number, **row}
-            yield row
-        observer.advance(block.end - block.start, rows=prepared.rows)
+    prompts, before = form.options.prompt_only, 0
+    for file in files:
+        for block in file.blocks:
+            prepared = prepare_rows(read_rows(file.path, block, source.max_row_bytes, columns_of(form)), form)
+            if where is not None:
+                prepared = where.wanted(prepared)
+            counts.rows += prepared.rows
+            counts.examples += len(prepared.examples)
+            counts.filtered += prepared.filtered
+            counts.skipped += prepared.skipped
+            counts.rejected += Counter(reason for _, reason, _ in prepared.rejects)
+            if prepared.rejects and not counts.first_reject:
+                line, reason, detail = prepared.rejects[0]
+                place = f"{file.origin or file.path}, line {block.first_line + line + 1}"
+                counts.first_reject = f"{place}: {reason}: {detail}"
+            for example in prepared.examples:
+                row = form.public_row(example)
+                if prompts:
+                    number = before + block.first_line + example.line
+                    row = {"id": example.group or str(number), "row": number, **row}
+                yield row
+            observer.advance(block.end - block.start, rows=prepared.rows)
+        before += file.lines + file.not_taken

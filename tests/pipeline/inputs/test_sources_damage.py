@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.read import prepare_block, read_rows
+from packtrain.pipeline.inputs.read import block_examples, read_rows
 from packtrain.pipeline.inputs.scan import scan_file
 from packtrain.schemas.errors import InputError, StoreError
-from packtrain.stages.prep import make_format
+from packtrain.stages.prep import Options
 
 ROWS = [{"text": f"{number} " + "mules left the valley " * (number % 7)} for number in range(400)]
 LINES = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
@@ -65,7 +65,7 @@ def scan(path: Path) -> InputFile:
 
 
 def texts(file: InputFile) -> list[str | None]:
-    made = [prepare_block(file.path, block, make_format("text"), 1 << 20) for block in file.blocks]
+    made = [block_examples(file.path, block, ("text", Options()), 1 << 20) for block in file.blocks]
     return [example.text for prepared in made for example in prepared.examples]
 
 
@@ -112,7 +112,7 @@ def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(data)
     file = scan(tmp_path / "in.csv")
     (block,) = file.blocks
-    prepared = prepare_block(file.path, block, make_format("prompt_completion"), 1 << 20)
+    prepared = block_examples(file.path, block, ("prompt_completion", Options()), 1 << 20)
     assert [(line, reason) for line, reason, _ in prepared.rejects] == [
         (1, "wrong_columns"),
         (3, "bad_quotes"),
@@ -133,7 +133,7 @@ def test_a_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
     for name in ("in.arrow", "in.parquet"):
         file = scan(tmp_path / name)
         (block,) = file.blocks
-        prepared = prepare_block(file.path, block, make_format("text"), 1 << 20)
+        prepared = block_examples(file.path, block, ("text", Options()), 1 << 20)
         assert [example.text for example in prepared.examples] == ["good", "also good"]
         assert [(line, reason) for line, reason, _ in prepared.rejects] == [(1, "invalid_utf8")]
 

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
-from packtrain.pipeline.inputs.read import prepare_block
+from packtrain.pipeline.inputs.read import block_examples
 from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.files import remote
-from packtrain.stages.prep import make_format
+from packtrain.stages.prep import Options
 
 from tests.support import tasks
 from tests.support.faulty import Faulty
@@ -43,12 +43,11 @@ def lines(*texts: str) -> bytes:
 
 def texts(files: list[InputFile]) -> list[tuple[str, str | None]]:
     """(file's label, text) of every example."""
-    form = make_format("text")
     return [
         (file.label, example.text)
         for file in files
         for block in file.blocks
-        for example in prepare_block(file.path, block, form, 1 << 20).examples
+        for example in block_examples(file.path, block, ("text", Options()), 1 << 20).examples
     ]
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
 from packtrain.pipeline.inputs.find import find_inputs
-from packtrain.pipeline.inputs.read import prepare_block, read_rows
+from packtrain.pipeline.inputs.read import block_examples, read_rows
 from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.inputs.source_formats import resolve_format
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
-from packtrain.stages.prep import PreparedBlock, make_format
+from packtrain.stages.prep import Options, PreparedBlock
 
 
 def source(*paths: Path, **more: Any) -> SourceConfig:
@@ -30,7 +30,7 @@ def scan(path: Path, **more: Any) -> list[InputFile]:
 
 
 def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
-    return [prepare_block(file.path, block, make_format("text"), max_row_bytes) for block in file.blocks]
+    return [block_examples(file.path, block, ("text", Options()), max_row_bytes) for block in file.blocks]
 
 
 def texts(file: InputFile) -> list[str | None]:
