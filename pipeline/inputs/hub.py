@@ -1,7 +1,6 @@
 """Datasets of the Hugging Face Hub, loaded by the `datasets` library."""
 
 import os
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -70,9 +69,9 @@ def _load(
     import datasets  # takes seconds
     import huggingface_hub.utils
 
-    if not sys.stderr.isatty():
-        datasets.disable_progress_bars()
-        huggingface_hub.utils.disable_progress_bars()
+    # A terminal shows packtrain's own.
+    datasets.disable_progress_bars()
+    huggingface_hub.utils.disable_progress_bars()
     options = {"name": subset, "revision": revision, "cache_dir": str(cache)}
     try:
         try:
