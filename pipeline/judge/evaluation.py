@@ -85,7 +85,7 @@ def run_evaluation(
     file, done = open_results(out, identity, ids)
     left = {key: code for key, code in programs.items() if key not in done}
     jobs = jobs or len(os.sched_getaffinity(0))
-    with file, closing(_judged(problems, left, limits, sandbox, jobs)) as judged:
+    with closing(file), closing(_judged(problems, left, limits, sandbox, jobs)) as judged:
         observer.begin("judge", len(programs), "samples")
         observer.advance(len(programs) - len(left))
         for one in judged:

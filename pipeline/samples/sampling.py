@@ -80,7 +80,7 @@ def draw_samples(
     wanted = sum(map(len, groups))
     decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
     file, done = open_samples(out, options, wanted, plan.together)
-    with file:
+    with closing(file):
         if done:
             observer.note(f"{out} has {done:,} of {wanted:,} samples already")
         if done < wanted:

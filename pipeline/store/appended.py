@@ -10,8 +10,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from itertools import accumulate, takewhile
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ...schemas.errors import BusyError, OutputError
 from ...schemas.escape import escape_line
@@ -67,7 +66,7 @@ def _short(value: Any) -> str:
 
 
 class AppendedFile:
-    """A file in the place that `--out` names, made with its folder if it is missing. A context manager.
+    """A file in the place that `--out` names, made with its folder if it is missing. Close it.
 
     What a killed process had begun to write, a line without its end, is cut off.
 
@@ -104,12 +103,6 @@ class AppendedFile:
             if isinstance(error, OSError):
                 raise explain(error, path) from error
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let another process write it."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ def sample(key: tuple[int, int], text: str = "ä\n\u2028") -> Sample:
 def write(path: Path, groups: int = 2) -> None:
     """Write so many groups in all."""
     file, done = open_samples(path, OPTIONS, *SIZES)
-    with file:
+    with closing(file):
         for group in GROUPS[-(-done // 4) : groups]:
             file.append(b"".join(msgspec.json.encode(sample(key)) + b"\n" for key in group))
 
@@ -87,7 +88,7 @@ def test_another_command_is_refused(tmp_path: Path) -> None:
 
 def test_two_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        open_samples(tmp_path / "s.jsonl", OPTIONS, *SIZES)[0],
+        closing(open_samples(tmp_path / "s.jsonl", OPTIONS, *SIZES)[0]),
         pytest.raises(BusyError, match="another process is writing it"),
     ):
         open_samples(tmp_path / "s.jsonl", OPTIONS, *SIZES)
