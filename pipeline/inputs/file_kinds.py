@@ -60,7 +60,7 @@ def data_files(folder: str, names: Iterable[str]) -> list[str]:
     """
     above = len(folder.rstrip("/"))
     seen = [name for name in names if not any(part.startswith((".", "_")) for part in name[above:].split("/"))]
-    kinds = {name: _NAMED.get(_suffix(_bare(name))) for name in seen}
+    kinds = {name: _said(name)[0] for name in seen}
     data = [name for name, kind in kinds.items() if kind not in (None, Container.TEXT)]
     return data or [name for name, kind in kinds.items() if kind is Container.TEXT]
 
@@ -74,14 +74,11 @@ def split_name(name: str) -> tuple[str, str]:
     return inner, more + suffix
 
 
-def _suffix(name: str) -> str:
-    return name[name.rfind(".") :]
-
-
-def _bare(name: str) -> str:
-    """A file's name in lower case, without the suffix of a compression."""
-    lower = name.lower()
-    return next((lower.removesuffix(suffix) for suffix in _PACKED if lower.endswith(suffix)), lower)
+def _said(name: str) -> tuple[Container | None, Compression | None]:
+    """The kind of a file, and how it is compressed, by its name alone."""
+    _, suffix = split_name(name.lower())
+    last = suffix[suffix.rfind(".") :]
+    return _NAMED.get(suffix.removesuffix(last) or last), _PACKED.get(last)
 
 
 def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression | None]:
@@ -95,8 +92,9 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
-    named, packing = _NAMED.get(_suffix(_bare(name)), Container.JSONL), _PACKED.get(_suffix(name.lower()))
-    kind, begin = named if named in _TEXTS else Container.JSONL, _begin(head)
+    said, packing = _said(name)
+    named, begin = said or Container.JSONL, _begin(head)
+    kind = named if named in _TEXTS else Container.JSONL
     if isinstance(begin, Compression):
         return kind, begin
     if begin is not None:
