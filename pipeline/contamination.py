@@ -120,7 +120,7 @@ def _read(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
             where = f"{file.origin or file.path}, line {block.first_line + number + 1:,}"
             return InputError(f"{where}: {problem}; fix the line, or remove it")
 
-        found = read_rows(file.path, block, _MAX_ROW_BYTES)
+        found = read_rows(block, _MAX_ROW_BYTES)
         for number, reason, detail in found.rejects:
             raise wrong(number, f"{reason}: {detail}")
         yield from ((block.first_line + number + 1, row) for number, row in found.records or ())
@@ -149,7 +149,6 @@ class BlockHits(msgspec.Struct, frozen=True):
 class OverlapTask:
     """One block to compare. It is small: names and ranges, but no data."""
 
-    path: Path
     block: Block
     source: SourceConfig
     form: SourceFormat
@@ -181,11 +180,11 @@ class OverlapTask:
         """
         index, places = indexed(self.evaluation)
         form = (self.form.name, self.form.options)
-        examples = block_examples(self.path, self.block, form, self.source.max_row_bytes, self.source.where).examples
+        examples = block_examples(self.block, form, self.source.max_row_bytes, self.source.where).examples
         if any(example.ids is not None for example in examples):
             raise InputError(
-                f"{self.path}: its rows have token ids instead of text, and ids cannot be compared with evaluation "
-                "rows; leave this source out, or leave out decontaminate"
+                f"{self.block.path}: its rows have token ids instead of text, and ids cannot be compared with "
+                "evaluation rows; leave this source out, or leave out decontaminate"
             )
         best = dict[tuple[int, int, int, bool], Hit]()
         for example, text, share, longest in search_examples(index, examples):
@@ -198,7 +197,7 @@ class OverlapTask:
         return BlockHits(len(examples), [(*examples[key[0]][:2], best[key]) for key in sorted(best)])
 
     def __str__(self) -> str:
-        return f"{self.block.named(self.path)}, compared with evaluation rows"
+        return f"{self.block}, compared with evaluation rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +264,7 @@ def compare(
     """
     by_name = {source.name: source for source in sources}
     blocks = tuple(
-        (file, OverlapTask(file.path, block, by_name[file.source], formats[file.source], cache, evaluation))
+        (file, OverlapTask(block, by_name[file.source], formats[file.source], cache, evaluation))
         for file in files
         for block in file.blocks
     )

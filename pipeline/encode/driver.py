@@ -62,7 +62,7 @@ class Prepared:
         """
         settings = {source.name: self._settings(source) for source in self.sources}
         return [
-            EncodeTask(file.path, block, settings[file.source], cache)
+            EncodeTask(block, settings[file.source], cache)
             for file in (self.joined if files is None else files)
             for block in file.blocks
         ]

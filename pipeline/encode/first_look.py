@@ -98,7 +98,7 @@ class LookTask:
         return self.first.at(row)
 
     def __str__(self) -> str:
-        return f"the first look at the rows of {self.first.path}"
+        return f"the first look at the rows of {self.first.block.path}"
 
 
 def _first_rows(
@@ -108,7 +108,7 @@ def _first_rows(
     are left out: encoding will reject them, and name their lines.
     """
     source, block, form = task.source, task.block, make_format(*task.source.form)
-    rows = read_rows(task.path, block, source.max_row_bytes, columns_of(form), _ROWS)
+    rows = read_rows(block, source.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) // max(block.lines, 1)
     for one in rows.records or rows.lines:
         if (len(one[1]) if isinstance(one[1], bytes) else mean) > _ROW_BYTES:

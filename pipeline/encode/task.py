@@ -6,7 +6,6 @@ import gc
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -146,7 +145,6 @@ class SourceSettings:
 class EncodeTask:
     """One block to encode. It is small: names and ranges, but no data."""
 
-    path: Path
     block: Block
     source: SourceSettings
     cache: Store
@@ -177,17 +175,17 @@ class EncodeTask:
         Args:
             row: its number in the file, from 0; in small files that share the block, over all of them.
         """
-        path, line = self.block.at(self.path, row)
+        path, line = self.block.at(row)
         return f"{path}, row {line:,}"
 
     def __str__(self) -> str:
-        return self.block.named(self.path)
+        return str(self.block)
 
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
     store, key, source, block = task.cache, task.key, task.source, task.block
     encoder, counts = load_encoder(store, source.spec), EncodeCounts()
-    prepared = block_examples(task.path, block, source.form, source.max_row_bytes, source.where)
+    prepared = block_examples(block, source.form, source.max_row_bytes, source.where)
     encoder.samples = []
     before = encoder.renderer.mismatches if encoder.renderer is not None else 0  # of other blocks
     with store.draft() as draft:

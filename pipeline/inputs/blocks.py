@@ -85,6 +85,8 @@ class Block(msgspec.Struct, frozen=True):
     lines: int
     content: str
     """BLAKE3 of all rows, taken or not: of the bytes of lines, of the rows of a table."""
+    path: Path = Path()
+    """The file, which it gets when the file is scanned; of several, the first."""
     kind: Literal["lines", "rows", "groups", "batches"] = "lines"
     """How it is read: lines of JSON as somebody wrote them; lines that `spool` made; row groups of a Parquet file; rows
     of a table that are kept in the cache."""
@@ -96,8 +98,8 @@ class Block(msgspec.Struct, frozen=True):
     """The first row group, and one past the last, taken or not."""
     take: int | None = None
     """Use only this many first rows, if `max_rows` ends within the block."""
-    members: tuple[tuple[Path, "Block"], ...] = ()
-    """The small files that share the block, each with its own."""
+    members: tuple["Block", ...] = ()
+    """Those of the small files that share the block."""
 
     @property
     def hash(self) -> str:
@@ -110,29 +112,23 @@ class Block(msgspec.Struct, frozen=True):
         """The block with only its first rows. Its hash depends only on the content."""
         return msgspec.structs.replace(self, lines=rows, take=rows)
 
-    def named(self, path: Path) -> str:
-        """The block in words, for messages.
-
-        Args:
-            path: the file that contains it.
-        """
+    def __str__(self) -> str:
         if self.members:
-            return f"{len(self.members):,} small files, from {self.members[0][0]} to {self.members[-1][0]}"
+            return f"{len(self.members):,} small files, from {self.path} to {self.members[-1].path}"
         rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
-        return f"{path} ({rows}, bytes {self.start:,} to {self.end:,})"
+        return f"{self.path} ({rows}, bytes {self.start:,} to {self.end:,})"
 
-    def at(self, path: Path, row: int) -> tuple[Path, int]:
+    def at(self, row: int) -> tuple[Path, int]:
         """The file, and the number of the row in it, from 1, of a row.
 
         Args:
-            path: the file that contains the block.
-            row: its number in that file, from 0; in small files that share the block, over all of them.
+            row: its number in the file, from 0; in small files that share the block, over all of them.
         """
-        for member, block in self.members:
+        for block in self.members:
             if row < block.lines:
-                return member, row + 1
+                return block.path, row + 1
             row -= block.lines
-        return path, row + 1
+        return self.path, row + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +210,7 @@ class InputFile:
         return (self.members or (self,))[index], number
 
 
-def changed(path: Path, block: Block) -> InputError:
+def changed(block: Block) -> InputError:
     """The error for a block of a file that has changed since the scan."""
-    where = f"bytes {block.start:,} to {block.end:,}"
-    return InputError(f"{path} changed while it was read ({where}); let whatever writes it finish, then run again")
+    where = f"{block.path} changed while it was read (bytes {block.start:,} to {block.end:,})"
+    return InputError(f"{where}; let whatever writes it finish, then run again")

@@ -6,7 +6,6 @@ appending to a file changes only the last block.
 
 from collections.abc import Iterator
 from io import BufferedReader
-from pathlib import Path
 from typing import Any
 
 import blake3
@@ -68,21 +67,21 @@ def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tu
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 
-def read_bytes(path: Path, block: Block) -> bytes:
+def read_bytes(block: Block) -> bytes:
     """The bytes of a block of lines.
 
     Raises:
         InputError: the file cannot be read, or has changed since the scan.
     """
     try:
-        with path.open("rb", buffering=0) as file:
+        with block.path.open("rb", buffering=0) as file:
             file.seek(block.start)
             data = file.read(block.end - block.start)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read: {error.strerror}; fix that, and run again. With several machines, inputs must be "
-            "on a file system that all of them share, at the same path"
+            f"{block.path} cannot be read: {error.strerror}; fix that, and run again. With several machines, inputs "
+            "must be on a file system that all of them share, at the same path"
         ) from error
     if blake3.blake3(data).hexdigest() != block.content:
-        raise changed(path, block)
+        raise changed(block)
     return data

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,16 +16,11 @@ from .tables import read_table, to_rows
 
 
 def read_rows(
-    path: Path,
-    block: Block,
-    max_row_bytes: int,
-    columns: Sequence[str] | None = None,
-    limit: int | None = None,
+    block: Block, max_row_bytes: int, columns: Sequence[str] | None = None, limit: int | None = None
 ) -> BlockRows:
     """The rows of a block, as lines of JSON or decoded, and those that cannot be used, such as too long ones.
 
     Args:
-        path: the file that contains it.
         columns: of a table, the only ones that are needed; None for all.
         limit: rows that are enough, for a look at the data.
 
@@ -40,8 +34,8 @@ def read_rows(
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
-        return to_rows(read_table(path, block, columns).slice(0, most), columns)
-    data = read_bytes(path, block) if block.spooled is None else unspool(block)
+        return to_rows(read_table(block, columns).slice(0, most), columns)
+    data = read_bytes(block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
@@ -53,11 +47,11 @@ def read_rows(
 def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
     every, before = BlockRows(), 0
-    for path, member in block.members:
+    for member in block.members:
         if limit is not None and before >= limit:
             break
         left = None if limit is None else limit - before
-        found = read_rows(path, member, max_row_bytes, columns, left)
+        found = read_rows(member, max_row_bytes, columns, left)
         every.lines.extend((before + number, line) for number, line in found.lines)
         every.records.extend((before + number, row) for number, row in found.records)
         every.rejects.extend((before + number, reason, detail) for number, reason, detail in found.rejects)
@@ -75,7 +69,7 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
 
 
 def block_examples(
-    path: Path, block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None = None
+    block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None = None
 ) -> PreparedBlock:
     """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
 
@@ -87,7 +81,7 @@ def block_examples(
         InputError, IntegrityError: see `read_rows`.
     """
     made = make_format(*form)
-    prepared = prepare_rows(read_rows(path, block, max_row_bytes, columns_of(made)), made)
+    prepared = prepare_rows(read_rows(block, max_row_bytes, columns_of(made)), made)
     if where is None:
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -104,7 +98,7 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
     """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
     out: list[dict[str, Any]] = []
     for block in file.blocks:
-        rows = read_rows(file.path, block, max_row_bytes, limit=count - len(out))
+        rows = read_rows(block, max_row_bytes, limit=count - len(out))
         out += [dict(row) for _, row in rows.records]
         for _, line in rows.lines:
             try:

@@ -51,7 +51,7 @@ MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
-FORMAT = 12
+FORMAT = 13
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Large files scanned at once: hashing and decompressing release Python's lock."""
@@ -126,7 +126,7 @@ def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> li
         if not all(where is None or where.is_file() for where in kept):
             return None
         each = zip(file.blocks, kept, strict=True)
-        blocks = tuple(msgspec.structs.replace(block, spooled=where) for block, where in each)
+        blocks = tuple(msgspec.structs.replace(block, path=path, spooled=where) for block, where in each)
         out.append(replace(file, path=path, blocks=blocks))
     return out
 
@@ -165,7 +165,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
         ) from error
     if not blocks:
         raise InputError(f"{path} has no rows; remove it from sources.{source}.path, or fill it")
-    return InputFile(source, "", path, size, digest, tuple(blocks))
+    return InputFile(source, "", path, size, digest, tuple(msgspec.structs.replace(one, path=path) for one in blocks))
 
 
 def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
@@ -232,7 +232,7 @@ def _joined(files: list[InputFile]) -> InputFile:
     first, blocks = files[0], [file.blocks[0] for file in files]
     size, lines = sum(block.end - block.start for block in blocks), sum(block.lines for block in blocks)
     content = "joined files:\n" + "".join(f"{block.hash} {block.lines}\n" for block in blocks)
-    members = tuple((file.path, block) for file, block in zip(files, blocks, strict=True))
-    block = Block(0, size, 0, lines, hash_bytes(content.encode()), blocks[0].kind, members=members)
+    content = hash_bytes(content.encode())
+    block = Block(0, size, 0, lines, content, first.path, blocks[0].kind, members=tuple(blocks))
     size = sum(file.size for file in files)
     return InputFile(first.source, first.label, first.path, size, block.hash, (block,), members=tuple(files))

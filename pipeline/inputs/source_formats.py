@@ -117,7 +117,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
-        seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes), make_format("text"))
+        seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes), make_format("text"))
         first = seen.rejects[0] if seen.rejects else (0, "blank", "the first lines are blank")
         raise _unusable(source, file, first, f"No row can be used.{what_it_is(file, first[1])}")
     try:
@@ -140,7 +140,7 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     Raises:
         InputError: says what the first row lacks.
     """
-    seen = prepare_rows(read_rows(file.path, file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
+    seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
     if misfits and len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) == seen.rows:
         keys = FORMAT_KEYS[source.format]

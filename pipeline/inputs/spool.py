@@ -19,11 +19,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-import blake3
 import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
+from ...schemas.fingerprint import hash_bytes
 from ..store.local import LocalStore, explain, nameless
 from .blocks import Block, Lines, Reject
 from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
@@ -90,7 +90,7 @@ def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]
 
     def block() -> tuple[Block, bytes]:
         data = b"".join(group)
-        return Block(start, start + total, first, len(group), blake3.blake3(data).hexdigest(), kind="rows"), data
+        return Block(start, start + total, first, len(group), hash_bytes(data), kind="rows"), data
 
     for line in lines:
         if group and total + len(line) > size:
@@ -171,7 +171,7 @@ def _text(stream: BufferedReader, start: int, max_row_bytes: int) -> Iterator[tu
     else:
         line = _line({"text": data.decode("utf-8", "surrogateescape")})
     if data:
-        yield Block(start, start + len(data), 0, 1, blake3.blake3(line).hexdigest(), kind="rows"), line
+        yield Block(start, start + len(data), 0, 1, hash_bytes(line), kind="rows"), line
 
 
 def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
@@ -267,7 +267,7 @@ def unspool(block: Block) -> bytes:
         out: bytes = pa.Codec("zstd").decompress(data[8:], int.from_bytes(data[:8], "little"), asbytes=True)
     except (OSError, MemoryError, OverflowError, pa.ArrowException):
         out = b""
-    if blake3.blake3(out).hexdigest() != block.content:
+    if hash_bytes(out) != block.content:
         raise IntegrityError(
             f"{path} is missing or damaged; delete it and run again, and it will be made again. With several machines, "
             "run.scratch must be a folder that all of them share"

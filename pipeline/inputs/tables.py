@@ -47,7 +47,7 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
             return list(_kept(_checked(path, _batches(source)), size, cache))
 
 
-def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
+def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
     """The rows of a block.
 
     Args:
@@ -59,8 +59,8 @@ def read_table(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Ta
     """
     if block.spooled is not None:
         return pa.ipc.open_stream(unspool(block)).read_all()
-    with _damage(path, Container.PARQUET.value):
-        return _read_groups(path, block, columns)
+    with _damage(block.path, Container.PARQUET.value):
+        return _read_groups(block, columns)
 
 
 @contextmanager
@@ -100,17 +100,17 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
                 return list(_kept(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size, cache))
             if rows:
                 digest = _hash_groups(path, file, first, last)
-                blocks.append(Block(at, at + count, line, rows, digest, "groups", groups=(first, last)))
+                blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
                 at, line = at + count, line + rows
     return blocks
 
 
-def _read_groups(path: Path, block: Block, columns: Sequence[str] | None) -> pa.Table:
+def _read_groups(block: Block, columns: Sequence[str] | None) -> pa.Table:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, memory_map=True) as file:
-        if _hash_groups(path, file, *block.groups) != block.content:
-            raise changed(path, block)
+    with pq.ParquetFile(block.path, memory_map=True) as file:
+        if _hash_groups(block.path, file, *block.groups) != block.content:
+            raise changed(block)
         return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
 
 
@@ -195,7 +195,8 @@ def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path) -> Iterator
         data = _to_stream(pa.Table.from_batches(rows))
         digest = blake3.blake3(data).hexdigest()
         kept = spool(LocalStore(cache), digest, data)
-        return Block(at, at + total, line, sum(one.num_rows for one in rows), digest, "batches", spooled=kept)
+        count = sum(one.num_rows for one in rows)
+        return Block(at, at + total, line, count, digest, kind="batches", spooled=kept)
 
     for step in (batch.slice(first, _STEP) for batch in batches for first in range(0, batch.num_rows, _STEP)):
         if rows and total + step.nbytes > size:

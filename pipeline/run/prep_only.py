@@ -94,7 +94,7 @@ def _rows(
     prompts, before = form.options.prompt_only, 0
     for file in files:
         for block in file.blocks:
-            prepared = prepare_rows(read_rows(file.path, block, source.max_row_bytes, columns_of(form)), form)
+            prepared = prepare_rows(read_rows(block, source.max_row_bytes, columns_of(form)), form)
             if where is not None:
                 prepared = where.wanted(prepared)
             counts.rows += prepared.rows

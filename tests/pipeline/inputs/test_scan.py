@@ -86,7 +86,7 @@ def test_every_line_is_read_once_or_told_to_be_too_long(folder: Path, data: byte
     found: dict[int, bytes] = {}
     rejected: list[int] = []
     for block in file.blocks:
-        rows = read_rows(file.path, block, MAX)
+        rows = read_rows(block, MAX)
         found |= {block.first_line + number: line for number, line in rows.lines or ()}
         rejected += [block.first_line + number for number, _, _ in rows.rejects]
     expected = dict(enumerate(body(data).split(b"\n")))

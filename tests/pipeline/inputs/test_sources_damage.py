@@ -65,7 +65,7 @@ def scan(path: Path) -> InputFile:
 
 
 def texts(file: InputFile) -> list[str | None]:
-    made = [block_examples(file.path, block, ("text", Options()), 1 << 20) for block in file.blocks]
+    made = [block_examples(block, ("text", Options()), 1 << 20) for block in file.blocks]
     return [example.text for prepared in made for example in prepared.examples]
 
 
@@ -112,7 +112,7 @@ def test_rows_of_csv_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_bytes(data)
     file = scan(tmp_path / "in.csv")
     (block,) = file.blocks
-    prepared = block_examples(file.path, block, ("prompt_completion", Options()), 1 << 20)
+    prepared = block_examples(block, ("prompt_completion", Options()), 1 << 20)
     assert [(line, reason) for line, reason, _ in prepared.rejects] == [
         (1, "wrong_columns"),
         (3, "bad_quotes"),
@@ -133,7 +133,7 @@ def test_a_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
     for name in ("in.arrow", "in.parquet"):
         file = scan(tmp_path / name)
         (block,) = file.blocks
-        prepared = block_examples(file.path, block, ("text", Options()), 1 << 20)
+        prepared = block_examples(block, ("text", Options()), 1 << 20)
         assert [example.text for example in prepared.examples] == ["good", "also good"]
         assert [(line, reason) for line, reason, _ in prepared.rejects] == [(1, "invalid_utf8")]
 
@@ -149,13 +149,13 @@ def test_a_file_that_changes_after_the_scan(tmp_path: Path) -> None:
 
     def read() -> None:
         for block in file.blocks:
-            read_rows(path, block, 1 << 20)
+            read_rows(block, 1 << 20)
 
     with pytest.raises(InputError):
         read()
     path.unlink()
     with pytest.raises(InputError):
-        read_rows(path, block, 1 << 20)
+        read_rows(block, 1 << 20)
 
 
 def test_a_full_disk_is_no_fault_of_the_input(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def texts(files: list[InputFile]) -> list[tuple[str, str | None]]:
         (file.label, example.text)
         for file in files
         for block in file.blocks
-        for example in block_examples(file.path, block, ("text", Options()), 1 << 20).examples
+        for example in block_examples(block, ("text", Options()), 1 << 20).examples
     ]
 
 

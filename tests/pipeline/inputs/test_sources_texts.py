@@ -30,7 +30,7 @@ def scan(path: Path, **more: Any) -> list[InputFile]:
 
 
 def prepared(file: InputFile, max_row_bytes: int = 1 << 24) -> list[PreparedBlock]:
-    return [block_examples(file.path, block, ("text", Options()), max_row_bytes) for block in file.blocks]
+    return [block_examples(block, ("text", Options()), max_row_bytes) for block in file.blocks]
 
 
 def texts(file: InputFile) -> list[str | None]:
@@ -62,7 +62,7 @@ def test_elements_are_lines(folder: Path, rows: list[dict[str, Any]], indent: in
     data = f" \n{json.dumps(rows, indent=indent, ensure_ascii=ascii)}\n".encode()
     (folder / "in.json").write_bytes(data)
     (file,) = scan(folder / "in.json")
-    lines = [line for block in file.blocks for _, line in read_rows(file.path, block, 1 << 20).lines or ()]
+    lines = [line for block in file.blocks for _, line in read_rows(block, 1 << 20).lines or ()]
     assert [json.loads(line) for line in lines] == rows
 
 
