@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -50,6 +49,7 @@ TASK_MODULES = tuple(
 SERVER_ENVIRONMENT: dict[str, str] = {}
 """Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+_NO_MORE: Any = object()
 
 
 @dataclass(eq=False, slots=True)
@@ -92,20 +92,18 @@ class Pool(Executor):
         if self._share is not None:
             every = list(tasks)
             tasks = (every[position] for position in turns(len(every), *self._share))
-        source, ahead, suspects = iter(tasks), list[Task](), deque[tuple[Task, int]]()
+        source, suspects = iter(tasks), deque[tuple[Task, int]]()
         try:
             while True:
                 while self._has_room(alone=bool(suspects)):
                     if suspects:
                         self._give(function, *suspects.popleft())
-                    elif ahead := ahead or list(islice(source, 1)):
-                        if not made(task := ahead.pop()):
-                            self._give(function, task, 0)
-                    else:
+                    elif (task := next(source, _NO_MORE)) is _NO_MORE:
                         break
+                    elif not made(task):
+                        self._give(function, task, 0)
                 if not self._busy():
                     return
-                ahead = ahead or list(islice(source, 1))  # it is prepared while the workers work
                 for worker in self._ready():
                     answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
                     worker.task, worker.busy, worker.tries = None, False, 0
