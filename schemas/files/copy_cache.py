@@ -1,7 +1,8 @@
 """Copies of remote files, named by their hash, shared by all processes of a machine and bounded in size.
 
     {folder}/copies/{hash[:2]}/{hash}        whole, and compared with its name by every process that opens it
-    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds the lock of {hash[:2]}
+    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds the lock
+    {folder}/copies/{hash[:2]}.lock          the lock of a folder
 
 The kernel releases the lock of a process that dies, and what it wrote is written again by the next one; a file gets its
 name when it is whole. Mapped memory stays valid when the name is removed, so nothing protects a file in use, and the
@@ -80,7 +81,7 @@ class Copies:
         try:
             if (found := _find(target, key, size, named)) is not None:
                 return found
-            with lock.alone(self.folder / "locks" / f"{FOLDER}-{key[:2]}") as locked:
+            with lock.alone(target.parent.with_suffix(".lock")) as locked:
                 if (found := _find(target, key, size, named)) is not None:  # made while this process waited
                     return found
                 return self._made(target, size, download, "" if locked else f".{os.getpid()}-{threading.get_ident()}")
