@@ -101,7 +101,7 @@ def clean(
     if not isinstance(store, LocalStore):
         raise ConfigError(
             f"the cache {cache} is not on this machine; let a lifecycle rule of the store expire its objects, and "
-            "clean the scratch folder of this machine"
+            "clean the copies of this machine, in PACKTRAIN_CACHE or ~/.cache/packtrain"
         )
     if not store.root.is_dir():
         raise InputError(f"there is no folder {cache}; give a cache, such as .packtrain-cache beside a run's output")

@@ -270,6 +270,6 @@ def unspool(block: Block) -> bytes:
     if hash_bytes(out) != block.content:
         raise IntegrityError(
             f"{path} is missing or damaged; delete it and run again, and it will be made again. With several machines, "
-            "run.scratch must be a folder that all of them share"
+            "all of them must share its folder"
         )
     return out

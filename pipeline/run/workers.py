@@ -59,15 +59,14 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
     Raises:
         ConfigError, OutputError: a store cannot be used.
     """
-    scratch = None if config.run.scratch is None else (base / config.run.scratch).absolute()
     place = resolve_place(config.out, base)
     require_writable(place)
-    out = open_store(place, scratch=scratch)
+    out = open_store(place)
     cache = cache_root(config.cache, place, base)
     require_writable(cache)
     if not is_url(cache) and Path(cache).is_file():
         raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
-    return Workspace(base, out, KnownParts(open_store(cache, scratch=scratch)), observer)
+    return Workspace(base, out, KnownParts(open_store(cache)), observer)
 
 
 @contextmanager

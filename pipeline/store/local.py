@@ -67,7 +67,8 @@ class Store(ABC):
     @property
     @abstractmethod
     def scratch(self) -> "LocalStore":
-        """The local folder for copies and other temporary files: the store itself if it is local."""
+        """The local folder for copies and other temporary files: the store itself if it is local, else `user_folder()`
+        of the machine that uses it."""
 
     @abstractmethod
     def where(self, name: str) -> str:

@@ -30,12 +30,10 @@ class ObjectStore(Store):
 
     Args:
         url: of a folder in a bucket.
-        scratch: local folder for drafts and copies. None: `user_folder()` of the machine that uses the store.
     """
 
-    def __init__(self, url: str, scratch: Path | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.objects = Remote(url.rstrip("/"))
-        self._scratch = scratch
 
     @property
     def url(self) -> str:
@@ -43,7 +41,7 @@ class ObjectStore(Store):
 
     @property
     def scratch(self) -> LocalStore:
-        return LocalStore(self._scratch or user_folder())
+        return LocalStore(user_folder())
 
     def where(self, name: str) -> str:
         return self.objects.where(name)

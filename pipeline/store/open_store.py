@@ -89,14 +89,9 @@ def mark_cache(cache: LocalStore) -> None:
             cache.put_bytes(TAG, _SIGNATURE + _CLEAN)
 
 
-def open_store(place: str | Path, *, scratch: Path | None = None) -> Store:
-    """The store at a place.
-
-    Args:
-        place: as returned by `resolve_place`.
-        scratch: for URLs: the local folder for drafts and copies; by default `user_folder`.
-    """
-    return ObjectStore(str(place), scratch) if is_url(str(place)) else LocalStore(Path(place))
+def open_store(place: str | Path) -> Store:
+    """The store at a place, as returned by `resolve_place`."""
+    return ObjectStore(str(place)) if is_url(str(place)) else LocalStore(Path(place))
 
 
 def require_writable(place: str) -> None:

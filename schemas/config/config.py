@@ -211,9 +211,6 @@ class RunSection(ConfigModel):
     task_seconds: float | None = Field(default=900.0, gt=0, allow_inf_nan=False)
     """Time limit of a task, which is one block of an input or one shard, in seconds. A task that runs longer is killed,
     and counts as one that killed its worker. Null: no limit."""
-    scratch: str | None = None
-    """If `out` or `cache` is a URL: a local folder for drafts and copies, which may be deleted while no run is active.
-    Null: `$PACKTRAIN_CACHE`, else `~/.cache/packtrain`."""
     report: bool = True
     """Write report.html and report.json beside the data at the end of the run. They are not part of the dataset, and
     show some rows and paths of this machine."""

@@ -21,10 +21,8 @@ class Far:
         self.faulty, self.folder = faulty, folder
         self.place = f"{folder.parent.name}-{folder.name}"
         url = f"s3://{BUCKET}/{self.place}"
-        run = {"scratch": str(folder / "scratch"), "report": False}
-        self.config: Config = merged(
-            whole.copy(folder, "user"), {"out": f"{url}/out", "cache": f"{url}/cache", "run": run}
-        )
+        far = {"out": f"{url}/out", "cache": f"{url}/cache", "run": {"report": False}}
+        self.config: Config = merged(whole.copy(folder, "user"), far)
         self.hash = json.loads((whole.folder / "out" / "manifest.json").read_bytes())["hash"]
 
     def run(self) -> None:

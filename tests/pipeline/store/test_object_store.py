@@ -27,7 +27,8 @@ CHUNK = 5 << 20
 @pytest.fixture
 def store(faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     monkeypatch.setattr(object_store, "CHUNK", CHUNK)
-    return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch")
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "scratch"))
+    return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}")
 
 
 def content(size: int, seed: bytes = b"") -> bytes:
@@ -121,8 +122,8 @@ def test_an_object_is_not_read_beyond_its_limit(store: ObjectStore) -> None:
         store.objects.read("note", (3 << 20) - 1)
 
 
-def test_a_bucket_that_is_not_there(faulty: Faulty, tmp_path: Path) -> None:
-    nowhere = ObjectStore("s3://nowhere/run", tmp_path)
+def test_a_bucket_that_is_not_there(faulty: Faulty) -> None:
+    nowhere = ObjectStore("s3://nowhere/run")
     assert (nowhere.names(), nowhere.read("x"), nowhere.size("x")) == ([], None, None)
     with pytest.raises(StoreError, match="there is no such bucket"):
         nowhere.put_bytes("name", b"1")

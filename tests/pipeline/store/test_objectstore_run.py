@@ -12,10 +12,10 @@ from tests.support.faulty import BUCKET, Faulty
 
 
 def test_a_stream_reads_the_parts_of_its_cache(tmp_path: Path, faulty: Faulty) -> None:
-    place, scratch = f"s3://{BUCKET}/{tmp_path.name}", tmp_path / "scratch"
+    place = f"s3://{BUCKET}/{tmp_path.name}"
     config = kit.configure(tmp_path, kit.source("texts", path=str(tmp_path / "texts.jsonl")))
     packed = kit.packed(config)
-    far = kit.merged(config, {"out": f"{place}/out", "cache": f"{place}/cache", "run": {"scratch": str(scratch)}})
+    far = kit.merged(config, {"out": f"{place}/out", "cache": f"{place}/cache"})
     windows = LiveWindows(far, workers=0)
     rows = sum(window.rows for window in windows.walk(0, 0, 1))
     windows.close()
