@@ -13,11 +13,11 @@ import json
 import mmap
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,8 @@ from ..store.local import LocalStore, explain, nameless
 from .blocks import Block, Lines, Reject
 from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
 from .lines import after_mark, cut
+
+Item = TypeVar("Item")
 
 ROW_TOO_LONG = "row_too_long"
 """The ledger's reason for rows that are too long."""
@@ -54,7 +56,6 @@ def scan_spooled(
         OSError: it cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    store, blocks = LocalStore(cache), list[Block]()
     try:
         stream = file
         if packing is not None:
@@ -69,9 +70,7 @@ def scan_spooled(
             pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
         else:
             pieces = _grouped(_separated(stream, shown, "\t" if kind is Container.TSV else ",", max_row_bytes), size)
-        for block, data in pieces:
-            kept = None if block.too_long else spool(store, block.content, data)
-            blocks.append(msgspec.structs.replace(block, spooled=kept))
+        return keep(pieces, cache)
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException) as error:
@@ -81,25 +80,31 @@ def scan_spooled(
             f"{shown} is damaged or cut short: it cannot be decompressed by {packing.value} ({error}); copy or "
             f"download it again, and check it with `{packing.value} -t`"
         ) from error
-    return blocks
+
+
+def groups(items: Iterable[Item], size_of: Callable[[Item], int], size: int) -> Iterator[tuple[list[Item], int]]:
+    """Neighbouring items of at most `size` bytes together, or a larger one alone, and their bytes. Where a group begins
+    depends only on the items before it.
+    """
+    group, total = list[Item](), 0
+    for item in items:
+        bytes = size_of(item)
+        if group and total + bytes > size:
+            yield group, total
+            group, total = [], 0
+        group.append(item)
+        total += bytes
+    if group:
+        yield group, total
 
 
 def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:
     """Blocks of about `size` bytes, each with its bytes."""
-    group, total, start, first = list[bytes](), 0, 0, 0
-
-    def block() -> tuple[Block, bytes]:
+    start = first = 0
+    for group, total in groups(lines, len, size):
         data = b"".join(group)
-        return Block(start, start + total, first, len(group), hash_bytes(data), kind="rows"), data
-
-    for line in lines:
-        if group and total + len(line) > size:
-            yield block()
-            start, first, group, total = start + total, first + len(group), [], 0
-        group.append(line)
-        total += len(line)
-    if group:
-        yield block()
+        yield Block(start, start + total, first, len(group), hash_bytes(data), kind="rows"), data
+        start, first = start + total, first + len(group)
 
 
 def _rejected(reason: str, detail: str) -> bytes:
@@ -238,7 +243,18 @@ def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
 # Files in the cache
 
 
-def spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
+def keep(blocks: "Iterable[tuple[Block, bytes | pa.Buffer]]", cache: Path) -> list[Block]:
+    """Blocks whose bytes are kept in the cache, but for those that are too long.
+
+    Raises:
+        StoreError: the cache cannot be written, or the disk is full.
+    """
+    store = LocalStore(cache)
+    kept = ((block, None if block.too_long else _spool(store, block.content, data)) for block, data in blocks)
+    return [msgspec.structs.replace(block, spooled=path) for block, path in kept]
+
+
+def _spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
     """Keep bytes in a file named by their hash; returns the file."""
     name = spool_name(hash)
     if not store.size(name):

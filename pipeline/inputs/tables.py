@@ -15,11 +15,11 @@ import blake3
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
+from ...schemas.fingerprint import hash_bytes
 from ...stages.prep.rowjson import decode_json
-from ..store.local import LocalStore
 from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
-from .spool import spool, unspool
+from .spool import groups, keep, unspool
 
 _TOO_LARGE = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
@@ -44,7 +44,7 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         if kind is Container.PARQUET:
             return _scan_parquet(path, size, cache)
         with pa.memory_map(str(path)) as source:
-            return list(_kept(_checked(path, _batches(source)), size, cache))
+            return keep(_cut(_checked(path, _batches(source)), size), cache)
 
 
 def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
@@ -93,11 +93,12 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     blocks, at, line = list[Block](), 0, 0
     with pq.ParquetFile(path, memory_map=True) as file:
         _check_columns(path, file.schema_arrow.names)
-        for first, last in _groups(file.metadata, size):
-            every = [file.metadata.row_group(number) for number in range(first, last)]
-            rows, count = sum(group.num_rows for group in every), sum(group.total_byte_size for group in every)
+        every = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        last = 0
+        for group, count in groups(every, lambda one: one.total_byte_size, size):
+            first, last, rows = last, last + len(group), sum(one.num_rows for one in group)
             if count > _TOO_LARGE * size:
-                return list(_kept(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size, cache))
+                return keep(_cut(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size), cache)
             if rows:
                 digest = _hash_groups(path, file, first, last)
                 blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
@@ -112,19 +113,6 @@ def _read_groups(block: Block, columns: Sequence[str] | None) -> pa.Table:
         if _hash_groups(block.path, file, *block.groups) != block.content:
             raise changed(block)
         return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
-
-
-def _groups(metadata: Any, size: int) -> Iterator[tuple[int, int]]:
-    """Ranges of row groups of about `size` bytes; each begins where the ones before it end."""
-    first, total = 0, 0
-    for number in range(metadata.num_row_groups):
-        count = metadata.row_group(number).total_byte_size
-        if number > first and total + count > size:
-            yield first, number
-            first, total = number, 0
-        total += count
-    if metadata.num_row_groups > first:
-        yield first, metadata.num_row_groups
 
 
 def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
@@ -187,25 +175,15 @@ def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 # Rows of both
 
 
-def _kept(batches: Iterable[pa.RecordBatch], size: int, cache: Path) -> Iterator[Block]:
-    """Keep rows in the cache, in blocks of about `size` bytes. Where one begins depends on the rows before it."""
-    rows, total, at, line = list[pa.RecordBatch](), 0, 0, 0
-
-    def block() -> Block:
-        data = _to_stream(pa.Table.from_batches(rows))
-        digest = blake3.blake3(data).hexdigest()
-        kept = spool(LocalStore(cache), digest, data)
-        count = sum(one.num_rows for one in rows)
-        return Block(at, at + total, line, count, digest, kind="batches", spooled=kept)
-
-    for step in (batch.slice(first, _STEP) for batch in batches for first in range(0, batch.num_rows, _STEP)):
-        if rows and total + step.nbytes > size:
-            yield (made := block())
-            at, line, rows, total = made.end, line + made.lines, [], 0
-        rows.append(step)
-        total += step.nbytes
-    if rows:
-        yield block()
+def _cut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Block, pa.Buffer]]:
+    """Blocks of about `size` bytes, each with its rows as a stream."""
+    at = line = 0
+    steps = (batch.slice(first, _STEP) for batch in batches for first in range(0, batch.num_rows, _STEP))
+    for rows, total in groups(steps, lambda step: step.nbytes, size):
+        table = pa.Table.from_batches(rows)
+        data = _to_stream(table)
+        yield Block(at, at + total, line, table.num_rows, hash_bytes(memoryview(data)), kind="batches"), data
+        at, line = at + total, line + table.num_rows
 
 
 def _to_stream(table: pa.Table) -> pa.Buffer:
