@@ -11,7 +11,7 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 7
+FORMAT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,6 @@ class Histogram:
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
     counts: list[int]
     """(B,) how many numbers are in each bin."""
-    count: int
-    total: float
-    """Sum of the numbers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from ..schemas.config.config import RunConfig
 from ..schemas.layout import fill_of
 from ..schemas.report import Point
 from .pack.best_fit import rows_needed
-from .pack.bounds import bound_of_whole_pieces, least_rows, size_counts
+from .pack.bounds import bound_of_whole_pieces, size_counts
 from .pack.tight import tight_rows
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
@@ -103,7 +103,7 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
     sizes = sizes[sizes > 0]
     pieces = len(sizes) + full
     if strategy == "wrapped":  # which ignores alignment and `max_docs`
-        rows = bound = least_rows(tokens, limit)
+        rows = bound = -(-tokens // limit)
     else:
         units = -(-sizes // align)
         padding = int(units.sum()) * align - int(sizes.sum())

@@ -249,19 +249,15 @@ def warnings_of(choice: Choice) -> Iterator[str]:
 def length_histogram(lengths: NDArray[Any]) -> Histogram:
     """A histogram of whole numbers whose bins grow by a factor, with whole-number edges and a separate bin for 0."""
     most = int(lengths.max(initial=0))
-    grown = np.unique(np.rint(np.geomspace(1, max(most + 1, 2), _BINS)).astype(np.int64))
-    return _histogram(lengths, np.array([0, *grown.tolist()], dtype=np.float64), 1)
+    grown = np.unique(np.rint(np.geomspace(1, max(most + 1, 2), _BINS)))
+    return _histogram(lengths, np.r_[0, grown])
 
 
 def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
     """A histogram of rows by the share of `capacity` that they hold, with up to 50 bins of equal width."""
-    bins = min(50, max(capacity, 1))
-    edges = np.arange(bins + 1) * (max(capacity, 1) / bins)
-    return _histogram(tokens, edges, max(capacity, 1))
+    return _histogram(tokens / capacity, np.linspace(0, 1, min(50, capacity) + 1))
 
 
-def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]], scale: int) -> Histogram:
-    """Count values between edges; divide edges and sums by `scale`."""
+def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]]) -> Histogram:
     counts, _ = np.histogram(values, bins=edges)
-    total = float(values.sum(dtype=np.float64)) / scale
-    return Histogram((edges / scale).tolist(), counts.tolist(), len(values), total)
+    return Histogram(edges.tolist(), counts.tolist())

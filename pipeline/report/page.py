@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ...schemas.escape import escape
 from ...schemas.ledger import SourceLedger
-from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow
+from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, SplitFigures
 from ...schemas.units import plural, share
 from .grid import Section, clipped
 from .lengths import lost_at
@@ -138,14 +138,14 @@ def lengths_chart(choice: Choice) -> Chart:
 
 def fills_charts(packing: Packing) -> list[Chart]:
     """How full the rows are, split by split."""
-    return [_fills_chart(one.split, one.fills) for one in packing.splits if one.fills is not None]
+    return [_fills_chart(one, one.fills) for one in packing.splits if one.fills is not None]
 
 
-def _fills_chart(split: str, fills: Histogram) -> Chart:
+def _fills_chart(one: SplitFigures, fills: Histogram) -> Chart:
     ticks = [(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
-    alt = f"{fills.count:,} rows, {share(fills.total / max(fills.count, 1), 2)} full on average"
+    alt = f"{one.rows:,} rows, {share(one.fill, 2)} full on average"
     bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
-    return Chart(f"Rows of {split} by how full they are: {alt}", alt, bars, ticks)
+    return Chart(f"Rows of {one.split} by how full they are: {alt}", alt, bars, ticks)
 
 
 def _bars(

@@ -21,36 +21,20 @@ def size_counts(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.int64]:
     return counts
 
 
-def least_rows(tokens: int, capacity: int) -> int:
-    """Rows that `tokens` need even if documents may be cut anywhere: ceil(tokens / C)."""
-    return -(-tokens // capacity)
-
-
 def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None) -> int:
-    """Rows that pieces of these sizes need at least if none may be cut, and at most `max_docs` of them share a row.
-
-    The larger of `martello_toth`, which is never below `least_rows`, and ceil(pieces / max_docs).
-
-    Args:
-        counts: (C + 1,) how many pieces have each size; none of size 0.
-    """
-    bound = martello_toth(counts, len(counts) - 1)
-    return bound if max_docs is None else max(bound, least_rows(int(counts.sum()), max_docs))
-
-
-def martello_toth(counts: NDArray[np.integer], capacity: int) -> int:
-    """Martello and Toth's L2: rows that pieces of these sizes need if no piece may be cut.
+    """Rows that pieces of these sizes need at least if none may be cut, and at most `max_docs` of them share a row: the
+    larger of Martello and Toth's L2 and ceil(pieces / max_docs).
 
     For a threshold K, ignore the pieces below K. A piece above C - K fits with no other. Each piece above C / 2 needs
     its own row, and pieces of K to C / 2 can only use the space left in these rows, or new rows. That gives a bound for
     each K; L2 is the largest of them over all K in 0..C/2. It is never below ceil(tokens / C), the bound for K = 0.
 
     Args:
-        counts: (C + 1,) how many pieces have each size 0..C.
-        capacity: `C`.
+        counts: (C + 1,) how many pieces have each size; none of size 0.
 
     Source: S. Martello and P. Toth, Knapsack Problems, Wiley 1990, section 8.3.2.
     """
+    capacity = len(counts) - 1
     half = capacity // 2
     number = offsets_of(counts)  # number[s]: pieces smaller than s
     tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))
@@ -61,4 +45,5 @@ def martello_toth(counts: NDArray[np.integer], capacity: int) -> int:
     medium_tokens = tokens[alone_from] - tokens[half + 1]
     small_tokens = tokens[half + 1] - tokens[threshold]
     spill = small_tokens - (medium * capacity - medium_tokens)
-    return int((large + np.maximum(0, -(-spill // capacity))).max())
+    bound = int((large + np.maximum(0, -(-spill // capacity))).max())
+    return bound if max_docs is None else max(bound, -(-int(counts.sum()) // max_docs))

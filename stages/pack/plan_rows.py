@@ -13,7 +13,7 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
 from .best_fit import Placement, best_fit_decreasing, most_apart, rows_needed
-from .bounds import bound_of_whole_pieces, least_rows, size_counts
+from .bounds import bound_of_whole_pieces, size_counts
 from .tight import tight_rows
 
 Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
@@ -183,7 +183,7 @@ def _wrap(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
     left = np.maximum(begins[document], row * capacity)
     right = np.minimum(ends[document], (row + 1) * capacity)
     total = int(tokens.sum())
-    rows = least_rows(total, capacity)
+    rows = -(-total // capacity)
     return LayoutPlan(
         order=kept[document],
         starts=left - begins[document],

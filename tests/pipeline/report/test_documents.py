@@ -90,7 +90,7 @@ def agree(outcome: Point, manifest: Manifest, choice: Choice) -> None:
     assert outcome.fill == pytest.approx(outcome.tokens / (outcome.rows * manifest.max_length))
     assert outcome.labels == split.trained == total.labels_trained
     assert outcome.documents == total.examples_packed["train"] + total.examples_repeated
-    assert outcome.tokens + outcome.tokens_lost == choice.lengths.total
+    assert outcome.tokens + outcome.tokens_lost == choice.points[0].tokens + choice.points[0].tokens_lost
     if not total.examples_repeated:  # of which the ledger counts what is cut once
         by_length = [reason for reason in ("overlong", "cut_untrained") if reason in total.tokens_dropped]
         lost = total.tokens_truncated.get("max_length", 0) + sum(total.tokens_dropped[one] for one in by_length)

@@ -76,8 +76,7 @@ def test_lengths_are_multiples_of_the_alignment() -> None:
 def test_the_histogram_is_of_all_lengths() -> None:
     lengths = lognormal(6, 1)
     found = choice_of(stats_of(lengths)).lengths
-    assert sum(found.counts) == found.count == len(lengths)
-    assert found.total == lengths.sum()
+    assert sum(found.counts) == len(lengths)
     for at_bin, (low, high) in enumerate(zip(found.edges, found.edges[1:], strict=False)):
         assert found.counts[at_bin] == ((lengths >= low) & (lengths < high)).sum()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.stages.pack import best_fit as bestfit
 from packtrain.stages.pack.best_fit import Placement, best_fit_decreasing, rows_needed
-from packtrain.stages.pack.bounds import martello_toth, size_counts
+from packtrain.stages.pack.bounds import bound_of_whole_pieces, size_counts
 
 from tests.support.examples import examples
 
@@ -92,4 +92,4 @@ def test_l2_by_its_definition() -> None:
                 small = (2 * sizes <= capacity) & (sizes >= k)
                 spill = sizes[small].sum() - (medium.sum() * capacity - sizes[medium].sum())
                 by_threshold.append(alone.sum() + medium.sum() + max(0, int(np.ceil(spill / capacity))))
-            assert martello_toth(size_counts(sizes, capacity), capacity) == max(by_threshold)
+            assert bound_of_whole_pieces(size_counts(sizes, capacity)) == max(by_threshold)
