@@ -16,8 +16,6 @@ from .errors import IntegrityError
 class SourceLedger:
     """The counts of one source: rows, examples, tokens, labels. Each equation must close."""
 
-    bytes_read: int = 0
-    """Of JSONL, its bytes; of tables, separated values and JSON arrays, about those of their rows."""
     rows_read: int = 0
     rows_used: int = 0
     rows_blank: int = 0

@@ -31,7 +31,6 @@ def open_ledger(
     ledger = Ledger({source.name: SourceLedger() for source in config.sources})
     for source, record in zip(sources, records, strict=True):
         entry = ledger.sources[config.sources[source].name]
-        entry.bytes_read += record.bytes_read
         entry.rows_read += record.rows
         entry.rows_used += record.rows_used
         entry.rows_blank += record.blank

@@ -92,7 +92,6 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
     """
     out: Row = defaultdict(int)
     kinds = Counter(kind for _, kind in lines.lines if kind is not None)
-    out["bytes_read"] = sum(len(line) + 1 for line, _ in lines.lines)
     out["rows_read"] = len(lines.lines)
     out["rows_used"] = len(lines.lines) - kinds.total()
     for name in ("rejected", "filtered"):
