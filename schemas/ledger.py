@@ -3,6 +3,7 @@
 Its reasons are words, such as `bad_ids`; what each means, and what to do, stands below.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -232,6 +233,13 @@ TOKENS = {
 """Tokens that are cut off, repeated or added."""
 REASONS = UNUSABLE | UNWANTED | DECISIONS | TOKENS
 OWN = "A reason of your own reader."
+
+
+def rejected_of(total: SourceLedger) -> dict[str, int]:
+    """Unusable rows and examples by reason, most frequent first."""
+    out = Counter(total.rows_rejected)
+    out.update({reason: number for reason, number in total.examples_dropped.items() if reason not in DECISIONS})
+    return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
 
 
 def reasons_of(total: SourceLedger) -> dict[str, str]:

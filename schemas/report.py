@@ -11,8 +11,6 @@ import msgspec
 from .ledger import SourceLedger
 from .model_facts import Limit
 
-FORMAT = 8
-
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -35,7 +33,6 @@ class Point:
     documents_cut: int
     documents_lost: int
     """Documents left out because nothing trained remains, or because they are too long and not cut."""
-    pieces: int
     rows: int
     bound: int
     """Lower bound on the rows of any plan of the same pieces."""
@@ -46,8 +43,6 @@ class Point:
     labels_lost: int
     fill: float
     """Share of the rows that holds tokens."""
-    padding: int
-    """Padding inside the rows for `pack.align` and `pack.parallel`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +110,6 @@ class Flow:
 
     sources: dict[str, SourceLedger]
     """The ledger of each source."""
-    reasons: dict[str, str]
-    """The meaning of each reason that occurs, and what to do, in a sentence."""
-    rejected: dict[str, int]
-    """Unusable rows and examples by reason, most frequent first."""
     rejects: list[Reject]
     """Some rejects of each reason."""
     rejects_file: str | None
@@ -164,11 +155,8 @@ class Overlap:
     sentence: str
     action: str
     """`report` or `drop`; "" if nothing is packed."""
-    ngram: int
     examples: int
     """Examples that share text with any evaluation row."""
-    rows: int
-    """Evaluation rows."""
     counts: list[OverlapCount]
     shown: list[Hit]
     """Some hits, the strongest first."""
@@ -190,7 +178,6 @@ class ShownDocument:
 
     id: str
     source: str
-    doc_id: int
     start: int
     """First token within the document."""
     tokens: int
@@ -252,8 +239,6 @@ class Packing:
     splits: list[SplitFigures]
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
-    estimated: bool = False
-    """Whether they are scaled up from a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +247,6 @@ class Made:
 
     manifest: str | None
     """Hash of the manifest; None before packing."""
-    engine: str
     configuration: str
     """YAML that reproduces the dataset; empty if the folder no longer says what it was packed from."""
 
@@ -279,7 +263,6 @@ class Sample:
 class Report:
     """Everything that the report shows."""
 
-    format: int
     kind: str
     """`run` for a finished dataset, `plan` before packing."""
     name: str

@@ -97,30 +97,25 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
     if not config.keep_untrained:
         kept = np.where(trained > 0, kept, 0)
     documents, tokens, labelled = int(np.count_nonzero(kept)), int(kept.sum()), int(labels[kept > 0].sum())
-    sizes, full, padding, align = kept, 0, 0, config.pack.alignment.document
-    if whole:
-        full, sizes = int((kept // limit).sum()), kept % limit
-    sizes = sizes[sizes > 0]
-    pieces = len(sizes) + full
+    align = config.pack.alignment.document
+    full, sizes = (int((kept // limit).sum()), kept % limit) if whole else (0, kept)
     if strategy == "wrapped":  # which ignores alignment and `max_docs`
         rows = bound = -(-tokens // limit)
     else:
-        units = -(-sizes // align)
-        padding = int(units.sum()) * align - int(sizes.sum())
+        units = -(-sizes[sizes > 0] // align)
         counts = size_counts(units, limit // align)
         counts[-1] += full
         rows, bound = rows_needed(counts, config.pack.max_docs), bound_of_whole_pieces(counts, config.pack.max_docs)
         if strategy == "tight" and rows > bound:
             rows = len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
         elif strategy == "none":
-            rows = pieces
+            rows = len(units) + full
     return Point(
         strategy=strategy,
         max_length=limit,
         documents=documents,
         documents_cut=int(np.count_nonzero(long & (kept > 0))),
         documents_lost=int(np.count_nonzero(stats.lengths)) - documents,
-        pieces=pieces,
         rows=rows,
         bound=bound,
         tokens=tokens,
@@ -128,5 +123,4 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
         labels=labelled,
         labels_lost=stats.labels - labelled,
         fill=fill_of(tokens, rows, limit) if rows else 0.0,
-        padding=padding,
     )

@@ -20,11 +20,9 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
-from ...schemas.ledger import DECISIONS, Ledger, SourceLedger, reasons_of
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.names import REJECTS
 from ...schemas.report import (
-    FORMAT,
     Choice,
     Flow,
     Histogram,
@@ -108,22 +106,18 @@ def report_of(
         action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made
         return overlap_of(noted_hits(store), plan["evaluation"], compared, action)
 
-    def made() -> Made:
-        engine = f"{plan['encode']['engine']} {plan['encode']['engine_version']}"
-        return Made(manifest.hash, engine, configuration)
-
     return make_report(
         "run",
         store.url,
         absent,
         choice=choice,
-        flow=attempt("flow", lambda: flow_of(manifest.ledger, rejects_of(dataset), store.where(REJECTS))),
+        flow=Flow(dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),
         overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
         training=attempt(
             "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, main, decoder))
         ),
         packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
-        made=attempt("made", made),
+        made=Made(manifest.hash, configuration),
     )
 
 
@@ -148,24 +142,7 @@ def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | N
     """
     last = name.rstrip("/").rpartition("/")[2] or name
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return Report(FORMAT, kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
-
-
-def flow_of(ledger: Ledger, rejects: list[Reject], file: str | None = None) -> Flow:
-    """What happened to the data.
-
-    Args:
-        rejects: some of those in `file`.
-    """
-    total, listed = ledger.total(), file if rejects else None
-    return Flow(dict(ledger.sources), reasons_of(total), rejected_of(total), rejects, listed)
-
-
-def rejected_of(total: SourceLedger) -> dict[str, int]:
-    """Unusable rows and examples by reason, most frequent first."""
-    out = Counter(total.rows_rejected)
-    out.update({reason: number for reason, number in total.examples_dropped.items() if reason not in DECISIONS})
-    return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
+    return Report(kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
 
 
 def rejects_of(dataset: Finished) -> list[Reject]:

@@ -149,7 +149,7 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
     """A point with the figures of the rows that are packed."""
     return replace(
         point,
-        **{key: getattr(train, key) for key in ("pieces", "rows", "bound", "labels", "fill", "padding")},
+        **{key: getattr(train, key) for key in ("rows", "bound", "labels", "fill")},
         labels_lost=point.labels + point.labels_lost - train.labels,
         tokens=train.tokens - train.padding,
     )

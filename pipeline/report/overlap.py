@@ -51,9 +51,7 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
     return Overlap(
         sentence=sentence,
         action=action,
-        ngram=evaluation["ngram"],
         examples=examples,
-        rows=evaluation["counts"]["rows"],
         counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )

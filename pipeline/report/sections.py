@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger
+from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped
@@ -74,7 +74,7 @@ def sections(report: Report) -> list[Section]:
         "flow": _flow,
         "overlap": overlap_section,
         "training": lambda training: _training(training, report.flow),
-        "packing": _packing,
+        "packing": lambda packing: _packing(packing, estimated=report.sample is not None),
         "made": _made,
     }
     out = []
@@ -126,8 +126,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
             yield "full", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)
     if choice is not None and choice.advice is not None:
         yield "max_length advised", f"{choice.advice.max_length:,}"
-    if flow is not None and flow.rejected:
-        yield "unusable rows or examples", large(sum(flow.rejected.values()))
+    if flow is not None and (unusable := rejected_of(Ledger(dict(flow.sources)).total())):
+        yield "unusable rows or examples", large(sum(unusable.values()))
 
 
 # Which max_length?
@@ -181,21 +181,22 @@ def _cells(one: Point) -> tuple[str, ...]:
 
 def _flow(flow: Flow) -> Section:
     ledger = Ledger(dict(flow.sources))
-    tables = [ledger_grid(ledger)]
-    if flow.rejected:
-        rows = [[reason, f"{number:,}", flow.reasons.get(reason, "")] for reason, number in flow.rejected.items()]
+    total, tables = ledger.total(), [ledger_grid(ledger)]
+    rejected, reasons = rejected_of(total), reasons_of(total)
+    if rejected:
+        rows = [[reason, f"{number:,}", reasons.get(reason, "")] for reason, number in rejected.items()]
         place = f"; all of them: {flow.rejects_file}" if flow.rejects_file else ""
         tables.append(Grid(f"What could not be used, and what to do{place}", ("reason", "how many", ""), rows))
-    others = [[key, words] for key, words in flow.reasons.items() if key not in flow.rejected]
+    others = [[key, words] for key, words in reasons.items() if key not in rejected]
     more = [Grid("What the other reasons mean", ("reason", "meaning"), others, 2)] if others else []
     if flow.rejects:
         shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail] for one in flow.rejects]
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
-    sentence = _flow_sentence(ledger.total(), flow)
+    sentence = _flow_sentence(total, sum(rejected.values()))
     return Section("flow", QUESTIONS["flow"], sentence, tables, more, list(losing_sources(flow)))
 
 
-def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
+def _flow_sentence(total: SourceLedger, unusable: int) -> str:
     examples, whole = sum(total.examples_packed.values()), total.tokens_encoded
     words = (
         f"Of {plural(total.rows_read, 'row')}, {total.rows_used:,} were used. They gave "
@@ -208,7 +209,7 @@ def _flow_sentence(total: SourceLedger, flow: Flow) -> str:
         words += f" {share(gone / whole)} of the encoded tokens are lost." if gone else " No token was lost."
     if left:
         words += f" {share(left / whole)} of the encoded tokens are not drawn, by the weights of the sources."
-    if unusable := sum(flow.rejected.values()):
+    if unusable:
         words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
     return words
 
@@ -348,7 +349,7 @@ def _trained(one: SplitFigures) -> float:
     return one.labels / one.tokens if one.tokens else 0.0
 
 
-def _packing(packing: Packing) -> Section:
+def _packing(packing: Packing, *, estimated: bool) -> Section:
     main = next((one for one in packing.splits if one.split == "train"), packing.splits[0] if packing.splits else None)
     if main is None:
         return Section("packing", QUESTIONS["packing"], "There are no packed rows.")
@@ -357,7 +358,7 @@ def _packing(packing: Packing) -> Section:
             f"Preference pairs are not packed: {plural(main.rows, 'pair')} of {main.split}, each a row of its own."
         )
         return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
-    about = "About " if packing.estimated else ""
+    about = "About " if estimated else ""
     sentence = (
         f"{about}{plural(main.rows, 'row')} of {packing.max_length:,} tokens, {share(main.fill, 2)} full, "
         f"by {packing.strategy}"

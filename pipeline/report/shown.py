@@ -54,9 +54,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
     for piece in listed:
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
         texts, shortened = _texts(piece, decoder, each)
-        documents.append(
-            ShownDocument(id, source, piece.doc_id, piece.start, len(piece.ids), piece.trained, texts, shortened)
-        )
+        documents.append(ShownDocument(id, source, piece.start, len(piece.ids), piece.trained, texts, shortened))
     return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.max_length, documents)
 
 
@@ -73,7 +71,7 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         text = whole if room is None else _clipped(whole, room // 3)
         shown = [ShownPiece(text, float(trained), len(ids))] if ids else []
         shortened = text != whole
-        texts.append(ShownDocument(id, part, doc_id, 0, len(ids), len(ids) if trained else 0, shown, shortened))
+        texts.append(ShownDocument(id, part, 0, len(ids), len(ids) if trained else 0, shown, shortened))
     tokens = sum(one.tokens for one in texts)
     return ShownRow(split, number, tokens, tokens, texts)
 

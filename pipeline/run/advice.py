@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
 from ..encode.notes import first_reject
@@ -22,8 +22,6 @@ def on_rejects(total: SourceLedger, rejects: str) -> str | None:
         total: the finished run's ledger over all sources.
         rejects: the path of rejects.jsonl.
     """
-    from ..report.collect import rejected_of
-
     reasons = rejected_of(total)
     rejected = sum(reasons.values())
     if not rejected:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Made, Packing, Report, Sample, SplitFigures, Training
+from ...schemas.report import Flow, Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
 from ..configfile import load_config
 from ..encode.notes import reject_lines
@@ -23,7 +23,7 @@ from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
-from ..report.collect import PAIRS, configuration_of, flow_of, make_report, policies_of, some_of
+from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_of
 from ..report.document_lengths import read_documents
 from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
@@ -96,11 +96,11 @@ def plan(
         {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
         sample,
         choice=choice,
-        flow=flow_of(ledger, some_of(lines)),
+        flow=Flow(dict(ledger.sources), some_of(lines), None),
         overlap=overlap,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
-        made=Made(None, f"{encoded.spec.engine} {encoded.spec.engine_version}", configuration_of(config, work.base)),
+        made=Made(None, configuration_of(config, work.base)),
     )
     observer.end()
     return report
@@ -136,4 +136,4 @@ def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample 
         counted = ("rows", "tokens", "labels", "pieces", "padding")
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
     length, pack = config.truncate.max_length, config.pack
-    return Packing(length, pack.strategy, splits, pack.padded_for, estimated=sample is not None)
+    return Packing(length, pack.strategy, splits, pack.padded_for)

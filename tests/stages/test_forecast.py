@@ -83,20 +83,17 @@ def brute(documents: Documents, strategy: str, limit: int, config: RunConfig) ->
     several = {number for number in packed if [one[0] for one in pieces].count(number) > 1}
     long = {number for number in packed if len(documents[number]) > limit}
     tokens = sum(end - begin for _, begin, end in pieces)
-    padded = [-(-(end - begin) // wide) * wide for _, begin, end in pieces]
     labels = sum(labels_of(documents[number], begin, end) for number, begin, end in pieces)
     return {
         "documents": len(packed),
         "documents_cut": len(several) if cuts else len(long),
         "documents_lost": sum(bool(one) for one in documents) - len(packed),
-        "pieces": len(pieces),
         "rows": plan.rows,
         "bound": plan.certificate.bound,
         "tokens": tokens,
         "tokens_lost": sum(map(len, documents)) - tokens,
         "labels": labels,
         "labels_lost": sum(labels_of(one, 0, len(one)) for one in documents) - labels,
-        "padding": sum(padded) - tokens,
     }
 
 
@@ -126,12 +123,12 @@ def test_figures_that_can_be_checked_by_eye() -> None:
     assert (stats.tokens, stats.labels) == (10, 7)
     assert (bfd.rows, bfd.tokens_lost, bfd.documents_cut, bfd.labels_lost) == (3, 1, 1, 1)  # 4 | 3 | 2
     assert bfd.fill == 9 / 12
-    assert (split.rows, split.pieces, split.tokens_lost, split.labels_lost) == (3, 4, 0, 1)  # 4 | 3 + 1 | 2
+    assert (split.rows, split.tokens_lost, split.labels_lost) == (3, 0, 1)  # 4 | 3 + 1 | 2
     # About the same: 4 | 1 + 3 | 2
-    assert (wrapped.rows, wrapped.pieces, wrapped.documents_cut, wrapped.labels_lost) == (3, 4, 1, 1)
+    assert (wrapped.rows, wrapped.documents_cut, wrapped.labels_lost) == (3, 1, 1)
     # 5, 3 and 2 tokens take 8, 4 and 4 of two rows of 8.
     aligned = estimate(stats, configured(pack={"align": 4}), 8, "bfd")
-    assert (aligned.rows, aligned.bound, aligned.tokens, aligned.padding, aligned.fill) == (2, 2, 10, 6, 10 / 16)
+    assert (aligned.rows, aligned.bound, aligned.tokens, aligned.fill) == (2, 2, 10, 10 / 16)
 
 
 @pytest.mark.parametrize(("align", "max_docs"), [(1, None), (4, None), (1, 3)])

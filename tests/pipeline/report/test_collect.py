@@ -19,6 +19,7 @@ from packtrain.pipeline.report.page import report_html
 from packtrain.pipeline.report.report_files import report_json
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
 from packtrain.pipeline.run.plan import plan
+from packtrain.schemas.ledger import Ledger, reasons_of, rejected_of
 from packtrain.schemas.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -97,8 +98,9 @@ def copy(mixed: Mixed, tmp_path: Path) -> Path:
 
 def test_rejects_name_file_and_line(report: Report, mixed: Mixed) -> None:
     assert report.flow is not None
-    assert report.flow.rejected == {"missing_key": 9, "invalid_json": 1, "empty": 1}
-    assert {"duplicate", "max_length", "repeats", "min_tokens"} <= set(report.flow.reasons)
+    total = Ledger(dict(report.flow.sources)).total()
+    assert rejected_of(total) == {"missing_key": 9, "invalid_json": 1, "empty": 1}
+    assert {"duplicate", "max_length", "repeats", "min_tokens"} <= set(reasons_of(total))
     shown = Counter((one.source, one.reason) for one in report.flow.rejects)
     assert shown == {("chats", "missing_key"): 3, ("chats", "invalid_json"): 1, ("texts", "empty"): 1}
     (broken,) = [one for one in report.flow.rejects if one.reason == "invalid_json"]
@@ -142,10 +144,11 @@ def test_rows_are_shown_as_they_are(report: Report, mixed: Mixed, read_rows: Row
     assert report.training is not None
     rows = read_rows(mixed.out)
     assert 3 <= len(report.training.rows) <= 6
+    ids = {one["doc_id"]: one["id"] for one in kit.Packed(mixed.out).documents()}
     for shown in report.training.rows:
         row = rows[shown.row]
         assert (shown.split, shown.tokens, shown.capacity) == ("train", len(row["input_ids"]), 256)
-        assert [one.doc_id for one in shown.documents] == row["doc_ids"]
+        assert [one.id for one in shown.documents] == [ids[doc_id] for doc_id in row["doc_ids"]]
         assert [one.tokens for one in shown.documents] == row["seq_lengths"]
         trained = sum(label != IGNORE_INDEX for label in row["labels"])
         assert sum(one.trained for one in shown.documents) == trained
@@ -204,7 +207,7 @@ def test_preference_pairs(tmp_path: Path) -> None:
     assert ahead.flow is not None
     assert made.flow is not None
     assert ahead.flow.sources == made.flow.sources == manifest.ledger.sources
-    assert made.flow.rejected == {"missing_key": 1}
+    assert rejected_of(Ledger(dict(made.flow.sources)).total()) == {"missing_key": 1}
     assert made.training is not None
     parts = [(one.source, bool(one.trained)) for one in made.training.rows[0].documents]
     assert parts == [("prompt", False), ("chosen", True), ("rejected", True)]
@@ -242,11 +245,9 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     own = (more["pack"].get("strategy", "bfd"), made.packing.max_length)
     (point,) = [one for one in made.choice.points if (one.strategy, one.max_length) == own]
     rows, (train,) = read_rows(tmp_path / "out"), [one for one in made.packing.splits if one.split == "train"]
-    assert (point.rows, point.pieces) == (train.rows, train.pieces)
-    assert point.rows == len(rows)
-    assert point.pieces == sum(len(row["seq_lengths"]) for row in rows)
+    assert point.rows == train.rows == len(rows)
     assert point.labels == train.labels == sum(label != IGNORE_INDEX for row in rows for label in row["labels"])
-    assert point.tokens + point.padding == train.tokens
+    assert point.tokens + train.padding == train.tokens
     assert made.training is not None
     if own[0] in ("wrapped", "bfd_split"):
         assert any(one.start > 0 for row in made.training.rows for one in row.documents), "a continued document"

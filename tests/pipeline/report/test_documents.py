@@ -84,9 +84,7 @@ def agree(outcome: Point, manifest: Manifest, choice: Choice) -> None:
     assert further or not config["pack"]["window_tokens"]
     assert outcome.rows - further <= split.rows <= outcome.rows + apart + further
     assert 0 <= sum(one.bound for one in windows) - outcome.bound <= further
-    assert (outcome.pieces, outcome.tokens) == (sum(one.pieces for one in windows), sum(one.tokens for one in windows))
-    assert outcome.padding == total.tokens_created.get("alignment", 0)
-    assert outcome.tokens + outcome.padding == split.tokens == total.tokens_packed
+    assert outcome.tokens == sum(one.tokens for one in windows) == total.document_tokens
     assert outcome.fill == pytest.approx(outcome.tokens / (outcome.rows * manifest.max_length))
     assert outcome.labels == split.trained == total.labels_trained
     assert outcome.documents == total.examples_packed["train"] + total.examples_repeated

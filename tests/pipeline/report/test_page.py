@@ -78,7 +78,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     out = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}, run={"report": True})).folder
     pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words")
     counts = [OverlapCount("s", "t", 1, 1, 1)]
-    overlap = Overlap("One.", "report", 13, 1, 9, counts, [pair])
+    overlap = Overlap("One.", "report", 1, counts, [pair])
     return replace(msgspec.json.decode((out / "report.json").read_bytes(), type=Report), overlap=overlap)
 
 
@@ -122,7 +122,7 @@ def test_it_stays_small(report: Report) -> None:
     assert report.flow is not None
     assert report.overlap is not None
     piece = ShownPiece("Да, x < y. " * 16, 1.0, 9)
-    documents = [ShownDocument("s/a:1", "s", 1, 0, 9, 9, [piece], False)] * LISTED
+    documents = [ShownDocument("s/a:1", "s", 0, 9, 9, [piece], False)] * LISTED
     rejects = [Reject("s", "a.jsonl", 1, "empty", "x < y " * 66)] * 60
     hits = [msgspec.structs.replace(report.overlap.shown[0], shared="д" * 20_000)] * 12  # words may be of any length
     large = replace(
