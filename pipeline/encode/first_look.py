@@ -28,7 +28,7 @@ SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 numbers of messages."""
 _ROWS = 64
 """First rows of every source that are looked at."""
-_CHARACTERS = 1 << 17
+_CHARACTERS = 1 << 16
 """Characters of a source's rows that suffice: for a few megabytes, the reference needs a second."""
 _ROW_BYTES = 1 << 20
 """Longer rows are not looked at: encoding one may need more memory than a worker is sure to have."""

@@ -41,7 +41,7 @@ class Breaks:
         head = tokenizer_head(tokenizer_json)
         pieces = vocabulary(tokenizer_json)
         byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
-        bits = np.zeros(id_count(tokenizer_json) + 1, dtype=np.uint8)
+        bits = np.zeros(id_count(pieces, head.added_tokens) + 1, dtype=np.uint8)
         # Only pieces that end in white space have bits: one in a hundred.
         ends = _BYTE_LEVEL_ENDS if byte_level else _TEXT_ENDS
         for piece, index in pieces.items():

@@ -10,6 +10,7 @@ Rows that are already tokens stay as they are.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby
 
 import numpy as np
@@ -27,7 +28,7 @@ from .encode_counts import MOST_PLACES, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
 from .token_runs import TextRuns, locate_boundaries
-from .vocabulary import SpecialTokenAffixes, id_count
+from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
@@ -122,7 +123,7 @@ class Encoder:
     def _given(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
         """A batch of the examples that were given as tokens, if there are some whose ids the tokenizer has."""
         kept, tokens, runs, hashes = list[Example](), list[NDArray[np.int32]](), list[Runs](), list[bytes]()
-        last = id_count(self._json) - 1
+        last = self._id_count - 1
         for example in examples:
             ids = np.asarray(example.ids, np.int64)
             wrong = ids[(ids < 0) | (ids > last)]
@@ -142,6 +143,10 @@ class Encoder:
             counts.tokens += int(offsets[-1])
             found, straddles = TextRuns.of(runs).lists(), np.zeros(len(kept), np.int64)
             yield encoded_batch(kept, np.concatenate(tokens), offsets, found, hashes, straddles)
+
+    @cached_property
+    def _id_count(self) -> int:
+        return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
     def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
         """An example's text and runs. Counts an added end-of-sequence token in `batch`."""

@@ -8,6 +8,7 @@ FASTOKENS_BPE_THREADS, RAYON_NUM_THREADS, TOKENIZERS_PARALLELISM.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
@@ -68,11 +69,13 @@ class FastokensEngine:
     name = FAST
 
     def __init__(self, tokenizer_json: str) -> None:
-        try:
-            self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
-        except Exception as error:
-            raise _refusal(self.name, error) from error
-        self.table = ByteLengths.from_json(tokenizer_json)
+        with ThreadPoolExecutor(1) as beside:  # loading takes a second, without Python's lock
+            table = beside.submit(ByteLengths.from_json, tokenizer_json)
+            try:
+                self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
+            except Exception as error:
+                raise _refusal(self.name, error) from error
+        self.table = table.result()
         """How many bytes its tokens stand for; None if the reference must say where they lie."""
         if self.table is None:
             reference_tokenizer(tokenizer_json)  # now, so that workers that are forked from this process share it

@@ -3,6 +3,7 @@ token stands for. With these a token's position is a running sum, and the tokeni
 """
 
 import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -90,15 +91,9 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     return found if isinstance(found, dict) else {piece: index for index, (piece, _) in enumerate(found)}
 
 
-@lru_cache(maxsize=4)
-def id_count(tokenizer_json: str) -> int:
-    """Number of token ids: one more than the highest, of pieces and added tokens.
-
-    Raises:
-        TokenizerError: it is not the content of a tokenizer.json.
-    """
-    ids = (token.id for token in tokenizer_head(tokenizer_json).added_tokens)
-    return max([max(vocabulary(tokenizer_json).values(), default=-1), *ids]) + 1
+def id_count(pieces: Mapping[str, int], added: Iterable[AddedToken]) -> int:
+    """Number of token ids: one more than the highest."""
+    return max([max(pieces.values(), default=-1), *(token.id for token in added)]) + 1
 
 
 def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
@@ -169,9 +164,10 @@ class ByteLengths:
             sizes: of the pieces of `vocab`.
             space: the character that stands for a space in the vocabulary, as in Gemma's, or "".
         """
-        lengths = np.zeros(id_count(tokenizer_json), np.int64)
+        added = tokenizer_head(tokenizer_json).added_tokens
+        lengths = np.zeros(id_count(vocab, added), np.int64)
         lengths[np.fromiter(vocab.values(), np.int64, len(vocab))] = sizes
-        for token in tokenizer_head(tokenizer_json).added_tokens:
+        for token in added:
             # A normalised added token is searched in the normalised text.
             content = unicodedata.normalize("NFC", token.content) if nfc and token.normalized else token.content
             size = _size(content, space) if space else len(content.encode())
