@@ -230,7 +230,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {error}") from error
+        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {message_of(error)}") from error
     packed = rows.manifest.plan["tokenizer"]["template"]
     if hash_bytes(template.encode()) == packed:
         tokenizer.chat_template = template

@@ -88,15 +88,14 @@ def read_checkpoint(folder: Path) -> CheckpointState:
     """
     try:
         data = parse_json((folder / MARKER).read_bytes())
-        version = data.pop("format", None)
-        state = CheckpointState(**data) if version == FORMAT else None
+        if (version := data.pop("format", None)) != FORMAT:
+            raise ValueError(f"it is of format {version!r}, and not {FORMAT}")
+        state = CheckpointState(**data)
     except FileNotFoundError:
         what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
         raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
-    if state is None:
-        raise ConfigError(f"{folder / MARKER} is of format {version!r}, and not {FORMAT}; begin again")
     found = _files(folder)
     for name, size in state.files.items():
         if found.get(name) != size:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, IntegrityError, PacktrainError
 from ...schemas.units import plural
 from ..order import detect_rank
 from . import Say, print_line
@@ -30,6 +30,7 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
     Raises:
         BusyError: another training works on `out`.
         ConfigError, InputError: a mistake in the configuration or the data; says which key, and how to fix it.
+        IntegrityError: a checkpoint is damaged.
         LeakError: documents of a row see each other.
     """
     from ..launch.ranks import end_with_launcher, rank_check
@@ -52,6 +53,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     from accelerate.utils.memory import should_reduce_batch_size
     from transformers.utils.logging import disable_progress_bar
 
+    from ..model import message_of
     from .checkpoint import last_whole
     from .trainer import PackedTrainer
 
@@ -67,7 +69,14 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     _announce(trainer, resume)
     try:
         trainer.train(resume_from_checkpoint=resume)
-    except RuntimeError as error:
+    except PacktrainError:
+        raise
+    except Exception as error:
+        if resume is not None and not trainer.meter.running:
+            raise IntegrityError(
+                f"resuming from {resume} failed before its first batch: {message_of(error)}. If it is damaged, delete "
+                "it: the one before it is taken then"
+            ) from error
         if not should_reduce_batch_size(error):
             raise
         less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
@@ -39,6 +39,7 @@ OWNED = {
     ),
     "label_smoothing_factor": "the loss is the plain cross-entropy",
     "neftune_noise_alpha": "its noise is scaled by the length of a row, which holds many documents",
+    "save_only_model": "a training cannot go on without its optimizer's state; save_total_limit keeps fewer",
     "use_cache": "a cache's mask lets the documents of a row see each other",
     "parallelism_config": CUT,
 }  # fmt: skip
@@ -50,6 +51,8 @@ _DEFAULTS = {
     "logging_nan_inf_filter": False,  # a NaN should be seen; looking for it costs a synchronisation a batch
 }
 """packtrain's defaults for keys that a configuration leaves out."""
+_PLAIN = (bool, int, float, bool | None, int | None, float | None)
+"""Types of keys whose values transformers does not check."""
 
 
 class ModelConfig(ConfigModel):
@@ -224,7 +227,8 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
     import torch
     from transformers import TrainingArguments
 
-    types = {field.name: type(field.default) for field in fields(TrainingArguments) if field.init}
+    hints = get_type_hints(TrainingArguments)
+    types = {field.name: hints[field.name] for field in fields(TrainingArguments) if field.init}
     given: dict[str, Any] = dict(_DEFAULTS)
     if not torch.accelerator.is_available():
         given["use_cpu"] = True  # transformers asks for it before it computes in bfloat16 on a CPU
@@ -235,11 +239,12 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
             )
         # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
         new = key.replace("gradient_checkpointing", "activation_checkpointing")
-        if isinstance(value, str) and types[key] is float:  # YAML reads 1e-3 as text, which fails late
+        if types[key] in _PLAIN:
             try:
-                value = float(value)
-            except ValueError:
-                raise ConfigError(f"trainer.{key}: {value!r} is not a number; write one") from None
+                read = TypeAdapter(types[key]).validate_python(value)
+            except ValidationError as error:
+                raise ConfigError(f"trainer.{key}: {value!r:.60}: {error.errors()[0]['msg']}") from None
+            value = read if isinstance(value, str) else value  # YAML reads 1e-3 as text
         elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
             value = str(base / value)
         given[new if new in types else key] = value

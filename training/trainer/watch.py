@@ -82,6 +82,11 @@ class Meter:
         self._begun: float | None = None
         self._waited, self._tokens = 0.0, 0
 
+    @property
+    def running(self) -> bool:
+        """Whether there was a batch."""
+        return self._begun is not None
+
     def batch(self, tokens: int, waited: float = 0.0) -> None:
         """Count a micro-batch, and the seconds that the trainer waited for it."""
         if self._begun is None:  # what came before the first batch is not training

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.schemas.errors import BusyError, ConfigError, StoreError
+from packtrain.schemas.errors import BusyError, ConfigError, IntegrityError, StoreError
 from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint
 
 from tests import kit
@@ -153,6 +153,16 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(
         assert outcome.resumed_from == folder / "checkpoint-3"
         assert losses(outcome) == losses(whole)
         same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
+
+
+def test_a_checkpoint_that_is_damaged_but_not_cut_short(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:
+    config, _, folder = stopped
+    state = folder / "checkpoint-3" / "optimizer.pt"
+    state.write_bytes(bytes(state.stat().st_size))
+    with pytest.raises(
+        IntegrityError, match=r"resuming from .*checkpoint-3 failed before its first batch: .*delete it"
+    ):
+        quietly(config)
 
 
 # What is refused

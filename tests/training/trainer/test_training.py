@@ -1,6 +1,7 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,19 @@ def test_adapters_train_go_on_and_are_exported(settings: Settings, tmp_path: Pat
     assert not (whole.export / "model.safetensors").exists()
     config = peft.PeftConfig.from_pretrained(whole.export)
     assert (config.r, config.task_type) == (4, "CAUSAL_LM")
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_adapters_on_weights_of_four_bits(settings: Settings, tmp_path: Path) -> None:
+    initial(settings()).save_pretrained(tmp_path / "start")
+    four_bits = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    model = {"path": str(tmp_path / "start"), "quantization": four_bits}
+    trainer = {"learning_rate": 1e-2, "gradient_checkpointing": True}
+    found = losses(quietly(settings(model=model, lora={"r": 4}, probe=True, trainer=trainer)))
+    plain = losses(quietly(settings(model=str(tmp_path / "start"), trainer={"max_steps": 1})))
+    assert found[0] == pytest.approx(plain[0], rel=1e-2)
+    assert found[0] != plain[0]
+    assert found[-1] < found[0]
 
 
 @pytest.mark.slow
