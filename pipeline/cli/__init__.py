@@ -1,1 +1,1 @@
-"""The commands, one file each, and what they show in a terminal. No other folder imports this one."""
+"""The commands, a few in a file, and what they show in a terminal. No other folder imports this one."""
