@@ -25,7 +25,6 @@ from ..stages.overlap.index import OverlapIndex
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
-from .inputs.lines import BOM
 from .inputs.read import block_examples, read_rows
 from .inputs.scan import scan_inputs
 from .inputs.source_formats import SourceFormat
@@ -126,7 +125,7 @@ def _read(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield from ((block.first_line + number + 1, row) for number, row in found.records or ())
         for number, line in found.lines or ():
             try:
-                row = msgspec.json.decode(line.removeprefix(BOM) if line.strip() else b"{}", type=dict[str, Any])
+                row = msgspec.json.decode(line if line.strip() else b"{}", type=dict[str, Any])
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError) as error:
                 raise wrong(number, f"the line is not a JSON object ({error})") from None

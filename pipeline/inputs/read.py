@@ -10,7 +10,7 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile
-from .lines import BOM, read_bytes
+from .lines import read_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 from .tables import read_table, to_rows
 
@@ -102,7 +102,7 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
         out += [dict(row) for _, row in rows.records]
         for _, line in rows.lines:
             try:
-                row = msgspec.json.decode(line.removeprefix(BOM))
+                row = msgspec.json.decode(line)
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
                 continue

@@ -13,12 +13,10 @@ import msgspec
 
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import ConfigError, InputError, OutputError
-from ...stages.prep import Format, make_format
-from ...stages.select.where import Where
 from ..inputs.blocks import InputFile
-from ..inputs.read import columns_of, prepare_rows, read_rows
+from ..inputs.read import block_examples
 from ..inputs.scan import scan_inputs
-from ..inputs.source_formats import resolve_format
+from ..inputs.source_formats import SourceFormat, resolve_format
 from ..observer import Observer
 from ..store.local import LocalStore
 
@@ -55,8 +53,9 @@ def prepare_source(
         raise ConfigError(f"--output {target}: end its name in .jsonl, which is what is written")
     if not (there := next(path for path in target.absolute().parents if path.exists())).is_dir():
         raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
+    exists = OutputError(f"--output {target} exists; remove it, or choose another file")
     if target.exists():
-        raise OutputError(f"--output {target} exists; remove it, or choose another file")
+        raise exists
     observer, counts = observer or Observer(), PrepCounts()
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
@@ -69,10 +68,9 @@ def prepare_source(
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
             )
-        form = make_format(found.name, found.options)
         observer.begin("prep", sum(file.size for file in files), "B")
         with store.draft() as draft:
-            for row in _rows(files, source, form, counts, observer):
+            for row in _rows(files, source, found, counts, observer):
                 draft.file.write(msgspec.json.encode(row) + b"\n")
             if not counts.examples:
                 reasons = (counts.rejected + counts.filtered).most_common()
@@ -82,21 +80,19 @@ def prepare_source(
                     f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{first} "
                     "Check the source's format and keys"
                 )
-            store.put(draft, target.name)
+            if not store.create(draft, target.name):
+                raise exists
     observer.end()
     return counts
 
 
 def _rows(
-    files: Sequence[InputFile], source: SourceConfig, form: Format, counts: PrepCounts, observer: Observer
+    files: Sequence[InputFile], source: SourceConfig, found: SourceFormat, counts: PrepCounts, observer: Observer
 ) -> Iterator[dict[str, Any]]:
-    where = Where(source.where, f"sources.{source.name}.where") if source.where is not None else None
-    prompts, before = form.options.prompt_only, 0
+    form, before = found.make(), 0
     for file in files:
         for block in file.blocks:
-            prepared = prepare_rows(read_rows(block, source.max_row_bytes, columns_of(form)), form)
-            if where is not None:
-                prepared = where.wanted(prepared)
+            prepared = block_examples(block, (found.name, found.options), source.max_row_bytes, source.where)
             counts.rows += prepared.rows
             counts.examples += len(prepared.examples)
             counts.filtered += prepared.filtered
@@ -108,7 +104,7 @@ def _rows(
                 counts.first_reject = f"{place}: {reason}: {detail}"
             for example in prepared.examples:
                 row = form.public_row(example)
-                if prompts:
+                if form.options.prompt_only:
                     number = before + block.first_line + example.line
                     row = {"id": example.group or str(number), "row": number, **row}
                 yield row

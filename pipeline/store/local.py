@@ -221,10 +221,14 @@ class LocalStore(Store):
     def put(self, draft: Draft, name: str) -> None:
         self._name(draft, name, os.replace)
 
+    def create(self, draft: Draft, name: str) -> bool:
+        """As `put`, unless the name exists: then False."""
+        return self._name(draft, name, os.link)
+
     def put_bytes(self, name: str, data: bytes) -> bool:
         with self.draft() as draft:
             draft.file.write(data)
-            return self._name(draft, name, os.link)
+            return self.create(draft, name)
 
     def _name(self, draft: Draft, name: str, call: Callable[[Path, Path], None]) -> bool:
         """Give a draft its name, once its bytes are on the disk. False if the name exists, and must not."""

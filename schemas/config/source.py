@@ -19,7 +19,7 @@ FORMAT_KEYS: dict[str, tuple[str, ...]] = {
     "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
     "prompt_completion": ("prompt", "completion", "tools", "weight"),
     "preference": ("prompt", "chosen", "rejected", "tools"),
-    "tokenized": ("ids", "labels", "weight"),
+    "tokenized": ("input_ids", "labels", "weight"),
     "text": ("text", "weight"),
     "apps": ("weight",),
 }

@@ -18,14 +18,13 @@ from .rowjson import TOO_DEEP, decode_json, require_shallow
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
-_BOM = b"\xef\xbb\xbf"
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"object missing required field `(.*)`")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a format reads. Its name is its field's in `Format.columns`, unless stated otherwise.
+    """A column that a format reads. Its name is its field's in `Format.columns`, unless the user gives another.
 
     A column that is not required is not read if the user gave its name to another one.
     """
@@ -39,8 +38,6 @@ class Column:
     """What a text in it is the JSON of, in words, as in a cell of CSV; a blank one is null. "": texts stay texts."""
     refused: tuple[str, str] | None = None
     """Reason and detail with which a row is rejected that has anything in it."""
-    name: str | None = None
-    """Its name in the data, if it differs from the field."""
 
 
 Columns: TypeAlias = Mapping[str, Column]
@@ -155,9 +152,9 @@ class Format(ABC):
         """The name of each column that is read, by field."""
         given = self.options.keys
         read = {
-            key: given.get(key) or column.name or key
+            key: given.get(key, key)
             for key, column in self.columns.items()
-            if key in given or column.required or (column.name or key) not in given.values()
+            if key in given or column.required or key not in given.values()
         }
         return read | ({"weight": given["weight"]} if "weight" in given else {})
 
@@ -226,7 +223,7 @@ class Format(ABC):
     def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
 
-        So invalid UTF-8 is found only in values that are used. A byte order mark before the object is accepted.
+        So invalid UTF-8 is found only in values that are used.
 
         Raises:
             RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`,
@@ -235,8 +232,6 @@ class Format(ABC):
         try:
             row = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            if line.startswith(_BOM):
-                return self.decode(line[len(_BOM) :])
             raise _rejected(error, line) from None
         return self._checked(row)
 

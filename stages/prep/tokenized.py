@@ -31,7 +31,7 @@ class TokenizedFormat(Format):
 
     name = "tokenized"
     columns: ClassVar[Columns] = {
-        "ids": Column(list[int], required=True, name="input_ids"),
+        "input_ids": Column(list[int], required=True),
         "labels": Column(_NUMBERS),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths")},
@@ -47,12 +47,12 @@ class TokenizedFormat(Format):
         Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
         `weight` (weights of single tokens).
         """
-        keys, ids = self.keys, _array(row.ids)
+        key, ids = self.keys["input_ids"], _array(row.input_ids)
         if not len(ids):
-            raise RowRejectedError("empty", f"`{keys['ids']}` is empty")
+            raise RowRejectedError("empty", f"`{key}` is empty")
         if ids.min() < 0 or ids.max() > _LARGEST:
             at = int(np.argmax((ids < 0) | (ids > _LARGEST)))
-            raise RowRejectedError("bad_ids", f"`{keys['ids']}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
+            raise RowRejectedError("bad_ids", f"`{key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
         if row.attention_mask is not None and not np.all(_array(row.attention_mask)):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         if len(row.seq_lengths or ()) > 1:
@@ -67,16 +67,16 @@ class TokenizedFormat(Format):
 
     def _flags(self, name: str, given: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
         """(T,) which tokens the labels or a mask train."""
-        labels, values, key = name == "labels", _array(given), self.keys[name]
+        labels, values, key, key_of_ids = name == "labels", _array(given), self.keys[name], self.keys["input_ids"]
         reason = "bad_labels" if labels else "bad_mask"
         if len(values) != len(ids):
-            detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{self.keys['ids']}`"
+            detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
             raise RowRejectedError(reason, detail)
         flags: NDArray[np.bool_] = values == (ids if labels else 1)
         wrong = ~flags & (values != (IGNORE_INDEX if labels else 0))
         if wrong.any():
             at = int(np.argmax(wrong))
-            own = f", and `{self.keys['ids']}[{at}]` is {ids[at]}: a label is the id of its own token, not shifted, or "
+            own = f", and `{key_of_ids}[{at}]` is {ids[at]}: a label is the id of its own token, not shifted, or "
             detail = f"`{key}[{at}]` is {given[at]}" + (f"{own}{IGNORE_INDEX}" if labels else ": a mask holds 0 and 1")
             raise RowRejectedError(reason, detail)
         return flags

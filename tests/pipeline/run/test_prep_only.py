@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.run.prep_only import PrepCounts, prepare_source
 from packtrain.schemas.config.config import SourceConfig
+from packtrain.schemas.errors import OutputError
 
 Row = dict[str, Any]
 Prepare = Callable[..., PrepCounts]
@@ -50,6 +52,18 @@ def test_prompts_say_which_row_they_came_from(prep: Prepare, tmp_path: Path) -> 
     lines = b'{"id": 5, "prompt": "a"}\n\n{\n{"prompt": "c", "id": {"k": 1}}\n{"prompt": "d", "id": "d/1"}\n'
     prep(lines, "prompt_completion", "two.jsonl", prompt_only=True)
     assert [(row["id"], row["row"]) for row in read(tmp_path / "two.jsonl")] == [("0", 0), ("3", 3), ("4", 4)]
+
+
+def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
+    class Other(Observer):
+        def begin(self, stage: str, total: int, unit: str) -> None:
+            (tmp_path / "out.jsonl").write_text("theirs")
+
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "a"}))
+    source = SourceConfig.model_validate({"name": "a", "format": "text", "path": "in.jsonl"})
+    with pytest.raises(OutputError, match="exists"):
+        prepare_source(source, tmp_path, tmp_path / "out.jsonl", observer=Other())
+    assert (tmp_path / "out.jsonl").read_text() == "theirs"
 
 
 def test_rows_of_prompts_are_counted_over_files(tmp_path: Path) -> None:

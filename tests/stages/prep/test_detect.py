@@ -51,7 +51,7 @@ def test_every_format_but_a_persons_own_is_looked_for() -> None:
     [
         ({"question": "a", "answer": "b"}, {"prompt": "question", "completion": "answer"}, "prompt_completion"),
         ({"body": "a", "messages": [USER]}, {"text": "body"}, "text"),
-        ({"tokens": [1], "messages": [USER]}, {"ids": "tokens"}, "tokenized"),
+        ({"tokens": [1], "messages": [USER]}, {"input_ids": "tokens"}, "tokenized"),
         ({"log": [HUMAN]}, {"conversations": "log"}, "sharegpt"),
         ({"messages": [USER], "functions": []}, {"tools": "functions"}, "messages"),
     ],
