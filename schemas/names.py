@@ -34,11 +34,6 @@ def check_hash(hash: object) -> None:
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
-def record_name(key: str) -> str:
-    """The name in the cache of an encoded part's record."""
-    return f"encoded/{key[:2]}/{key}.json"
-
-
 def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
     """Refuse a path that is not a regular file inside its folder.
 

@@ -14,7 +14,7 @@ Config = dict[str, Any]
 
 def parts(config: Config) -> dict[str, int]:
     """The encoded parts in the cache, and when each was written."""
-    return {path.name: path.stat().st_mtime_ns for path in (Path(config["cache"]) / "encoded").rglob("*.arrow")}
+    return {path.name: path.stat().st_ino for path in (Path(config["cache"]) / "encoded").rglob("*.arrow")}
 
 
 def append(file: Path, rows: list[Any]) -> None:

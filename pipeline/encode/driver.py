@@ -19,9 +19,10 @@ from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
 from ..store.local import LocalStore
 from ..store.open_store import Store
+from ..store.records import Records
 from ..store.sealed_notes import get_note, get_user_note, put_note, put_user_note
 from .first_look import Look, LookTask, SourceLook
-from .parts import EncodeResult, KnownParts, PartPlace, PartRecord
+from .parts import EncodeResult, PartPlace, PartRecord, mark_used
 from .preload import share_tokenizer
 from .task import OF_TEMPLATES, EncodeSpec, EncodeTask, SourceSettings
 
@@ -163,7 +164,7 @@ def _look(spec: EncodeSpec, tasks: Sequence[EncodeTask], cache: Store, executor:
 
 
 def encode(
-    prepared: Prepared, parts: KnownParts, executor: Executor, observer: Observer, *, shared: bool = False
+    prepared: Prepared, parts: Records[PartRecord], executor: Executor, observer: Observer, *, shared: bool = False
 ) -> Encoded:
     """Encode what is missing in the cache, after checking the cached parts against their hashes.
 
@@ -174,13 +175,15 @@ def encode(
         InputError: an input has changed since it was scanned.
         IntegrityError: the engine or the trace was found wrong; or a part vanished from the cache.
     """
-    cache, tasks = parts.cache, prepared.tasks(parts.cache)
+    cache, tasks = parts.store, prepared.tasks(parts.store)
     prepared.spec.save(cache)
+    names = [task.record for task in tasks]
     first: dict[str, EncodeTask] = {}  # of equal blocks only the first is encoded
-    for task in tasks:
-        first.setdefault(task.key, task)
+    for name, task in zip(names, tasks, strict=True):
+        first.setdefault(name, task)
     found = parts.intact(first, observer)
-    missing = {key: task for key, task in first.items() if key not in found}
+    mark_used(cache, found)
+    missing = {name: task for name, task in first.items() if name not in found}
     cache.sweep()
     if missing:
         share_tokenizer(prepared.spec, cache.scratch)
@@ -191,24 +194,24 @@ def encode(
         for result in executor.map(
             perform,
             first.values(),
-            lambda task: task.key not in missing or (look and parts.record(task.key) is not None),
+            lambda task: task.record not in missing or (look and parts.find(task.record) is not None),
         ):
             assert isinstance(result, EncodeResult)
             _check(result, prepared.spec)
-            parts.add(result)
             record = result.record
+            parts.add(result.name, record)
             observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         observer.end()
-        found = parts.records(first)
-    for task in tasks:
-        if task.key not in found:
+        found = parts.all(first)
+    for name, task in zip(names, tasks, strict=True):
+        if name not in found:
             raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
     not_taken = Counter[str]()
     for file in prepared.files:
         not_taken[file.source] += file.not_taken
     numbers = {source.name: number for number, source in enumerate(prepared.sources)}
     blocks = ((file, block) for file in prepared.joined for block in file.blocks)
-    records = tuple(found[task.key] for task in tasks)
+    records = tuple(found[name] for name in names)
     places = tuple(
         PartPlace(cache, record.file, numbers[file.source], file.lines_of(block))
         for (file, block), record in zip(blocks, records, strict=True)

@@ -1,7 +1,7 @@
-"""Encoded parts: the records that make them count, which of them a cache has, and what they hold, mapped."""
+"""Encoded parts: the records that make them count, and what they hold, mapped."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord
-from ...schemas.names import record_name
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample
 from ..inputs.blocks import FileLines
-from ..observer import Observer
 from ..store.local import LocalStore
-from ..store.open_store import Store, ask_all, damaged
-from ..store.sealed_notes import get_note, put_note
+from ..store.open_store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,58 +40,20 @@ class PartRecord:
 class EncodeResult:
     """An encoded part without a record yet."""
 
-    key: str
-    """Of its task."""
+    name: str
+    """Of the record."""
     record: PartRecord
     samples: list[EngineSample]
     """Texts to compare with the reference before the record is written."""
 
 
-class KnownParts:
-    """Reads, checks and writes the records of parts, by the keys of their tasks. A part counts as complete if it has a
-    record.
-    """
-
-    def __init__(self, cache: Store) -> None:
-        self.cache = cache
-        self._whole: set[str] = set()
-        """Parts that this process has made or checked."""
-
-    def records(self, keys: Collection[str]) -> dict[str, PartRecord]:
-        """The records of parts, by key; parts that are not in the cache have none."""
-        asked = zip(keys, ask_all(self.cache, self.record, keys), strict=True)
-        return {key: record for key, record in asked if record is not None}
-
-    def intact(self, keys: Collection[str], observer: Observer) -> dict[str, PartRecord]:
-        """As `records`, after checking parts of earlier runs against their hashes. Damaged ones lose their record."""
-        records = self.records(keys)
-        unchecked = {record.file: key for key, record in records.items() if record.file.name not in self._whole}
-        found = damaged(self.cache, unchecked)
-        for file, key in unchecked.items():
-            if file.name in found:
-                self.cache.remove(record_name(key))
-                del records[key]
-                observer.note(f"{self.cache.where(file.name)} is damaged, and is made again")
-            else:
-                self._whole.add(file.name)
-        return records
-
-    def add(self, result: EncodeResult) -> None:
-        """Write a new part's record."""
-        put_note(self.cache, record_name(result.key), result.record)
-        self._whole.add(result.record.file.name)
-
-    def record(self, key: str) -> PartRecord | None:
-        """The record of a part; None if it is missing or damaged, or does not match the part: that is made again."""
-        name = record_name(key)
-        record = get_note(self.cache, name, PartRecord)
-        if record is None or self.cache.size(record.file.name) != record.file.bytes:
-            return None
-        if isinstance(self.cache, LocalStore):
-            with suppress(OSError):
-                for used in (record.file.name, name):
-                    os.utime(self.cache.path(used))  # so that it is not cleaned for its age
-        return record
+def mark_used(cache: Store, parts: Mapping[str, PartRecord]) -> None:
+    """Renew the times of parts and of their records, by these' names, so that they are not cleaned for their age."""
+    if isinstance(cache, LocalStore):
+        for name, record in parts.items():
+            for used in (record.file.name, name):
+                with suppress(OSError):
+                    os.utime(cache.path(used))
 
 
 @dataclass(frozen=True, slots=True)

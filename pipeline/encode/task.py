@@ -154,6 +154,11 @@ class EncodeTask:
         """The part's address in the cache: a hash of the block's bytes, and of how rows are read and encoded."""
         return fingerprint([self.block.hash, self.source.hash])
 
+    @property
+    def record(self) -> str:
+        """Name of the part's record."""
+        return f"encoded/{self.key[:2]}/{self.key}.json"
+
     def run(self) -> EncodeResult:
         """Read, prepare, render and tokenize the rows, and put the part. The caller puts the record.
 
@@ -208,7 +213,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
     rows, size = prepared.rows + prepared.blank, block.end - block.start
     record = PartRecord(FileRecord(name, put.bytes, put.hash), rows, prepared.blank, size, used, counts)
-    return EncodeResult(key, record, encoder.samples)
+    return EncodeResult(task.record, record, encoder.samples)
 
 
 def encoded(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import ConfigError
+from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.layout import Alignment, Certificate, fill_of
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import FileRecord, SplitRecord
@@ -32,12 +32,13 @@ from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.open_store import Store
+from ..store.records import Records
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
 from .outcomes import decide, decide_pairs, limits_of
 from .rows import LossWeights, PlannedRows, RowForm, Written
 from .segments import Segments
-from .shard import FinishedShards, PackResult, ShardTask
+from .shard import PackResult, ShardTask
 from .table import WEIGHTED, Table, put_arrow, read_table
 from .window_plan import WindowPlan, plan_pieces, plan_window, window_seed, windows
 
@@ -128,9 +129,10 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     """
     config, table, cache = selected.config, selected.table, selected.encoded.cache
     folders, masks = split_folders(config), Mask.of_sources(config)
-    finished = FinishedShards(out)
-    finished.look([f"{folder}shards" for folder in folders.values()], wrong, observer)
-    left = selected.ledger.total().tokens_packed - sum(result.shard.tokens for result in finished.known.values())
+    finished = Records(out, PackResult)
+    notes = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
+    done = finished.intact([name for name in notes if name.endswith(".json")], observer, wrong)
+    left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in done.values())
     progress = observer if left > 0 else Observer()
     progress.begin("pack", left, "tok")
     table.put(out)
@@ -150,22 +152,31 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
                     tasks[split].append(ShardTask(out, cache, *where, masks, selected.form))
                 yield from tasks[split][first:]
 
+    def have(task: object) -> bool:
+        return isinstance(task, ShardTask) and (task.record in done or finished.find(task.record) is not None)
+
+    def result_of(task: ShardTask) -> PackResult:
+        found = done.get(task.record) or finished.find(task.record)  # that of another process
+        if found is None:
+            raise IntegrityError(f"{out.where(task.record)} or its file vanished; run again")
+        return found
+
     files = list[FileRecord]()
-    with closing(executor.map(perform, plan_tasks(), finished.have)) as results:
+    with closing(executor.map(perform, plan_tasks(), have)) as results:
         for result in results:
             if isinstance(result, PackResult):
-                finished.known[result.record] = result
-                progress.advance(result.shard.tokens, rows=result.shard.rows, tokens=result.shard.tokens)
+                done[result.record] = result
+                progress.advance(result.file.tokens, rows=result.file.rows, tokens=result.file.tokens)
             else:
                 assert isinstance(result, FileRecord)
                 files.append(result)
     progress.end()
     ledger, records = selected.ledger, {}
     for split, folder in folders.items():
-        shards = [finished.get(task) for task in tasks[split]]
+        shards = [result_of(task) for task in tasks[split]]
         account_rows(ledger, selected.names, (shard.written for shard in shards))
         certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
-        records[split] = SplitRecord(tuple(shard.shard for shard in shards), certificates)
+        records[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)
         if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
             files.append(_put_sizes(plans[split], out, folder))
     ledger.check()

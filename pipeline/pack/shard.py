@@ -2,8 +2,7 @@
 finished, whether this process, an earlier one or a concurrent one has made it.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
-from ..observer import Observer
-from ..store.open_store import Store, damaged
+from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 from .rows import Account, PlannedRows, RowForm, Written
 from .segments import Segments
@@ -40,7 +38,8 @@ class ShardPlan:
 class PackResult:
     """A shard, and its counts for the ledger."""
 
-    shard: ShardRecord
+    file: ShardRecord
+    """The shard."""
     written: dict[int, Written]
     """By the number of the source."""
     record: str
@@ -113,9 +112,9 @@ class ShardTask:
         earlier = get_note(self.out, self.record, PackResult)
         if earlier is None:
             put_note(self.out, self.record, result)
-        elif earlier.shard != result.shard:
+        elif earlier.file != result.file:
             raise IntegrityError(
-                f"packing is not deterministic: {self} was {earlier.shard.name} before and is {result.shard.name} now; "
+                f"packing is not deterministic: {self} was {earlier.file.name} before and is {result.file.name} now; "
                 "please report it with the configuration"
             )
 
@@ -143,52 +142,3 @@ def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask
 def forget_table() -> None:
     """Release the mapped files."""
     _opened.cache_clear()
-
-
-@dataclass(slots=True)
-class FinishedShards:
-    """Finished shards of the output that this process knows of."""
-
-    out: Store
-    known: dict[str, PackResult] = field(default_factory=dict)
-    """Results by the name of their record."""
-
-    def look(self, folders: Iterable[str], wrong: Iterable[str], observer: Observer) -> None:
-        """Find the results of earlier processes, and remove the records of files that do not match them, so that these
-        are made again.
-
-        Args:
-            folders: folders of the splits' shards.
-            wrong: names of files that are known to be damaged.
-        """
-        for name in (name for folder in folders for name in self.out.names(f"_run/{folder}")):
-            if name.endswith(".json"):
-                self._find(name)
-        shards = [result.shard for result in self.known.values()]
-        bad = damaged(self.out, shards) | ({*wrong} & {shard.name for shard in shards})
-        for name in sorted(bad):
-            observer.note(f"{self.out.where(name)} is damaged, and is made again")
-        for record in [record for record, result in self.known.items() if result.shard.name in bad]:
-            self.out.remove(record)
-            del self.known[record]
-
-    def have(self, task: object) -> bool:
-        """Whether a task is that of a shard that any process has written."""
-        return isinstance(task, ShardTask) and self._find(task.record) is not None
-
-    def get(self, task: ShardTask) -> PackResult:
-        """Return the result of a task that is done.
-
-        Raises:
-            IntegrityError: the record or its shard is gone.
-        """
-        done = self._find(task.record)
-        if done is None:
-            raise IntegrityError(f"{self.out.where(task.record)} or its file vanished; run again")
-        return done
-
-    def _find(self, record: str) -> PackResult | None:
-        done = get_note(self.out, record, PackResult) if record not in self.known else None
-        if done is not None and self.out.size(done.shard.name) == done.shard.bytes:
-            self.known[record] = done
-        return self.known.get(record)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
-from ..encode.parts import KnownParts
+from ..encode.parts import PartRecord
 from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root, is_url, mark_cache, open_store, require_writable, resolve_place
+from ..store.records import Records
 
 WORKER_BYTES = 384 << 20
 """Memory that a worker needs: a tokenizer, its caches, a block of many rows and its tokens; or a shard that it
@@ -38,14 +39,14 @@ class Workspace:
     base: Path
     """Where relative paths of the configuration start."""
     out: Store
-    parts: KnownParts
-    """The cache of encoded parts."""
+    parts: Records[PartRecord]
+    """The encoded parts in the cache."""
     observer: Observer
 
     @property
     def cache(self) -> Store:
         """The store for encoded parts, and for notes that save work in the next run."""
-        return self.parts.cache
+        return self.parts.store
 
     @property
     def scratch(self) -> LocalStore:
@@ -66,7 +67,7 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
     require_writable(cache)
     if not is_url(cache) and Path(cache).is_file():
         raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
-    return Workspace(base, out, KnownParts(open_store(cache)), observer)
+    return Workspace(base, out, Records(open_store(cache), PartRecord), observer)
 
 
 @contextmanager

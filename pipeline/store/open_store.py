@@ -10,15 +10,12 @@ from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
 from ...schemas.files.remote import STORES, shown
-from ...schemas.manifest import FileRecord
-from .local import LocalStore, Put, open_regular
+from .local import LocalStore, open_regular
 from .local import Store as Store
 from .object_store import ObjectStore
 
 _ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
-_THREADS = 4
-"""Files hashed at once; hashing and reading leave the interpreter to other threads."""
 _CACHE = ".packtrain-cache"
 TAG = "CACHEDIR.TAG"
 """Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
@@ -118,16 +115,3 @@ def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[It
         return [question(item) for item in items]
     with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
         return list(pool.map(question, items))
-
-
-def damaged(store: Store, files: Iterable[FileRecord]) -> set[str]:
-    """The names of the files that earlier runs left, and that do not match their hash: disks and memory flip bits.
-
-    Files of remote stores are not read here, because copies are checked when they are fetched.
-    """
-    if not isinstance(store, LocalStore):
-        return set()
-    some = list(files)
-    with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
-        puts = pool.map(lambda one: store.hash(one.name), some)
-        return {file.name for file, put in zip(some, puts, strict=True) if put != Put(file.bytes, file.hash)}

@@ -75,9 +75,9 @@ def shards(packed: kit.Packed) -> list[str]:
 
 def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -> None:
     bare = kit.packed(make("bare", None))
-    encoded = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
+    encoded = {path: path.stat().st_ino for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
     report, drop = kit.packed(make("report", "report")), kit.packed(make("drop", "drop"))
-    assert encoded == {path: path.stat().st_mtime_ns for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
+    assert encoded == {path: path.stat().st_ino for path in (tmp_path / "cache" / "encoded").rglob("*.arrow")}
     assert [hit["id"] for hit in hits(report)] == FOUND
     assert [(hit["kind"], hit["share"] == 1, hit["evaluation_line"]) for hit in hits(drop)] == [
         ("prompt", True, 10),
