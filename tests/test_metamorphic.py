@@ -215,11 +215,11 @@ def warm_cache(case: Case, folder: Path) -> kit.Packed:
     config = case.config(folder)
     kit.packed(config)
     parts = sorted((folder / "cache" / "encoded").rglob("*.arrow"))
-    times = [part.stat().st_ino for part in parts]
+    files = [part.stat().st_ino for part in parts]
     again = kit.merged(config, {"out": str(folder / "again"), "output": {"shard_bytes": "64KiB"}})
     made = kit.packed(again)
     assert parts == sorted((folder / "cache" / "encoded").rglob("*.arrow"))
-    assert times == [part.stat().st_ino for part in parts]
+    assert files == [part.stat().st_ino for part in parts]
     return made
 
 

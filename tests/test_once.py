@@ -13,7 +13,7 @@ Config = dict[str, Any]
 
 
 def parts(config: Config) -> dict[str, int]:
-    """The encoded parts in the cache, and when each was written."""
+    """The encoded parts in the cache, each with its inode: a part that is written again has another."""
     return {path.name: path.stat().st_ino for path in (Path(config["cache"]) / "encoded").rglob("*.arrow")}
 
 

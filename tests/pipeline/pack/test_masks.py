@@ -83,7 +83,7 @@ class Runs:
         return [read.decode(one, skip_special_tokens=False) for one in labels]
 
     def parts(self) -> dict[Path, int]:
-        """The tables of the cache, and when each was written."""
+        """The tables of the cache, each with its inode: one that is written again has another."""
         return {path: path.stat().st_ino for path in (self.folder / "cache").rglob("*.arrow")}
 
 
