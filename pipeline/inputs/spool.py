@@ -65,7 +65,7 @@ def scan_spooled(
         if kind is Container.JSONL:
             pieces = cut(stream, size, max_row_bytes, start=start)
         elif kind is Container.TEXT:
-            pieces = _text(stream, start, max_row_bytes)
+            pieces = _grouped(_text(stream, max_row_bytes), size)
         elif kind is Container.JSON_ARRAY:
             pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
         else:
@@ -167,16 +167,14 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Pat
 # Texts and separated values
 
 
-def _text(stream: BufferedReader, start: int, max_row_bytes: int) -> Iterator[tuple[Block, bytes]]:
+def _text(stream: BufferedReader, max_row_bytes: int) -> Iterator[bytes]:
     """One row, unless there is nothing."""
     data = stream.read(max_row_bytes + 1)
     if len(data) > max_row_bytes:
         said = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
-        line = _rejected(ROW_TOO_LONG, said)
-    else:
-        line = _line({"text": data.decode("utf-8", "surrogateescape")})
-    if data:
-        yield Block(start, start + len(data), 0, 1, hash_bytes(line), kind="rows"), line
+        yield _rejected(ROW_TOO_LONG, said)
+    elif data:
+        yield _line({"text": data.decode("utf-8", "surrogateescape")})
 
 
 def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
