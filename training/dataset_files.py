@@ -14,8 +14,6 @@ from ..schemas.files.remote import Remote
 from ..schemas.names import check_found
 
 CACHE_BYTES = 64 << 30
-MANIFEST_BYTES = 1 << 30
-"""Most bytes of a manifest: one of a billion rows has a tenth of it."""
 
 
 class MappedFile:
@@ -98,7 +96,7 @@ class DatasetFiles:
             StoreError: access is denied, or the store fails.
         """
         if not self.is_local:
-            return self._remote.read(name, MANIFEST_BYTES)
+            return self._remote.read(name)
         with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
             return file.read()
 

@@ -18,8 +18,6 @@ from ...schemas.fingerprint import fingerprint
 from ...schemas.manifest import FileRecord
 from .local import Draft, LocalStore, Put, Store
 
-_LARGEST_NOTE = 1 << 30
-"""Maximum bytes of an object that is read into memory."""
 CHUNK = 16 << 20
 """Bytes of one part of a large upload. Smaller objects are sent in one request."""
 _PARTS_AT_ONCE = 4
@@ -52,7 +50,7 @@ class ObjectStore(Store):
 
     def read(self, name: str) -> bytes | None:
         try:
-            return self.objects.read(name, _LARGEST_NOTE)
+            return self.objects.read(name)
         except FileNotFoundError:
             return None
 

@@ -35,6 +35,8 @@ FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
 """Pauses between attempts are random, below a limit in seconds that grows by the factor. Together: at most a minute."""
 PIECE = 1 << 20
 """Bytes that are read at once."""
+LARGEST = 1 << 30
+"""Most bytes of an object that is read whole: a manifest of a billion rows has a tenth of it."""
 _RETRIES = 3
 """How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -121,9 +123,9 @@ class Remote:
 
         return self.ask(name, call)
 
-    def read(self, name: str, most: int) -> bytes:
-        """A small object, whole. Raises what `pieces` raises."""
-        return b"".join(self.pieces(name, most=most))
+    def read(self, name: str) -> bytes:
+        """An object of at most `LARGEST` bytes, whole. Raises what `pieces` raises."""
+        return b"".join(self.pieces(name, most=LARGEST))
 
     def pieces(self, name: str, size: int | None = None, most: int | None = None) -> Iterator[bytes]:
         """The content of an object, in order.

@@ -172,7 +172,7 @@ class Endless(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("endless", ["manifest.json", ".arrow"])
 def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    monkeypatch.setattr("packtrain.training.dataset_files.MANIFEST_BYTES", 4 << 20)
+    monkeypatch.setattr(remote, "LARGEST", 4 << 20)
     handler = type("Handler", (Endless,), {"folder": folder, "endless": endless, "sent": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
