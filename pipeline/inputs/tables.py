@@ -59,8 +59,12 @@ def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
     """
     if block.spooled is not None:
         return pa.ipc.open_stream(unspool(block)).read_all()
-    with _damage(block.path, Container.PARQUET.value):
-        return _read_groups(block, columns)
+    import pyarrow.parquet as pq
+
+    with _damage(block.path, Container.PARQUET.value), pq.ParquetFile(block.path, memory_map=True) as file:
+        if _hash_groups(block.path, file, *block.groups) != block.content:
+            raise changed(block)
+        return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
 
 
 @contextmanager
@@ -104,15 +108,6 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
                 blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
                 at, line = at + count, line + rows
     return blocks
-
-
-def _read_groups(block: Block, columns: Sequence[str] | None) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(block.path, memory_map=True) as file:
-        if _hash_groups(block.path, file, *block.groups) != block.content:
-            raise changed(block)
-        return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
 
 
 def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
