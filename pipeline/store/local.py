@@ -230,29 +230,32 @@ class LocalStore(Store):
             draft.file.write(data)
             return self.create(draft, name)
 
-    def _name(self, draft: Draft, name: str, call: Callable[[Path, Path], None]) -> bool:
-        """Give a draft its name, once its bytes are on the disk. False if the name exists, and must not."""
+    def _name(self, draft: Draft, name: str, call: Callable[[Path, Path], None], *, sync: bool = True) -> bool:
+        """Give a draft its name. False if the name exists, and must not.
+
+        Args:
+            sync: wait until first its bytes, then its name are on the disk.
+        """
         target = self.path(name)
         try:
             draft.file.flush()
-            os.fsync(draft.file.fileno())
+            if sync:
+                os.fsync(draft.file.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 call(draft.path, target)
             except FileExistsError:
                 return False
-            sync_folder(target.parent)
+            if sync:
+                sync_folder(target.parent)
         except OSError as error:
             raise explain(error, target.parent) from error
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
-        target = self.path(name)
         with self.draft() as draft:
             draft.file.write(data)
-            draft.file.flush()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.path.replace(target)
+            self._name(draft, name, os.replace, sync=False)
 
     def remove(self, name: str) -> None:
         try:
