@@ -25,8 +25,8 @@ _SECONDS = 1800.0
 """Time limit of a request."""
 _AT_ONCE, _AHEAD = 64, 512
 """Requests that run at once; and that are waiting or done, so that one long answer does not hold up the others."""
-_LONGEST_BODY, _LONGEST_ERROR = 64 << 20, 4096
-"""Bytes of an answer that are read."""
+_LONGEST_BODY, _LONGEST_TOKEN, _LONGEST_ERROR = 1 << 20, 1 << 10, 4096
+"""Bytes of an answer that are read, besides those for each token; and of an error."""
 
 
 class ServerError(PacktrainError, RuntimeError):
@@ -60,6 +60,7 @@ class EndpointEngine:
     def __init__(self, url: str, model: str, settings: SampleSettings) -> None:
         self._key = os.environ.get(KEY, "")
         self._shown = _PASSWORD.sub("", url)
+        self._longest = _LONGEST_BODY + _LONGEST_TOKEN * settings.max_new_tokens
         self._url = f"{url.rstrip('/')}/completions"
         self._common: dict[str, Any] = {
             "model": model,
@@ -129,14 +130,14 @@ class EndpointEngine:
         data, until = bytearray(), time.monotonic() + _SECONDS
         while part := response.read1(1 << 16):
             data += part
-            if len(data) > _LONGEST_BODY or time.monotonic() > until:
+            if len(data) > self._longest or time.monotonic() > until:
                 raise ServerError(
-                    f"{self._shown} gave an answer of more than {_LONGEST_BODY >> 20} MiB or {_SECONDS:.0f} s; lower "
-                    "--max-new-tokens"
+                    f"{self._shown} gave an answer of more than {self._longest:,} bytes or {_SECONDS:.0f} s; check it, "
+                    "or lower --max-new-tokens"
                 )
         return bytes(data)
 
     def _clean(self, text: str) -> str:
         """What a server or an error says, in one short line, without the key."""
-        said = escape_line(" ".join(text.split()))[:300]
-        return said.replace(self._key, "…") if self._key else said
+        plain = text.replace(self._key, "…") if self._key else text
+        return escape_line(" ".join(plain.split()))[:300]
