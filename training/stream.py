@@ -5,7 +5,7 @@ Every rank walks the same canonical sequence of packed rows: window after window
 global: each step takes the next `rows_per_step` rows of that sequence, and each rank lays out only its share. So all
 ranks make the same number of steps, and a position is three numbers: epoch, window, row.
 
-`packtrain.pipeline.stream.stream` makes the windows, and is imported only then.
+`packtrain.pipeline.stream.live_windows` makes the windows, and is imported only then.
 """
 
 from collections.abc import Iterator, Mapping
@@ -75,7 +75,7 @@ class PackedStream:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail, self.seq_idx = epochs, choice("tail", tail, Tail), seq_idx
         # imported late, because a trainer's image may lack the pipeline
-        from ..pipeline.stream.stream import LiveWindows
+        from ..pipeline.stream.live_windows import LiveWindows
 
         share = (self.place.rank, self.place.world_size)
         self._windows = LiveWindows(
@@ -100,7 +100,7 @@ class PackedStream:
         """Yield the rank's batches from the current state on. The state advances as batches are returned.
 
         Raises:
-            InputError, IntegrityError: see `pipeline.stream.stream.LiveWindows.walk`.
+            InputError, IntegrityError: see `pipeline.stream.live_windows.LiveWindows.walk`.
             ConfigError: no step would be full, and `tail` is `drop`.
         """
         self._ledger = Ledger()

@@ -15,7 +15,7 @@ from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECT
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
-from .rows import Written
+from .planned_rows import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
 

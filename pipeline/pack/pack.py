@@ -3,7 +3,7 @@
     encoded parts ─ table.read_table ─► the table, a line a document
                   ─ outcomes.decide, in place ─► what is packed of each, how often, or why not
                   ─ window_plan.plan_window ─► a layout: the pieces of each row, and which rows are in which shard
-                  ─ shard.ShardTask, in workers ─► shards, by rows.PlannedRows, and what they hold of each source
+                  ─ shard.ShardTask, in workers ─► shards, by PlannedRows, and what they hold of each source
                   ─ ledger.account_rows ─► the ledger, which closes if that is what the table says
 
 A plan and a stream do the same without writing: they lay the rows out, and count them.
@@ -36,7 +36,7 @@ from ..store.records import Records
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
 from .outcomes import decide, decide_pairs, limits_of
-from .rows import LossWeights, PlannedRows, RowForm, Written
+from .planned_rows import LossWeights, PlannedRows, RowForm, Written
 from .segments import Segments
 from .shard import PackResult, ShardTask
 from .table import WEIGHTED, Table, put_arrow, read_table

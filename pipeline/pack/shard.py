@@ -17,7 +17,7 @@ from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
-from .rows import Account, PlannedRows, RowForm, Written
+from .planned_rows import Account, PlannedRows, RowForm, Written
 from .segments import Segments
 from .table import NAME, PIECE, Documents, open_table
 

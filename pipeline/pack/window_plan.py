@@ -16,7 +16,7 @@ from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.pack.plan_rows import plan_rows
 from ..store.open_store import Store
 from .outcomes import mixes
-from .rows import RowForm
+from .planned_rows import RowForm
 from .shard import ShardPlan
 from .table import HELD_OUT, PIECE, SPLIT, Pieces, Table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.live_windows import LiveWindows
 from packtrain.pipeline.stream.window import PlannedWindow
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError, IntegrityError
@@ -127,7 +127,7 @@ def test_a_step_is_the_same_on_any_ranks_wherever_they_resume(
     def make(rank: int, shape: Shape) -> PackedStream:
         # What is not replayed is planned again, which takes longer.
         opened = LiveWindows if shape == Shape(1, 20) else lambda *_, **__: replayed
-        monkeypatch.setattr("packtrain.pipeline.stream.stream.LiveWindows", opened)
+        monkeypatch.setattr("packtrain.pipeline.stream.live_windows.LiveWindows", opened)
         options = {"rows_per_step": shape.rows_per_step, "rank": rank, "world_size": shape.world_size}
         return stream(epochs=2, tail=tail, **options)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from packtrain.pipeline.inputs.blocks import FileLines
 from packtrain.pipeline.pack.outcomes import decide_together
-from packtrain.pipeline.pack.rows import RowForm
+from packtrain.pipeline.pack.planned_rows import RowForm
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.live_windows import LiveWindows
 
 pytest.importorskip("obstore")
 

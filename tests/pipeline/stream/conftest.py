@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.live_windows import LiveWindows
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import packtrain.pipeline.inputs.scan as sources_module
 import pytest
-from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.live_windows import LiveWindows
 from packtrain.schemas.errors import ConfigError
 
 from tests import kit

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs.blocks import Block, InputFile
-from packtrain.pipeline.stream.stream import LiveWindows
+from packtrain.pipeline.stream.live_windows import LiveWindows
 from packtrain.pipeline.stream.window import Blocks
 from packtrain.schemas.errors import InputError
 
