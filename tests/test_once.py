@@ -74,7 +74,7 @@ def test_what_changes_the_text_encodes_only_that(config: Config, tmp_path: Path)
     kit.packed(config)
     before = parts(config)
     texts, apps = config["sources"]
-    fewer = {"sources": [texts, apps | {"apps": {"max_solutions": 1}}], "out": str(tmp_path / "fewer")}
+    fewer = {"sources": [texts, apps | {"max_solutions": 1}], "out": str(tmp_path / "fewer")}
     kit.packed(kit.merged(config, fewer))
     after = parts(config)
     assert before.items() <= after.items()

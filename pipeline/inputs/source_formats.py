@@ -67,7 +67,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
         style=source.style,
         per_turn=source.expand == "per_turn",
         prompt_only=prompt_only,
-        max_solutions=source.apps.max_solutions if source.format == "apps" else None,
+        max_solutions=source.max_solutions,
     )
     return replace(options, style=make_format(source.format, options).style)
 

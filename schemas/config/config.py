@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ..layout import Alignment, ParallelLayout
 from .section import ConfigModel, Paths, Share, Size, alone
-from .source import AUTO, FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
+from .source import FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
@@ -324,8 +324,6 @@ class RunConfig(ConfigModel):
             },
         )
         for source, own in zip(data["sources"], self.sources, strict=True):
-            if own.format not in (AUTO, "apps"):
-                del source["apps"]  # of no other format
             if (mask := self.mask_of(own)) != self.mask:
                 source["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))
         return data

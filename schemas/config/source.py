@@ -82,13 +82,6 @@ class SourceMaskConfig(ConfigModel):
     """Whether a stop token in the next message's header is trained."""
 
 
-class AppsConfig(ConfigModel):
-    """Options of the `apps` format."""
-
-    max_solutions: int | None = Field(default=None, ge=1)
-    """Take at most this many solutions of a problem, the first ones after removing repeats. Null takes all."""
-
-
 class FilterConfig(ConfigModel):
     """Length limits of examples, in tokens before any cut."""
 
@@ -139,8 +132,9 @@ class SourceConfig(ConfigModel):
     seen. See `loss`."""
     mask: Annotated[SourceMaskConfig, alone("policy", MaskPolicy | SourceMaskConfig)] = SourceMaskConfig()
     """Which tokens of this source are trained, instead of what the run's `mask` says. A policy alone is enough."""
-    apps: AppsConfig = AppsConfig()
-    """Options of the `apps` format."""
+    max_solutions: int | None = Field(default=None, ge=1)
+    """Of `apps`: take at most this many solutions of a problem, the first ones after removing repeats. Null takes
+    all."""
     keys: dict[str, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
     formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
@@ -186,6 +180,8 @@ class SourceConfig(ConfigModel):
                 raise ValueError(f"keys.{key}: format {self.format} {what}")
         if self.style is not None and self.format not in (AUTO, *STYLED):
             raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}; leave it out")
+        if self.max_solutions is not None and self.format not in (AUTO, "apps"):
+            raise ValueError(f"max_solutions is for apps, not for format {self.format}; leave it out")
         if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
             raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
         if self.mask != SourceMaskConfig() and self.format in MASKED_ALIKE:

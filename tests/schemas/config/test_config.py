@@ -40,9 +40,3 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
         assert parse_size(text) >= 0
     except ValueError as error:
         assert "is not a size" in str(error)  # noqa: PT017 - which of both happens is the test
-
-
-def test_options_of_apps_are_part_of_the_identity_only_where_they_may_count() -> None:
-    formats = {format: config(sources=[SMALLEST["sources"][0] | {"format": format}]) for format in ("text", "apps")}
-    assert "apps" not in formats["text"].identity()["sources"][0]
-    assert "apps" in formats["apps"].identity()["sources"][0]
