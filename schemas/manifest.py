@@ -102,6 +102,11 @@ class Manifest:
     ledger: Ledger
 
     @property
+    def all_files(self) -> tuple[FileRecord, ...]:
+        """The shards of all splits, and the other files."""
+        return (*(shard for split in self.splits.values() for shard in split.shards), *self.files)
+
+    @property
     def hash(self) -> str:
         """The fingerprint of the dataset: equal for equal bytes, on any machine and with any workers."""
         return fingerprint(self.payload())

@@ -67,10 +67,7 @@ def all_there(store: Store, manifest: Manifest) -> bool:
     """Whether every file in the manifest exists and has the right size. Contents are read only by `packtrain
     verify`.
     """
-    sizes = [(file.name, file.bytes) for file in manifest.files]
-    for split in manifest.splits.values():
-        sizes += [(shard.name, shard.bytes) for shard in split.shards]
-    return all(ask_all(store, lambda one: store.size(one[0]) == one[1], sizes))
+    return all(ask_all(store, lambda file: store.size(file.name) == file.bytes, manifest.all_files))
 
 
 def claim(store: Store, plan: dict[str, Any]) -> None:

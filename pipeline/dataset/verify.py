@@ -75,9 +75,9 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
         findings += _check_file(dataset.store, file, deep)
-    shards = [shard for split in manifest.splits.values() for shard in split.shards]
+    rows, tokens = (sum(getattr(split, name) for split in manifest.splits.values()) for name in ("rows", "tokens"))
     weights = 0.0
-    observer.begin("verify", sum(shard.tokens for shard in shards), "tok")
+    observer.begin("verify", tokens, "tok")
     for name, split in manifest.splits.items():
         if not split.shards:
             findings.append(Finding(MANIFEST, f"lists no shards for split {name!r}"))
@@ -94,12 +94,11 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     if not findings and not np.isclose(said, weights, rtol=1e-9, atol=0):
         what = f"the ledger's loss weights add up to {said:.9g}, but those of the shards to {weights:.9g}"
         findings.append(Finding(MANIFEST, what))
-    known = {MANIFEST, *(file.name for file in manifest.files), *(shard.name for shard in shards)}
+    known = {MANIFEST, *(file.name for file in manifest.all_files)}
     for name in dataset.store.names():
         if name not in known and "shards/" in name and not name.startswith("_run/"):
             findings.append(Finding(name, "is not in the manifest; remove it, because a reader might take it for data"))
-    rows, tokens = sum(shard.rows for shard in shards), sum(shard.tokens for shard in shards)
-    return Verification(len(shards) + len(manifest.files), rows, tokens, tuple(findings))
+    return Verification(len(manifest.all_files), rows, tokens, tuple(findings))
 
 
 def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
@@ -118,48 +117,35 @@ def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> I
 def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], float]:
     """What is wrong with a shard's rows, and the sum of their loss weights."""
     findings: list[Finding] = []
-    sums, row, manifest = _Sums(), 0, dataset.manifest
+    tokens = trained = max_docs = row = 0
+    weight, manifest = 0.0, dataset.manifest
     try:
         for batch in dataset.batches(shard):
             findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in _problems(batch, manifest)]
-            sums.add(batch, manifest.preference)
             row += batch.num_rows
+            max_docs = max(max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
+            if manifest.preference:
+                prompt, chosen, rejected = _pair_lengths(batch)
+                tokens += int((prompt + chosen + rejected).sum())
+                trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
+                continue
+            tokens += len(batch.column("input_ids").flatten())
+            trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
+            if WEIGHTS in batch.schema.names:
+                weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
     except (IntegrityError, pa.ArrowException, ValueError) as error:  # some damage appears only when columns are read
         said = str(error) if isinstance(error, IntegrityError) else f"cannot be read: {error}"
-        return [*findings, Finding(shard.name, said)], sums.weight
-    if (sums.tokens, sums.trained, sums.max_docs) != (shard.tokens, shard.trained, shard.max_docs):
+        return [*findings, Finding(shard.name, said)], weight
+    if (tokens, trained, max_docs) != (shard.tokens, shard.trained, shard.max_docs):
         what = (
-            f"has {sums.tokens:,} tokens, {sums.trained:,} trained labels and at most {sums.max_docs:,} documents per "
-            f"row, but the manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}"
+            f"has {tokens:,} tokens, {trained:,} trained labels and at most {max_docs:,} documents per row, but the "
+            f"manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}"
         )
         findings.append(Finding(shard.name, what))
-    return findings[:20], sums.weight
+    return findings[:20], weight
 
 
 # Rows
-
-
-@dataclass(slots=True)
-class _Sums:
-    """What a shard holds."""
-
-    tokens: int = 0
-    trained: int = 0
-    max_docs: int = 0
-    weight: float = 0.0
-
-    def add(self, batch: pa.RecordBatch, preference: bool) -> None:
-        """Count a batch."""
-        if preference:
-            prompt, chosen, rejected = _pair_lengths(batch)
-            self.tokens += int((prompt + chosen + rejected).sum())
-            self.trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
-        else:
-            self.tokens += len(batch.column("input_ids").flatten())
-            self.trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
-        if WEIGHTS in batch.schema.names:
-            self.weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
-        self.max_docs = max(self.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
 
 
 def _problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, str]]:
@@ -246,7 +232,6 @@ def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
 
 
 def _pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    prompt, chosen, rejected = (
-        list_lengths(batch.column(name)) for name in ("prompt_ids", "chosen_ids", "rejected_ids")
-    )
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    prompt, chosen, rejected = (list_lengths(batch.column(name)) for name in names)
     return prompt, chosen, rejected

@@ -75,16 +75,10 @@ def repair(
     check_plan(out, {"config": loaded.identity()})
     findings = verify(folder, deep=True, observer=observer).findings
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
-    wrong = {finding.name for finding in findings} & {MANIFEST, *_names(manifest)}
+    wrong = {finding.name for finding in findings} & {MANIFEST, *(file.name for file in manifest.all_files)}
     if wrong:
         if MANIFEST in wrong:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
         make_dataset(loaded, open_workspace(loaded, start, observer), wrong=wrong)
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)
-
-
-def _names(manifest: Manifest) -> set[str]:
-    """The names of all files that a manifest lists."""
-    shards = {shard.name for split in manifest.splits.values() for shard in split.shards}
-    return shards | {file.name for file in manifest.files}
