@@ -1,6 +1,8 @@
 """Names of files inside a dataset or a cache. Names must not lead out of the folder."""
 
+import os
 import re
+from pathlib import Path
 
 from .errors import IntegrityError
 
@@ -34,22 +36,20 @@ def check_hash(hash: object) -> None:
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
-def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
+def check_found(path: Path, folder: str) -> None:
     """Refuse a path that is not a regular file inside its folder.
 
     Args:
-        path: as given, for messages.
-        real, folder: paths of the file and the folder with all links resolved.
-        regular: whether it is a regular file.
+        folder: with all links resolved.
 
     Raises:
         IntegrityError: a link out of the folder; a named pipe, a device, a folder.
     """
-    if not real.startswith(f"{folder.rstrip('/')}/"):
+    if not os.path.realpath(path).startswith(f"{folder.rstrip('/')}/"):
         raise IntegrityError(
             f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"
         )
-    if not regular:
+    if not path.is_file():
         raise IntegrityError(
             f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair rebuilds it"
         )
