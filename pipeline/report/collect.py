@@ -37,7 +37,6 @@ from ...schemas.report import (
 )
 from ...schemas.rows import ROW_SIZES_NAME
 from ...stages.arrays import view
-from ...stages.mask.policy import Mask
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
@@ -170,7 +169,7 @@ def some_of(lines: Iterable[bytes]) -> list[Reject]:
 
 def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The mask policy of each source, by the configuration in a plan."""
-    return {name: str(mask.policy) for name, mask in Mask.of_plan(config).items()}
+    return {one["name"]: str(one.get("mask", config["mask"])["policy"]) for one in config["sources"]}
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:

@@ -1,8 +1,7 @@
 """Decides which runs a mask trains, from kinds, turns and weights, never from tokens."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,12 +50,6 @@ class Mask:
     def of(cls, config: "MaskConfig") -> "Mask":
         """The mask that the configuration describes."""
         return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
-
-    @classmethod
-    def of_plan(cls, config: Mapping[str, Any]) -> "dict[str, Mask]":
-        """The mask of each source of a finished run, from the configuration in its plan."""
-        masks = {source["name"]: source.get("mask", config["mask"]) for source in config["sources"]}
-        return {name: cls(**{one.name: mask[one.name] for one in fields(cls)}) for name, mask in masks.items()}
 
     @property
     def next_stops(self) -> bool:

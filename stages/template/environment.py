@@ -65,11 +65,6 @@ def stopped(name: str, why: str) -> StoppedTemplateError:
     )
 
 
-_SAFE: dict[tuple[type, str], bool] = {}
-"""Whether templates may read an attribute of values of a type."""
-_MOST_SAFE = 4096
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
     """jinja2's sandbox, with the white space rules, tags, filters and globals that chat templates are written for.
 
@@ -100,21 +95,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return text
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """See jinja2. The answer depends on the type alone, and is kept, because jinja2 takes 10 µs to find it."""
-        safe = _SAFE.get((type(obj), attr))
-        if safe is None:
-            if len(_SAFE) >= _MOST_SAFE:
-                _SAFE.clear()
-            safe = _SAFE[type(obj), attr] = super().is_safe_attribute(obj, attr, value)
-        return safe
+        """See jinja2, which takes 10 µs to find the answer for a text."""
+        return not attr.startswith("_") if isinstance(obj, str) else super().is_safe_attribute(obj, attr, value)
 
-    def compiled(self, source: str | nodes.Template) -> jinja2.Template:
+    def compiled(self, source: str) -> jinja2.Template:
         """Compile a template so that `~` also joins by `concat`. Constants are computed, so the watch is open.
 
         Raises:
             StoppedTemplateError: see `limited`.
         """
-        code = limited(lambda: self.compile(source), self.name)
+        code = limited(lambda: self.compile(self.parse(source)), self.name)
         # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
         template = jinja2.Template.from_code(self, code, dict(self.make_globals(None)))
         template.root_render_func.__globals__["str_join"] = lambda pieces: self.concat(map(str, pieces))

@@ -29,7 +29,6 @@ from .tracked_str import (
     join,
     owned,
     owner_of,
-    tracked,
     words_of,
 )
 
@@ -104,7 +103,7 @@ class Owned:
         if bare(text[end:]):
             self._say(code, text[end:])
         words = ((0, end, code | TAGGED), (end, len(text), code))
-        return tracked(text, tuple([word for word in words if word[0] < word[1]]))
+        return TrackedStr(text, tuple([word for word in words if word[0] < word[1]]))
 
 
 def own(messages: Messages) -> Owned:
@@ -162,27 +161,15 @@ class OwnedDict(dict[Any, Any]):
 
 
 def _call(value: Any, code: int) -> Any:
-    """A tool call with tracked name and arguments."""
-    if type(value) is not dict:
-        return plain(value)
-    made = OwnedDict(code)
-    for key, item in value.items():
-        if key == "function":
-            made[key] = _call(item, code)
-        else:
-            made[key] = _all(item, code) if key in CALL_KEYS else plain(item)
-    return made
-
-
-def _all(value: Any, code: int) -> Any:
+    """A tool call, or a part of one, with tracked texts."""
     if type(value) is str:
         return owned(value, code)
     if type(value) is list:
-        return [_all(item, code) for item in value]
+        return [_call(item, code) for item in value]
     if type(value) is dict:
         made = OwnedDict(code)
         for key, item in value.items():
-            made[_all(key, code)] = _all(item, code)
+            made[_call(key, code)] = _call(item, code)
         return made
     return plain(value)
 
@@ -214,7 +201,7 @@ class TrackingEnvironment(Sandbox):
     def generation(self, text: str) -> str:
         """Mark the text of a block."""
         self.blocks += 1
-        return tracked(text, (*words_of(text), (0, len(text), GENERATION)))
+        return TrackedStr(text, (*words_of(text), (0, len(text), GENERATION)))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """See jinja2, which finds keys of dictionaries through exceptions, and asks whether names are safe, slowly."""
@@ -252,12 +239,13 @@ class Marker:
 
     Args:
         template: the chat template.
+        environment: what it is compiled in.
     """
 
-    def __init__(self, template: ChatTemplate) -> None:
+    def __init__(self, template: ChatTemplate, environment: TrackingEnvironment) -> None:
         self.template = template
-        self._environment = TrackingEnvironment(template.name, template.date)
-        self._compiled = self._environment.compiled(template.source)
+        self._environment = environment
+        self._compiled = environment.compiled(template.source)
 
     def render(
         self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
@@ -268,10 +256,14 @@ class Marker:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         environment, compiled = self._environment, self._compiled
+        words: tuple[Word, ...] = ()
 
         def render(inputs: dict[str, Any]) -> str:
+            nonlocal words
             environment.blocks = 0
-            return join(compiled.root_render_func(compiled.new_context(inputs)))
+            made = join(compiled.root_render_func(compiled.new_context(inputs)))
+            words = words_of(made)
+            return str.__str__(made)
 
         text = self.template.guarded(render, chat, tools, add_generation_prompt=add_generation_prompt)
-        return Marked(str.__str__(text), sorted(words_of(text)), environment.blocks)
+        return Marked(text, sorted(words), environment.blocks)

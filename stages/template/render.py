@@ -19,7 +19,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
 from .chat_template import ChatTemplate
 from .losses import Losses
-from .marked import Marker, own
+from .marked import Marker, TrackingEnvironment, own
 from .paint import painted, painted_unproved
 from .profile import TemplateProfile, learn_profile
 from .rendered import Rendered
@@ -62,7 +62,7 @@ class Renderer:
         self._trace = trace
         self._stops, self._others = tuple(stops), tuple(others)
         self._losses = Losses(template, tuple(allow_lost))
-        self._marker = Marker(template)
+        self._marker = Marker(template, TrackingEnvironment(template.name, template.date))
 
     def __call__(
         self,

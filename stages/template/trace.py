@@ -11,16 +11,16 @@ contents. So turns are located in it as in any text, and runs end at the same pl
 every row.
 
 A trace is correct because of `Symbol` and the environment below: jinja2 lets it see every call, attribute, filter,
-test, `%`, `in` and join of a template, and it aborts if a content would reach code that cannot say what it asks. For
-such code, every symbol is the single character MARK; if that reaches the text, `concat` finds it.
+test, `%`, `in` and join of a template, and it aborts if a content would reach code that cannot say what it asks, or if
+the character of a content is in the text without its origin.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import accumulate, count, pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import nodes, pass_context
 from jinja2.filters import do_trim
@@ -30,22 +30,21 @@ from jinja2.visitor import NodeTransformer
 from ...schemas.errors import PacktrainError
 from ...schemas.rows import Messages
 from .chat_template import ChatTemplate
-from .environment import GuardedNamespace, Sandbox
-from .marked import ASSISTANT, IN_BOTH, Owned
+from .environment import GuardedNamespace
+from .marked import ASSISTANT, IN_BOTH, Marker, Owned, TrackingEnvironment
 from .paint import painted
 from .profile import TemplateProfile
 from .rendered import Rendered, Runs, solid
-from .tracked_str import MESSAGE, Word, code_of, join, owned, words_of
+from .tracked_str import MESSAGE, TrackedStr, Word, code_of
 from .turns import Chat, UnprovedError, locate
 
 MAX_TRACES = 4096
 """Maximum number of traces to keep; when it is reached, all are forgotten."""
 MAX_MESSAGES = 1024
 """Longer conversations are not traced: few have the same roles."""
-MARK = "\U0010fffd"
-"""A private-use character without case, width or meaning: string methods leave it as it is."""
 _PLANE = 0xF0000
-"""In a skeleton, content n is the character with this code point plus n."""
+"""In a skeleton, content n is the character with this code point plus n. It has no case and no width, so string methods
+leave it as it is."""
 _CONTENT = re.compile("[\U000f0000-\U000fffff]")
 """Matches a content in a skeleton."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
@@ -83,30 +82,22 @@ class Ordinary:
         return trimmed and not any(text in content for text in self.lacks)
 
 
-class Symbol(str):
+class Symbol(TrackedStr):
     """A content, or text with contents in it, as the template sees it. Every method that is not defined here aborts."""
 
-    __slots__ = ("ordinary", "skeleton")
+    __slots__ = ()
 
-    ordinary: Ordinary
-    skeleton: str
+    asked: ClassVar[Sequence[Ordinary]]
+    """Of each content of the trace that is being made."""
 
-    def __new__(cls, ordinary: Ordinary, skeleton: str) -> "Symbol":
-        self = super().__new__(cls, MARK)
-        self.ordinary, self.skeleton = ordinary, skeleton
-        return self
-
-    def __str__(self) -> str:
-        return self
-
-    def __add__(self, other: Any) -> Any:
-        return concat((self, other)) if isinstance(other, str) else NotImplemented
-
-    def __radd__(self, other: Any) -> Any:
-        return concat((other, self)) if isinstance(other, str) else NotImplemented
+    def _alone(self) -> Ordinary:
+        """What is asked of the content that this is, and nothing else."""
+        if str.__len__(self) > 1:
+            raise TraceAbortedError("a content is not inspected alone")
+        return self.asked[self._words[0][2] >> MESSAGE]
 
     def __bool__(self) -> bool:
-        self.ordinary.trimmed = True
+        self.asked[self._words[0][2] >> MESSAGE].trimmed = True
         return True
 
     def __eq__(self, other: object) -> Any:
@@ -118,9 +109,9 @@ class Symbol(str):
         return not self == other
 
     def __contains__(self, text: Any) -> bool:
-        if len(self.skeleton) > 1 or type(text) is not str or not text or _PRIVATE.search(text):
-            raise TraceAbortedError("what is looked for is no literal, or not looked for in a content alone")
-        self.ordinary.lacks.add(text)
+        if type(text) is not str or not text or _PRIVATE.search(text):
+            raise TraceAbortedError("what is looked for is no literal")
+        self._alone().lacks.add(text)
         return False
 
     def startswith(self, text: Any) -> bool:  # type: ignore[override]
@@ -131,10 +122,10 @@ class Symbol(str):
     def split(self, sep: Any = None, maxsplit: Any = -1) -> Any:
         return [] if sep in self else [self]
 
-    def strip(self, chars: Any = None) -> str:
-        if len(self.skeleton) > 1 or not (chars is None or (type(chars) is str and chars.isspace())):
-            raise TraceAbortedError("more than white space is stripped, or not from a content alone")
-        self.ordinary.trimmed = True
+    def strip(self, chars: Any = None, /) -> str:
+        if not (chars is None or (type(chars) is str and chars.isspace())):
+            raise TraceAbortedError("more than white space is stripped")
+        self._alone().trimmed = True
         return self
 
     lstrip = rstrip = strip
@@ -151,23 +142,12 @@ _PYTHON_NEEDS = {
     *("__new__", "__init__", "__class__", "__getattribute__", "__setattr__", "__delattr__", "__dir__"),
     *("__doc__", "__init_subclass__", "__subclasshook__", "__sizeof__", "__getstate__", "__getnewargs__"),
 }
-for _name in dir(str):
+_KEPT = {"__str__", "__add__"}
+"""What symbols do as other tracked strings."""
+for _name in {*dir(str)} - _PYTHON_NEEDS - _KEPT:
     # Defining __eq__ sets __hash__ to None.
-    if (_name not in Symbol.__dict__ or _name == "__hash__") and _name not in _PYTHON_NEEDS:
+    if _name not in Symbol.__dict__ or _name == "__hash__":
         setattr(Symbol, _name, _aborting(_name))
-
-
-def concat(pieces: Iterable[str]) -> str:
-    """`"".join` that keeps symbols."""
-    parts, ordinary = [], None
-    for piece in pieces:
-        if isinstance(piece, Symbol):
-            ordinary = piece.ordinary
-            parts.append(piece.skeleton)
-        else:
-            _require_literal(piece)
-            parts.append(piece)
-    return "".join(parts) if ordinary is None else Symbol(ordinary, join(parts))
 
 
 def _require_literal(*values: Any) -> None:
@@ -205,11 +185,10 @@ class _Message(dict[str, Any]):
     __iter__ = keys = items = values = copy = __reversed__ = __repr__ = __or__ = __ror__ = _aborting("keys")
 
 
-class _TracingEnvironment(Sandbox):
+class _TracingEnvironment(TrackingEnvironment):
     """Notes what a template does, and renders like the ordinary environment."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
-    concat = staticmethod(concat)
 
     def __init__(self, name: str, date: str | None) -> None:
         super().__init__(name, date)
@@ -220,6 +199,13 @@ class _TracingEnvironment(Sandbox):
             known |= {one: pass_context(_aborting(one)) for one in known.keys() - allowed}
         filters["trim"] = lambda text: do_trim(text)  # of white space alone
         tests |= {"in": _is_in, **{one: _of_texts(tests[one]) for one in ("iterable", "sequence")}}
+
+    def parse(self, source: str, name: str | None = None, filename: str | None = None) -> nodes.Template:
+        """See jinja2."""
+        tree = super().parse(source, name, filename)
+        if tree.find(nodes.EvalContextModifier) is not None:
+            raise TraceAbortedError("where escaping is on, C code does it, on the characters of contents")
+        return _InAsTest().visit(tree)  # type: ignore[no-any-return]
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         own = isinstance(__callee, Macro) or isinstance(getattr(__callee, "__self__", None), Symbol)
@@ -290,15 +276,12 @@ class Traces:
     """
 
     def __init__(self, template: ChatTemplate, manner: TemplateProfile) -> None:
-        self._template, self._manner = template, manner
+        self._manner = manner
         self._traces: dict[tuple[int, tuple[str, ...]], _Trace | None] = {}
-        self._compiled: Any = None
-        environment = _TracingEnvironment(template.name, template.date)
-        tree = environment.parse(template.source)
-        # Where escaping is on, C code does it, on the placeholder characters.
-        if not manner.generation and tree.find(nodes.EvalContextModifier) is None:
+        self._marker: Marker | None = None
+        if not manner.generation:
             with suppress(TraceAbortedError):
-                self._compiled = environment.compiled(_InAsTest().visit(tree))
+                self._marker = Marker(template, _TracingEnvironment(template.name, template.date))
 
     def rendered(self, messages: Messages, cut: int) -> Rendered | None:
         """The rendering of a row, or None if it cannot be traced.
@@ -306,7 +289,7 @@ class Traces:
         Args:
             cut: how many of the messages are the prompt.
         """
-        if self._compiled is None or not 0 < len(messages) < MAX_MESSAGES:
+        if self._marker is None or not 0 < len(messages) < MAX_MESSAGES:
             return None
         roles: list[str] = []
         contents: list[str] = []
@@ -325,13 +308,13 @@ class Traces:
             self._traces[key] = None
             with suppress(TraceAbortedError, PacktrainError, UnprovedError):
                 # What fails for the skeleton may still hold for some rows.
-                self._traces[key] = self._trace(roles, cut)
+                self._traces[key] = self._trace(self._marker, roles, cut)
         trace = self._traces[key]
         return trace.rendered(contents) if trace is not None else None
 
-    def _trace(self, roles: list[str], cut: int) -> _Trace:
-        asked, flags = [Ordinary() for _ in roles], [1.0] * len(roles)
-        symbols = [Symbol(one, owned(chr(_PLANE + at), code_of(at))) for at, one in enumerate(asked)]
+    def _trace(self, marker: Marker, roles: list[str], cut: int) -> _Trace:
+        asked = Symbol.asked = [Ordinary() for _ in roles]
+        symbols = [Symbol(chr(_PLANE + at), ((0, 1, code_of(at)),)) for at in range(len(roles))]
         chat: Messages = [_Message(role=role, content=symbol) for role, symbol in zip(roles, symbols, strict=True)]
         heads: dict[int, str] = {}
 
@@ -339,12 +322,12 @@ class Traces:
         def head(index: int) -> tuple[str, list[Word]]:
             if roles[index] != ASSISTANT:
                 raise TraceAbortedError("where the completion begins may depend on the contents")
-            heads[index], said = self._skeleton(chat[:index], add_generation_prompt=True)
+            heads[index], said, _ = marker.render(chat[:index], None, add_generation_prompt=True)
             return heads[index], said
 
-        text, words = self._skeleton(chat, add_generation_prompt=False)
-        made = Chat(Owned(chat, roles, flags), text, words, 0, cut, self._manner, head)
-        turns, begin = locate(made)
+        made = marker.render(chat, None)
+        turns, begin = locate(located := Chat(Owned(chat, roles, [1.0] * len(roles)), *made, cut, self._manner, head))
+        text, words, _ = made
         for turn in turns:
             if rest := heads.get(turn.message, "")[turn.begin :]:
                 if _PRIVATE.search(rest) or text[turn.begin : turn.begin + 1] != chr(_PLANE + turn.message):
@@ -352,16 +335,7 @@ class Traces:
                 asked[turn.message].lacks.add(rest)  # a turn that begins with it begins after it
         if any(end > begin and code < code_of(cut) for _, end, code in words):
             raise TraceAbortedError("words of the prompt stand in the completion")
-        if sorted(code >> MESSAGE for _, _, code in words) != list(range(len(roles))):
+        found = sorted(code >> MESSAGE for _, _, code in words)
+        if found != list(range(len(roles))) or len(found) != len(_PRIVATE.findall(text)):
             raise TraceAbortedError("not every content is written, and once")
-        return _Trace(asked, text, painted(made, turns, begin), begin)
-
-    def _skeleton(self, chat: Messages, *, add_generation_prompt: bool) -> tuple[str, list[Word]]:
-        """The text of the symbols' rendering, and its words."""
-
-        def render(inputs: dict[str, Any]) -> str:
-            made = concat(self._compiled.root_render_func(self._compiled.new_context(inputs)))
-            return made.skeleton if isinstance(made, Symbol) else made
-
-        made = self._template.guarded(render, chat, None, add_generation_prompt=add_generation_prompt)
-        return str.__str__(made), sorted(words_of(made))
+        return _Trace(asked, text, painted(located, turns, begin), begin)

@@ -6,8 +6,7 @@ gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Callable, Iterable
-from itertools import accumulate
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, Self, SupportsIndex, TypeAlias
 
 Word: TypeAlias = tuple[int, int, int]
 """(begin, end, code) in characters. The code says where the text came from: `code_of`, or GENERATION."""
@@ -38,27 +37,29 @@ def part_of(code: int) -> int:
 
 
 class TrackedStr(str):
-    """A string with the origin of its words. Words may be unsorted, and a word of GENERATION may contain others."""
+    """A string with the origin of its words. Words may be unsorted, and a word of GENERATION may contain others.
+
+    Args:
+        words: none by default, because jinja2's sandbox makes what `format` returns of a text like this one.
+    """
 
     __slots__ = ("_words",)
 
     _words: tuple[Word, ...]
 
+    def __new__(cls, text: str, words: tuple[Word, ...] = ()) -> Self:
+        self = str.__new__(cls, text)
+        self._words = words
+        return self
+
     def __str__(self) -> str:
         return self
 
     def __add__(self, other: Any) -> Any:
-        text = _add(self, other)
-        if type(other) is TrackedStr:
-            size = len(self)
-            return tracked(text, self._words + tuple([(a + size, b + size, code) for a, b, code in other._words]))
-        return tracked(text, self._words) if type(text) is str else text
+        return join((self, other)) if type(other) in (str, type(self)) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
-        if type(other) is not str:
-            return NotImplemented
-        size = len(other)
-        return tracked(_add(other, self), tuple([(a + size, b + size, code) for a, b, code in self._words]))
+        return join((other, self)) if type(other) is str else NotImplemented
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
@@ -67,30 +68,30 @@ class TrackedStr(str):
         low, high, _ = index.indices(len(self))
         return self._part(text, low, max(low, high))
 
-    def strip(self, chars: str | None = None) -> str:
+    def strip(self, chars: str | None = None, /) -> str:
         """`str.strip`."""
         text = str.strip(self, chars)
         low = len(self) - len(str.lstrip(self, chars)) if text else 0
         return self._part(text, low, low + len(text))
 
-    def lstrip(self, chars: str | None = None) -> str:
+    def lstrip(self, chars: str | None = None, /) -> str:
         """`str.lstrip`."""
         text = str.lstrip(self, chars)
         return self._part(text, len(self) - len(text), len(self))
 
-    def rstrip(self, chars: str | None = None) -> str:
+    def rstrip(self, chars: str | None = None, /) -> str:
         """`str.rstrip`."""
         text = str.rstrip(self, chars)
         return self._part(text, 0, len(text))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
-        # Each part is found after the one before it; between them lies a separator.
+        # Each part is found after the one before it and the separator; one of white space is in no part.
         done, out = 0, list[str]()
         for text in str.split(self, sep, maxsplit):
             low = str.index(self, text, done)
-            done = low + len(text)
-            out.append(self._part(text, low, done))
+            out.append(self._part(text, low, low + len(text)))
+            done = low + len(text) + len(sep or "")
         return out
 
     def _part(self, text: str, low: int, high: int) -> str:
@@ -103,22 +104,12 @@ class TrackedStr(str):
         ]
         if not kept and low == high:  # what is left of a content may be empty
             kept = [(0, 0, code) for a, b, code in words if a <= low <= b and code >= 0][-1:]
-        return tracked(text, tuple(kept)) if kept else str(text)
-
-
-_add = str.__add__
-
-
-def tracked(text: str, words: tuple[Word, ...]) -> TrackedStr:
-    """Return a text with the origin of its words."""
-    made = str.__new__(TrackedStr, text)
-    made._words = words
-    return made
+        return TrackedStr(text, tuple(kept)) if kept else str(text)
 
 
 def owned(text: str, code: int) -> TrackedStr:
     """Return a text that came from one place."""
-    return tracked(text, ((0, len(text), code),))
+    return TrackedStr(text, ((0, len(text), code),))
 
 
 def owner_of(text: Any) -> int | None:
@@ -132,24 +123,20 @@ def owner_of(text: Any) -> int | None:
 
 def words_of(text: str) -> tuple[Word, ...]:
     """The words of a text; empty for a plain string."""
-    return text._words if type(text) is TrackedStr else ()
+    return text._words if isinstance(text, TrackedStr) else ()
 
 
 def join(pieces: Iterable[Any], separator: str = "") -> str:
     """`separator.join` that keeps the words."""
     parts = list(pieces)
-    gap = len(separator)
-    places = accumulate([len(part) + gap for part in parts], initial=0)
+    words, kind, done = list[Word](), TrackedStr, 0
+    for part in parts:
+        if isinstance(part, TrackedStr):
+            kind = type(part)
+            words += [(low + done, high + done, code) for low, high, code in part._words]
+        done += str.__len__(part) + len(separator)
     text = separator.join(parts)
-    words = tuple(
-        [
-            (low + place, high + place, code)
-            for part, place in zip(parts, places, strict=False)
-            if type(part) is TrackedStr
-            for low, high, code in part._words
-        ]
-    )
-    return tracked(text, words) if words else text
+    return kind(text, tuple(words)) if words else text
 
 
 def _whole(name: str) -> Callable[..., str]:

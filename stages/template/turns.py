@@ -340,13 +340,13 @@ def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Tur
     text, roles, headers = chat.text, chat.roles, chat.manner.header_stops
     if headers is None:
         return turns
-    begins = [*(begin for begin, _, code in chat.words if code >= 0), len(text)]
     out = []
-    for turn, following in zip(turns, [*(turn.begin for turn in turns[1:]), len(text)], strict=True):
+    for turn in turns:
         follower = turn.message + 1
         if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
             found = headers.match(text, past_space(text, turn.end, len(text)))
-            high = min(begins[bisect_left(begins, turn.end)], following)
+            others = (begin for begin, _, code in chat.words if code >= 0 and code >> MESSAGE != turn.message)
+            high = min((begin for begin in others if begin >= turn.end), default=len(text))
             if found is not None and found.end() <= high and not turn.end < completion < found.end():
                 turn = turn._replace(next_stop=found.end())
         out.append(turn)

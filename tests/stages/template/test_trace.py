@@ -9,7 +9,6 @@ from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.trace import MARK
 
 from tests.support.examples import examples
 
@@ -57,6 +56,8 @@ TRACEABLE = {
         "{% else %}{{ message.role + ':' + content }}{% endif %}<end>\n"
     )
     + "{% if add_generation_prompt %}{{ '<think>\n' }}{% endif %}",
+    "next header": each("{{ '<s>' + message.role + '\n' + message.content }}")
+    + "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}",
     "lines": each("{% for line in message.content.split('\n') %}{{ line }};{% endfor %}"),
     "absent keys": each(
         "{{ message.tool_calls is defined }}{{ message.content.text is defined }}{{ message['x'] }}"
@@ -97,7 +98,10 @@ OTHERS = {  # rendered by jinja2
     "iterating": each("{% for c in message.content %}{{ c }}.{% endfor %}"),
     "json": each("{{ message.content | tojson }}"),
     "keys": each("{% for key in message %}{{ key }}{% endfor %}"),
-    "percent": each("{{ '%s!' % message.content }}"),
+    "percent": each("{{ '%s!' % message.content }}{{ message.content % ('a',) }}{{ message.content | format('a') }}"),
+    "format": each("{{ '{}!'.format(message.content) }}{{ message.content.format('a', x='b') }}"),
+    "format map": each("{{ message.content.format_map({'x': message.content}) }}"),
+    "escaped": each("{{ message.content + (message.content | e) }}{{ (message.content | e) + message.content }}"),
     "join method": each("{{ '-'.join([message.content, 'x']) }}"),
     "literal starts with": each("{{ 'yes'.startswith(message.content) }}"),
     "a dict looked up": each("{{ {'yes': 1}[message.content] }}"),
@@ -113,7 +117,8 @@ OTHERS = {  # rendered by jinja2
 NASTY = (
     *("", " ", "\n", "yes", "no", "or", "a", "A", "abc", "</think>", "<think>", "<think>\nx\n</think>\n\ny"),
     *("<tool_response>", "<tool_response>x</tool_response>", "{{", "{% if %}", "%s", "%", "{}", "\\", "<|im_end|>"),
-    *("<s>", "</s>", "🙂", "e\u0301", "\r\n", "\x1c", "\x1c x \x1f", "\u00a0x", "\u2028", "ß", "12", MARK, "\x00"),
+    *("<s>", "</s>", "🙂", "e\u0301", "\r\n", "\x1c", "\x1c x \x1f", "\u00a0x", "\u2028", "ß", "12", "\x00"),
+    "\U000f0000",
 )
 contents = st.one_of(
     st.sampled_from(NASTY),
@@ -162,6 +167,7 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         got = answer(renderer, prompt, completion)
         wanted = answer(renderer.untraced, prompt, completion)
         assert got == wanted
+        assert isinstance(wanted, str) or wanted.text == template.render(prompt + completion)
 
     compare()
     for said, answered in (("", ""), ("", "b"), ("a", "")):
