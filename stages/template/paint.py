@@ -29,10 +29,6 @@ from .turns import Chat, Turn, UnprovedError, past_space
 _TURN = 5
 """A code of a character is the index of its message, shifted left by this many bits, plus its kind."""
 _KIND = (1 << _TURN) - 1
-_ANSWER, _THOUGHT, _CALL = range(3)
-_BEFORE = (RunKind.HISTORY, RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL)
-_AFTER = (RunKind.ASSISTANT, RunKind.THOUGHT, RunKind.TOOL_CALL)
-"""The kinds of the parts of a turn, before and in the completion."""
 _OF_PARTS = CALL | REASONING | TAGGED
 
 
@@ -88,9 +84,8 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int) -> Runs:
         if word[2] >> MESSAGE in words:
             words[word[2] >> MESSAGE].append(word)
     for turn in turns:
-        kinds = _BEFORE if turn.message < chat.cut else _AFTER
-        for low, high, part in _parts(chat, turn, words[turn.message]) if turn.message in words else ():
-            paint.put(low, high, kinds[part], turn.message)
+        if turn.message in words:
+            _paint_parts(paint, chat, turn, words[turn.message])
     if set(chat.own.flags) != {True}:
         _weigh(paint, chat.words, turns, chat.own.flags)
     return paint.runs()
@@ -147,9 +142,9 @@ def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -
             done = next_stop
 
 
-def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[tuple[int, int, int]]:
-    """(begin, end, part) of the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn
-    token in a generation block has no parts.
+def _paint_parts(paint: _Paint, chat: Chat, turn: Turn, words: Sequence[Word]) -> None:
+    """Paint the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a
+    generation block has no parts.
 
     Args:
         words: of the turn's message.
@@ -157,37 +152,39 @@ def _parts(chat: Chat, turn: Turn, words: Sequence[Word]) -> list[tuple[int, int
     Raises:
         UnprovedError: a thought is not the first part.
     """
-    text, end = chat.text, turn.stop
-    inside = ((max(low, turn.begin), min(high, end), code & _OF_PARTS) for low, high, code in words)
+    text, message, done, end = chat.text, turn.message, turn.begin, turn.stop
+    thought, call = (
+        (RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL) if message < chat.cut else (RunKind.THOUGHT, RunKind.TOOL_CALL)
+    )
+    inside = ((max(low, done), min(high, end), code & _OF_PARTS) for low, high, code in words)
     mine = [word for word in inside if word[0] < word[1]]
     field = any(kind & REASONING and not is_blank(text[low:high]) for low, high, kind in mine)
     closings = {chat.manner.thought_end, CLOSING} - {""}
-    out: list[tuple[int, int, int]] = []
-    last, done = -1, turn.begin
-    for kind, neighbours in groupby(mine, itemgetter(2)):
+    last = -1
+    for kind, neighbours in groupby([*mine, (end, end, -1)], itemgetter(2)):
         group = list(neighbours)
         low, high = group[0][0], group[-1][1]
-        part = _CALL if kind == CALL else _THOUGHT if kind == (REASONING if field else TAGGED) else _ANSWER
-        if last == _THOUGHT:
-            out[-1] = (out[-1][0], (done := past_space(text, done, low)), _THOUGHT)
+        if last == call:
+            paint.put(done, low, call, message)
+        elif last == thought:
+            paint.put(done, past_space(text, done, low), thought, message)
+            done = past_space(text, done, low)
         gap = text[done:low]
         after = max([at + len(tag) for tag in closings if (at := gap.rfind(tag)) >= 0], default=0)
         start = past_space(text, done + after, low) if after else done
-        if part == _THOUGHT:
-            tag = not field and text.startswith(OPENING, past_space(text, low, high))
+        if kind == CALL:
+            paint.put(start, high, call, message)
+            last = call
+        elif kind == (REASONING if field else TAGGED):
             if last >= 0:
-                raise UnprovedError("nothing shows where a later thought begins", turn.message)
-            out.append((low if tag and gap.strip() else done if tag else start, high, part))
-        elif part == _CALL:
-            out.append((start, high, part))
-        elif last == _CALL:
-            out[-1] = (out[-1][0], low, _CALL)
-        last, done = part, high
-    if last == _THOUGHT:
-        out[-1] = (out[-1][0], past_space(text, done, end), _THOUGHT)
-    elif last == _CALL:
-        out[-1] = (out[-1][0], end, _CALL)
-    return out
+                raise UnprovedError("nothing shows where a later thought begins", message)
+            if not field and text.startswith(OPENING, past_space(text, low, high)):
+                start = low if gap.strip() else done
+            paint.put(start, high, thought, message)
+            last = thought
+        else:
+            last = RunKind.ASSISTANT
+        done = high
 
 
 def _weigh(paint: _Paint, words: Sequence[Word], turns: Sequence[Turn], flags: Sequence[float]) -> None:

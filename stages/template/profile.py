@@ -15,6 +15,8 @@ _ASKED: Message = {"role": "user", "content": "a"}
 _SAID: Message = {"role": "assistant", "content": "b"}
 _AGAIN: Message = {"role": "user", "content": "c"}
 _TAG = re.compile(r"\s*(<[^<>\s]*>|\[[^\[\]\s]*\])")
+_NEVER = "(?!)"
+"""A pattern that finds nothing."""
 _CALL_ID = "abcdefghi"
 """Some templates ask for ids of nine letters."""
 _TOOLS: list[dict[str, Any]] = [
@@ -47,9 +49,9 @@ class TemplateProfile:
     """The special token after a tool call that ends a conversation; "" if there is none."""
     thought_end: str
     """The first tag that the template writes after the thought of a field; "" if there is none."""
-    stops: re.Pattern[str] | None
+    stops: re.Pattern[str]
     """Finds special tokens."""
-    header_stops: re.Pattern[str] | None
+    header_stops: re.Pattern[str]
     """If the template writes no token at the end of a turn: finds the special tokens with which what follows a turn may
     begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
     stop: str | None
@@ -66,65 +68,58 @@ def learn_profile(marker: Marker, special: Sequence[str], others: Sequence[str])
         special: the tokenizer's special tokens.
         others: its other added tokens, in case the template ends turns with one of them.
     """
-    template, opening, closing = marker.template, "", None
+    template, closing = marker.template, None
     special = [*special, *(v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str))]
     stops = stop_pattern(special)
-    alone, opened = _rendered(marker, [_ASKED], None), _rendered(marker, [_ASKED], None, open_turn=True)
-    if alone is not None and opened is not None:
-        if opened[0].startswith(alone[0]):
-            opening = opened[0][len(alone[0]) :]
-        said = _rendered(marker, [_ASKED, _SAID], None)
-        if said is not None and said[1]:
-            closing = said[0][max(end for _, end, _ in said[1]) :]
-            if stops is None or not stops.search(closing):
-                more = stop_pattern((*others, *special))
-                stops = more if more is not None and more.search(closing) else stops
-    ending = _ending(marker, stops, closing) if stops is not None and closing else ""
+    alone, _ = _rendered(marker, [_ASKED], None)
+    opened, _ = _rendered(marker, [_ASKED], None, open_turn=True)
+    said, words = _rendered(marker, [_ASKED, _SAID], None)
+    if words:
+        closing = said[max(end for _, end, _ in words) :]
+        more = stop_pattern((*others, *special))
+        stops = more if more.search(closing) and not stops.search(closing) else stops
+    ending = _ending(marker, stops, closing or "")
     call_stop = _call_stop(marker, stops, ending)
-    headers: set[str] = set()
-    if stops is not None and closing is not None and not ending and not call_stop:
-        headers = set(_header_stops(marker, stops))
-    own_stops, stop = headers.copy(), None
-    if stops is not None:
-        for tokens in (stops.findall(ending), stops.findall(call_stop)):
-            own_stops.update(tokens[-1:])
-        stop = next(iter(stops.findall(ending)), None)
+    headers = set() if closing is None or ending or call_stop else set(_header_stops(marker, stops))
+    last = {token for found in (ending, call_stop) for token in stops.findall(found)[-1:]}
     return TemplateProfile(
         generation=template.marks_generation,
-        opening=opening,
+        opening=opened.removeprefix(alone) if opened.startswith(alone) else "",
         before=closing.partition(ending)[0] if closing and ending else closing,
         ending=ending,
         call_stop=call_stop,
         thought_end=_thought_end(marker),
         stops=stops,
         header_stops=stop_pattern(headers),
-        stop=stop,
-        stop_tokens=tuple(sorted(own_stops)),
+        stop=next(iter(stops.findall(ending)), None),
+        stop_tokens=tuple(sorted(headers | last)),
     )
 
 
-def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str] | None:
+def stop_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
     found = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, found))) if found else None
+    return re.compile("|".join(map(re.escape, found)) if found else _NEVER)
 
 
 def _rendered(
     marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = _TOOLS, *, open_turn: bool = False
-) -> tuple[str, list[Word]] | None:
-    """The text of messages, with a generation prompt if asked for, and its words; None if the template refuses them."""
+) -> tuple[str, list[Word]]:
+    """The text of messages, with a generation prompt if asked for, and its words; no text if the template refuses
+    them.
+    """
     try:
         marked = marker.render(own(messages).chat, tools, add_generation_prompt=open_turn)
     except StoppedTemplateError:
         raise
     except PacktrainError:
-        return None
+        return "", []
     return marked.text, [word for word in marked.words if word[2] >= 0]
 
 
 def _thought_end(marker: Marker) -> str:
     """The first tag after the thought of a last answer; "" if there is none."""
-    text, words = _rendered(marker, [_ASKED, _SAID | dict.fromkeys(REASONING_KEYS, "c")], None) or ("", [])
+    text, words = _rendered(marker, [_ASKED, _SAID | dict.fromkeys(REASONING_KEYS, "c")], None)
     ends = [high for low, high, code in words[1:] if code & REASONING and text[low:high] == "c"]
     tag = _TAG.match(text, ends[0]) if ends else None
     return tag[1] if tag is not None else ""
@@ -143,31 +138,25 @@ def _ending(marker: Marker, stops: re.Pattern[str], closing: str) -> str:
     first = stops.search(closing)
     if first is None:
         return ""
-    made = _rendered(marker, [_ASKED, _SAID, _AGAIN], None)
-    done = max((end for _, end, code in made[1] if code >> MESSAGE == 1), default=0) if made is not None else 0
-    between = made[0][done:] if made is not None and done else ""
+    text, words = _rendered(marker, [_ASKED, _SAID, _AGAIN], None)
+    done = max((end for _, end, code in words if code >> MESSAGE == 1), default=len(text))
     end = first.end()
-    while (more := stops.match(closing, end)) is not None and between.startswith(closing[: more.end()]):
+    while (more := stops.match(closing, end)) is not None and text.startswith(closing[: more.end()], done):
         end = more.end()
     return closing[first.start() : end]
 
 
-def _call_stop(marker: Marker, stops: re.Pattern[str] | None, ending: str) -> str:
+def _call_stop(marker: Marker, stops: re.Pattern[str], ending: str) -> str:
     """The special token that ends a turn with a tool call at the end of a conversation; "" if there is none.
 
     It is what ends an answer, if that comes after the call; else the last one, because the text that closes a call may
     have special tokens too.
     """
-    if stops is None:
-        return ""
     for said in _calls():
-        made = _rendered(marker, [_ASKED, said])
-        if made is None or not made[1] or not made[1][-1][2] & CALL:
-            continue
-        done = made[1][-1][1]
-        if ending and made[0].find(ending, done) >= 0:
-            return ending
-        return next(reversed(stops.findall(made[0], done)), "")
+        text, words = _rendered(marker, [_ASKED, said])
+        if words and words[-1][2] & CALL:
+            done = words[-1][1]
+            return ending if ending and ending in text[done:] else next(reversed(stops.findall(text, done)), "")
     return ""
 
 
@@ -175,7 +164,7 @@ def _header_stops(marker: Marker, stops: re.Pattern[str]) -> Iterator[str]:
     """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
     answer: Message = {"role": "tool", "content": "c", "tool_call_id": _CALL_ID, "name": "f"}
     for said, then in ((_SAID, _AGAIN), *((said, answer) for said in _calls())):
-        text, words = _rendered(marker, [_ASKED, said, then]) or ("", [])
+        text, words = _rendered(marker, [_ASKED, said, then])
         done = max((end for _, end, code in words if code >> MESSAGE == 1), default=None)
         high = min((begin for begin, _, code in words if code >> MESSAGE == 2), default=None)
         if done is not None and high is not None and (found := stops.search(text, done, high)) is not None:

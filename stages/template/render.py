@@ -110,7 +110,10 @@ class Renderer:
             self.mismatches += 1
             raise
         if _chosen(made.text):
-            self._compare(made.text, messages, tools)
+            plain = None
+            with suppress(RowRejectedError):
+                plain = self.template.render(messages, tools)
+            self.mismatches += plain != made.text
         dropped, torn = self._losses.check(seen, tools, made)
 
         @cache
@@ -146,13 +149,6 @@ class Renderer:
     @cached_property
     def _traces(self) -> Traces:
         return Traces(self.template, self.manner)
-
-    def _compare(self, text: str, messages: Messages, tools: list[dict[str, Any]] | None) -> None:
-        """Count a text that plain jinja2 does not give."""
-        plain = None
-        with suppress(RowRejectedError):
-            plain = self.template.render(messages, tools)
-        self.mismatches += plain != text
 
 
 def _chosen(text: str) -> bool:

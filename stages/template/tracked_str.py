@@ -6,6 +6,7 @@ gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Self, SupportsIndex, TypeAlias
 
 Word: TypeAlias = tuple[int, int, int]
@@ -56,7 +57,9 @@ class TrackedStr(str):
         return self
 
     def __add__(self, other: Any) -> Any:
-        return join((self, other)) if type(other) in (str, type(self)) else NotImplemented
+        if type(other) is str:
+            return type(self)(str.__add__(self, other), self._words)
+        return join((self, other)) if type(other) is type(self) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
         return join((other, self)) if type(other) is str else NotImplemented
@@ -96,6 +99,8 @@ class TrackedStr(str):
 
     def _part(self, text: str, low: int, high: int) -> str:
         """Return the characters low..high, which equal `text`, with their words."""
+        if high - low == len(self):
+            return self
         words = self._words
         kept = [
             (max(a, low) - low, min(b, high) - low, code)
@@ -129,14 +134,11 @@ def words_of(text: str) -> tuple[Word, ...]:
 def join(pieces: Iterable[Any], separator: str = "") -> str:
     """`separator.join` that keeps the words."""
     parts = list(pieces)
-    words, kind, done = list[Word](), TrackedStr, 0
-    for part in parts:
-        if isinstance(part, TrackedStr):
-            kind = type(part)
-            words += [(low + done, high + done, code) for low, high, code in part._words]
-        done += str.__len__(part) + len(separator)
-    text = separator.join(parts)
-    return kind(text, tuple(words)) if words else text
+    text, gap = separator.join(parts), len(separator)
+    places = accumulate([size + gap for size in map(str.__len__, parts)], initial=0)
+    found = [(part, place) for part, place in zip(parts, places, strict=False) if isinstance(part, TrackedStr)]
+    words = [(low + place, high + place, code) for part, place in found for low, high, code in part._words]
+    return type(found[0][0])(text, tuple(words)) if words else text
 
 
 def _whole(name: str) -> Callable[..., str]:

@@ -168,9 +168,9 @@ def _generated_turns(chat: Chat) -> list[Turn]:
     return turns
 
 
-def _stop_within(text: str, stops: re.Pattern[str] | None, low: int, high: int) -> tuple[int, int]:
+def _stop_within(text: str, stops: re.Pattern[str], low: int, high: int) -> tuple[int, int]:
     """Where the first of some tokens begins and ends; `high` twice if there is none."""
-    found = stops.search(text, low, high) if stops is not None else None
+    found = stops.search(text, low, high)
     return found.span() if found is not None else (high, high)
 
 
@@ -198,7 +198,6 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     calling = chat.own.saying(CALL)
     known: dict[str, int] = {}
     turns: list[Turn] = []
-    ended = 0
     for index in said:
         low_word, high_word = first[index], last[index]
         if index in calling and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
@@ -219,10 +218,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
         stop, end = _end(chat, index, done, high, called=code & CALL > 0)
-        if low + offset < ended:
-            raise UnprovedError("it begins before the previous turn ends", index)
         turns.append(Turn(index, low + offset, stop, end, end))
-        ended = end
     return turns
 
 
@@ -267,8 +263,6 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         head, said = chat.head(index)
     except RowRejectedError as error:
         raise UnprovedError("the template refuses the messages before it", index) from error
-    if low <= len(head) <= anchor and text.startswith(head):
-        return len(head)  # the text is the same, so it does not matter which message each word came from
     if place:
         begin, end, owner = said[-1] if said else (0, 0, -1)
         if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
@@ -281,8 +275,8 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     if opened and same >= anchor > full - len(opening):
         return same if same == full <= done else anchor
     stops = chat.manner.stops
-    role = stops.search(opening) if stops is not None else None
-    if opened and complete and stops and role and same >= full - len(opening) + role.end():
+    role = stops.search(opening)
+    if opened and complete and role and same >= full - len(opening) + role.end():
         closing = text.rfind(CLOSING, same, anchor)
         tags = closing + len(CLOSING)
         if closing >= 0 and not bare(text[same:closing]) and not stops.search(text, same, tags):
@@ -319,7 +313,7 @@ def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple
             stop = text.find(token, done, high)
             if stop >= 0:
                 return stop, stop + len(token)
-        elif headers is not None and (found := headers.search(text, done, high)) is not None:
+        elif (found := headers.search(text, done, high)) is not None:
             return found.start(), found.start()
         elif index == len(chat.roles) - 1:
             return len(text), len(text)
@@ -338,16 +332,14 @@ def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Tur
     the completion begins.
     """
     text, roles, headers = chat.text, chat.roles, chat.manner.header_stops
-    if headers is None:
-        return turns
     out = []
     for turn in turns:
         follower = turn.message + 1
         if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
             found = headers.match(text, past_space(text, turn.end, len(text)))
             others = (begin for begin, _, code in chat.words if code >= 0 and code >> MESSAGE != turn.message)
-            high = min((begin for begin in others if begin >= turn.end), default=len(text))
-            if found is not None and found.end() <= high and not turn.end < completion < found.end():
-                turn = turn._replace(next_stop=found.end())
+            if found is not None and not turn.end < completion < found.end():
+                high = min((begin for begin in others if begin >= turn.end), default=len(text))
+                turn = turn._replace(next_stop=found.end() if found.end() <= high else 0)
         out.append(turn)
     return out
