@@ -28,12 +28,12 @@ Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opens a context that raises MemoryError if its body takes too much memory, or does not survive too much time."""
 
 Result = TypeVar("Result")
-_watches: list[Watch] = []
+_watch: list[Watch] = [nullcontext]
 
 
-def watch_by(watch: Watch | None) -> None:
-    """Watch every rendering of this process, because a stage has no clock. None removes the watch."""
-    _watches[:] = [] if watch is None else [watch]
+def watch_by(watch: Watch) -> None:
+    """Watch every rendering of this process, because a stage has no clock."""
+    _watch[0] = watch
 
 
 def limited(body: Callable[[], Result], name: str) -> Result:
@@ -44,13 +44,12 @@ def limited(body: Callable[[], Result], name: str) -> Result:
     Raises:
         StoppedTemplateError: the body took too much memory, or nested too deeply.
     """
-    watch = _watches[0] if _watches else nullcontext
     try:
         try:
-            with watch():
+            with _watch[0]():
                 return body()
         except MemoryError:
-            with watch():
+            with _watch[0]():
                 return body()
     except MemoryError as error:
         raise stopped(name, "it asked for more memory than a rendering may have") from error
@@ -151,9 +150,6 @@ class GuardedNamespace(Namespace):
         if isinstance(name, str) and name.startswith("_"):
             raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
         self.__dict__[name] = value
-
-    def __repr__(self) -> str:
-        return f"<Namespace {self.__dict__!r}>"
 
 
 def tojson(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import RunKind
 from .marked import CLOSING, OPENING, is_blank
-from .rendered import NOTHING, Runs
+from .rendered import NOTHING, Runs, solid
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
 from .turns import Chat, Turn, UnprovedError, past_space
 
@@ -109,18 +109,16 @@ def painted_unproved(chat: Chat, begin: int, why: str) -> Runs:
             "messages of the completion have different `train` flags or weights, and the template does not show where "
             f"each of them lies ({why}); split the row",
         )
-    paint = _Paint(length)
-    paint.put(0, begin, RunKind.UNPROVED, 0)
-    paint.put(begin, length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1))
-    if {*before, *after} - {True}:
-        paint.weights = np.full(length, min(before, default=True), np.float64)
-        paint.weights[begin:] = min(after, default=True)
-    return paint.runs()
+    runs = [
+        (begin, RunKind.UNPROVED, 0, min(before, default=True)),
+        (length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1), min(after, default=True)),
+    ]
+    return solid(Runs(*zip(*runs, strict=True)))
 
 
 def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
     """Paint turns and what is between them."""
-    roles, cut = chat.roles, chat.cut
+    roles, cut = chat.own.roles, chat.cut
     length, done, final = len(chat.text), 0, len(roles) - 1
     following = 0
     for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):

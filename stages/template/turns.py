@@ -71,11 +71,6 @@ class Chat(NamedTuple):
     manner: TemplateProfile
     head: Head
 
-    @property
-    def roles(self) -> Sequence[str]:
-        """One per message."""
-        return self.own.roles
-
 
 def locate(chat: Chat) -> tuple[list[Turn], int]:
     """Return the assistant's turns, and where the completion begins.
@@ -104,7 +99,7 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
         RowRejectedError: the template refuses the prompt alone; `unproved`, if words of the prompt follow.
     """
     text, words, cut = chat.text, chat.words, chat.cut
-    if cut == len(chat.roles):
+    if cut == len(chat.own.roles):
         return len(text)
     own = code_of(cut)
     last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
@@ -115,12 +110,12 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
     for turn in turns:
         if turn.message == cut:
             return turn.begin
-    if not cut and chat.roles[0] != ASSISTANT:
+    if not cut and chat.own.roles[0] != ASSISTANT:
         return 0
     low = max([last, *(earlier.end for earlier in turns if earlier.message < cut)])
     if cut:
         alone, alone_words = chat.head(cut)
-        shared = _common_prefix(alone, text)
+        shared = _shared(alone, text)
         said = 0 if shared == len(alone) else max((end for _, end, _ in alone_words), default=0)
         if shared >= max(low, said) or shared >= anchor:
             return max(shared, low)
@@ -134,7 +129,7 @@ def _generated_turns(chat: Chat) -> list[Turn]:
         UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
     """
     text, manner = chat.text, chat.manner
-    said = [index for index, role in enumerate(chat.roles) if role == ASSISTANT]
+    said = [index for index, role in enumerate(chat.own.roles) if role == ASSISTANT]
     blocks = [(begin, end) for begin, end, code in chat.words if code == GENERATION]
     if len(blocks) != chat.blocks:
         raise UnprovedError("what a generation block wrote was changed by the template")
@@ -181,7 +176,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
         UnprovedError: a turn cannot be located with certainty.
     """
     text, words, manner = chat.text, chat.words, chat.manner
-    said = [index for index, role in enumerate(chat.roles) if role == ASSISTANT]
+    said = [index for index, role in enumerate(chat.own.roles) if role == ASSISTANT]
     if not said:
         return []
     owners = [code >> MESSAGE for _, _, code in words]
@@ -189,7 +184,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     first = {owner: place for place, owner in reversed([*enumerate(owners)])}
     # If words of every message were found, the template wrote the text between words. Else that text may contain words
     # that were not followed, and must not be searched.
-    complete = len(first) == len(chat.roles)
+    complete = len(first) == len(chat.own.roles)
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
@@ -268,7 +263,7 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
             raise UnprovedError("the text before it changes when the turn is left out", index)
         head = head[end:]
-    same, full = low + _common_prefix(head, text[low : low + len(head)]), low + len(head)
+    same, full = low + _shared(head, text[low:]), low + len(head)
     if same == full <= anchor:
         return same
     opened = bool(opening) and head.endswith(opening)
@@ -284,12 +279,10 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     raise UnprovedError("the text before its words is not the generation prompt", index)
 
 
-def _common_prefix(head: str, text: str) -> int:
+def _shared(one: str, other: str) -> int:
     """How many first characters two texts share."""
-    if text.startswith(head):
-        return len(head)
-    pairs = enumerate(zip(head, text, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(head), len(text)))
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def past_space(text: str, low: int, high: int) -> int:
@@ -315,7 +308,7 @@ def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple
                 return stop, stop + len(token)
         elif (found := headers.search(text, done, high)) is not None:
             return found.start(), found.start()
-        elif index == len(chat.roles) - 1:
+        elif index == len(chat.own.roles) - 1:
             return len(text), len(text)
     elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
         stop = done + len(before)
@@ -331,7 +324,7 @@ def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Tur
     A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
     the completion begins.
     """
-    text, roles, headers = chat.text, chat.roles, chat.manner.header_stops
+    text, roles, headers = chat.text, chat.own.roles, chat.manner.header_stops
     out = []
     for turn in turns:
         follower = turn.message + 1
