@@ -286,11 +286,9 @@ def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *,
         _cut(here, limits, runs)
     here.kept[:] = here.high - here.low
     here.asked_packed[:] = here.asked_kept
-    next_stops = runs.supervised & IS_NEXT_STOP[runs.kind] & mask.next_stops
+    next_stops = runs.supervised & IS_NEXT_STOP[runs.kind] & (mask.stop == "auto")
     here.next_stops[:] = np.add.reduceat(next_stops, offsets[:-1], dtype=np.int32)
-    here.turns[:], here.endless[:] = supervised_turns(
-        runs.kind, runs.turn, runs.supervised, offsets, next_stops=mask.next_stops
-    )
+    here.turns[:], here.endless[:] = supervised_turns(runs.kind, runs.turn, runs.supervised, offsets, next_stops)
     here.flags[np.logical_or.reduceat(IS_UNPROVED[runs.kind], offsets[:-1])] |= NO_TURNS
     if runs.weights is not None:
         here.flags[np.logical_or.reduceat(runs.supervised & (runs.weights != 1), offsets[:-1])] |= WEIGHTED

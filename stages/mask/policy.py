@@ -52,14 +52,11 @@ class Mask:
         return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
 
     @property
-    def next_stops(self) -> bool:
-        """Whether a stop token in the next message's header is trained with the turn that it ends."""
-        return self.stop == "auto"
-
-    @property
     def ends_in_next_headers(self) -> bool:
-        """Whether such a token counts as the end of the turn before it, not as a part of the header."""
-        return self.next_stops and self.train_end and self.policy != "all"
+        """Whether a stop token in the next message's header counts as the end of the turn before it, not as a part of
+        the header.
+        """
+        return self.stop == "auto" and self.train_end and self.policy != "all"
 
     @property
     def needs_turns(self) -> bool:
@@ -126,15 +123,14 @@ def supervised_turns(
     turn: NDArray[np.int16],
     supervised: NDArray[np.bool_],
     offsets: NDArray[np.integer],
-    *,
-    next_stops: bool = False,
+    next_stops: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Return (N,) the number of trained assistant turns of each document, and (N,) how many of them lack an end-of-turn
     token.
 
     Args:
         supervised: (runs,) from `supervised_runs`.
-        next_stops: whether trained stop tokens in the next header are end-of-turn tokens.
+        next_stops: (runs,) whether each is a token of the next header that is trained as the end of a turn.
     """
     documents = max(len(offsets) - 1, 0)
     said = IS_ASSISTANT[kind]
@@ -147,8 +143,7 @@ def supervised_turns(
         return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
     # Runs between two turns are counted with the earlier one; they belong to no turn.
     wanted = np.logical_or.reduceat(supervised & said, begins)
-    ends = IS_END[kind] | (IS_NEXT_STOP[kind] & supervised) if next_stops else IS_END[kind]
-    ended = np.logical_or.reduceat(ends, begins)
+    ended = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
     owner = np.searchsorted(offsets, begins, side="right") - 1
     return (
         np.bincount(owner[wanted], minlength=documents).astype(np.int32),

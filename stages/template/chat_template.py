@@ -119,8 +119,7 @@ class ChatTemplate:
             raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
         if _ADDRESS in text:
             given = f"{self.source}{inputs}"
-            unknown = set(_ADDRESSES.findall(text)).difference(_ADDRESSES.findall(given))  # a log may have thousands
-            if not all(address in given for address in unknown):
+            if not all(address in given for address in set(_ADDRESSES.findall(text))):
                 raise TemplateError(
                     f"the chat template '{self.name}' writes an object by its address in memory, so the same data "
                     "would not give the same shards; after `map`, `select` and the like write `| list` or `| join`"

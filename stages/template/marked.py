@@ -190,8 +190,6 @@ class TrackingEnvironment(Sandbox):
     """The sandbox with tracked strings: filters and joins keep where each character came from."""
 
     concat = staticmethod(join)
-    blocks = 0
-    """Number of generation blocks that the current rendering ran."""
 
     def __init__(self, name: str, date: str | None) -> None:
         super().__init__(name, date)
@@ -200,7 +198,6 @@ class TrackingEnvironment(Sandbox):
 
     def generation(self, text: str) -> str:
         """Mark the text of a block."""
-        self.blocks += 1
         return TrackedStr(text, (*words_of(text), (0, len(text), GENERATION)))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -230,8 +227,6 @@ class Marked(NamedTuple):
     text: str
     words: list[Word]
     """Sorted."""
-    blocks: int
-    """Number of generation blocks that ran; it must equal the number of words that belong to blocks."""
 
 
 class Marker:
@@ -244,7 +239,6 @@ class Marker:
 
     def __init__(self, template: ChatTemplate, environment: TrackingEnvironment) -> None:
         self.template = template
-        self._environment = environment
         self._compiled = environment.compiled(template.source)
 
     def render(
@@ -255,15 +249,14 @@ class Marker:
         Raises:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
-        environment, compiled = self._environment, self._compiled
+        compiled = self._compiled
         words: tuple[Word, ...] = ()
 
         def render(inputs: dict[str, Any]) -> str:
             nonlocal words
-            environment.blocks = 0
             made = join(compiled.root_render_func(compiled.new_context(inputs)))
             words = words_of(made)
             return str.__str__(made)
 
         text = self.template.guarded(render, chat, tools, add_generation_prompt=add_generation_prompt)
-        return Marked(text, sorted(words), environment.blocks)
+        return Marked(text, sorted(words))

@@ -118,7 +118,7 @@ class Renderer:
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
-            return marker.render(seen.chat[:index], tools, add_generation_prompt=True)[:2]
+            return marker.render(seen.chat[:index], tools, add_generation_prompt=True)
 
         chat = Chat(seen, *made, len(prompt), self.manner, head)
         try:

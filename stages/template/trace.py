@@ -322,12 +322,12 @@ class Traces:
         def head(index: int) -> tuple[str, list[Word]]:
             if roles[index] != ASSISTANT:
                 raise TraceAbortedError("where the completion begins may depend on the contents")
-            heads[index], said, _ = marker.render(chat[:index], None, add_generation_prompt=True)
+            heads[index], said = marker.render(chat[:index], None, add_generation_prompt=True)
             return heads[index], said
 
         made = marker.render(chat, None)
         turns, begin = locate(located := Chat(Owned(chat, roles, [1.0] * len(roles)), *made, cut, self._manner, head))
-        text, words, _ = made
+        text, words = made
         for turn in turns:
             if rest := heads.get(turn.message, "")[turn.begin :]:
                 if _PRIVATE.search(rest) or text[turn.begin : turn.begin + 1] != chr(_PLANE + turn.message):

@@ -64,8 +64,6 @@ class Chat(NamedTuple):
     text: str
     words: Sequence[Word]
     """Sorted stretches that do not overlap, but for those of GENERATION; one may be empty."""
-    blocks: int
-    """How many generation blocks ran."""
     cut: int
     """Number of messages in the prompt."""
     manner: TemplateProfile
@@ -83,8 +81,6 @@ def locate(chat: Chat) -> tuple[list[Turn], int]:
         raise UnprovedError("its content has more thoughts than one at its beginning", chat.own.tangled)
     turns = _generated_turns(chat) if chat.manner.generation else _turns_by_words(chat)
     begin = completion_start(chat, turns)
-    if any(turn.begin < begin < turn.end for turn in turns):
-        raise UnprovedError("the completion begins within a turn")
     return _with_next_stops(chat, turns, begin), begin
 
 
@@ -131,8 +127,6 @@ def _generated_turns(chat: Chat) -> list[Turn]:
     text, manner = chat.text, chat.manner
     said = [index for index, role in enumerate(chat.own.roles) if role == ASSISTANT]
     blocks = [(begin, end) for begin, end, code in chat.words if code == GENERATION]
-    if len(blocks) != chat.blocks:
-        raise UnprovedError("what a generation block wrote was changed by the template")
     if said and not blocks:
         raise UnprovedError("the template rendered no generation block")
     words = [word for word in chat.words if word[2] != GENERATION]
@@ -259,10 +253,7 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     except RowRejectedError as error:
         raise UnprovedError("the template refuses the messages before it", index) from error
     if place:
-        begin, end, owner = said[-1] if said else (0, 0, -1)
-        if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
-            raise UnprovedError("the text before it changes when the turn is left out", index)
-        head = head[end:]
+        head = head[max((end for _, end, _ in said), default=0) :]
     same, full = low + _shared(head, text[low:]), low + len(head)
     if same == full <= anchor:
         return same
