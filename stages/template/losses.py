@@ -6,7 +6,7 @@ the loss. Reasoning may always be lost, because many templates drop it from earl
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any
 
@@ -31,95 +31,86 @@ ALLOWED_AS = {
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
-class Losses:
-    """Finds the parts of a row that the template leaves out, or that it does not write whole and in one place.
+def check_losses(
+    own: Owned, tools: list[dict[str, Any]] | None, made: Marked, template: ChatTemplate, allowed: Set[str]
+) -> tuple[tuple[str, ...], UnprovedError | None]:
+    """The allowed losses of a row ("reasoning", and words of `tokenizer.allow_lost`); and why the words of a turn are
+    not found whole and in one place, if so.
+
+    Words may be in the text although they could not be followed, through `%`, for example: they are not lost.
 
     Args:
-        template: the chat template.
+        made: the rendered conversation.
         allowed: what may be lost, in the words of `tokenizer.allow_lost`.
+
+    Raises:
+        RowRejectedError: `lost_content`, if the template leaves anything else out.
     """
-
-    def __init__(self, template: ChatTemplate, allowed: Collection[str] = ()) -> None:
-        self._template = template
-        self.allowed = frozenset(allowed)
-
-    def check(
-        self, own: Owned, tools: list[dict[str, Any]] | None, made: Marked
-    ) -> tuple[tuple[str, ...], UnprovedError | None]:
-        """The allowed losses of a row ("reasoning", and words of `tokenizer.allow_lost`); and why the words of a turn
-        are not found whole and in one place, if so.
-
-        Words may be in the text although they could not be followed, through `%`, for example: they are not lost.
-
-        Args:
-            made: the rendered conversation.
-
-        Raises:
-            RowRejectedError: `lost_content`, if anything else is left out.
-        """
-        written = _pieces(made.text, made.words)
-        dropped: set[str] = set()
-        torn: UnprovedError | None = None
-        lost: dict[str | None, str] = {}  # the first of each kind
-        for code, said in own.said.items():
-            index, pieces = code >> MESSAGE, written.get(code)
-            role = own.roles[index]
-            if pieces is not None:
-                if role != ASSISTANT or code & CALL:
-                    continue
-                if len(pieces) == 1 and len(pieces[0].strip()) >= len(said.strip()):
-                    continue
-                size, shown = _size(said), sum(map(_size, pieces))
-                if shown > size:
-                    torn = torn or UnprovedError("the template writes its words more than once", index)
-                if shown >= size or code & (REASONING | TAGGED):
-                    continue
-            elif code & CALL and code_of(index, 0, CALL) in written:
+    written = _pieces(made.text, made.words)
+    dropped: set[str] = set()
+    torn: UnprovedError | None = None
+    lost: dict[str | None, str] = {}  # the first of each kind
+    for code, said in own.said.items():
+        index, pieces = code >> MESSAGE, written.get(code)
+        role = own.roles[index]
+        if pieces is not None:
+            if role != ASSISTANT or code & CALL:
                 continue
-            elif self._hidden(said, made, part=bool(code & (CALL | REASONING | TAGGED))):
-                if role == ASSISTANT:
-                    torn = torn or UnprovedError("its words could not be followed into the text", index)
+            if len(pieces) == 1 and len(pieces[0].strip()) >= len(said.strip()):
                 continue
-            elif code & (REASONING | TAGGED):
-                dropped.add(DROPPED_REASONING)
+            size, shown = _size(said), sum(map(_size, pieces))
+            if shown > size:
+                torn = torn or UnprovedError("the template writes its words more than once", index)
+            if shown >= size or code & (REASONING | TAGGED):
                 continue
-            if code & CALL:
-                lost.setdefault("tool_calls", f"tool call {part_of(code)} of message {index + 1}")
-            else:
-                whole = "all of " if pieces is not None else ""
-                lost.setdefault(ALLOWED_AS.get(role), f"{whole}what message {index + 1} ({role!r}) says")
-        rest = _rest(made) if tools else ""
-        if names := [name for name in map(_tool_name, tools or ()) if name not in rest]:
-            lost["tools"] = f"the tools {', '.join(names)}"
-        dropped |= {str(kind) for kind in lost if kind in self.allowed}
-        if refused := {kind: what for kind, what in lost.items() if kind not in self.allowed}:
-            raise self._rejected(refused)
-        return tuple(sorted(dropped)), torn
+        elif code & CALL and code_of(index, 0, CALL) in written:
+            continue
+        elif _hidden(said, made, None if code & (CALL | REASONING | TAGGED) else template):
+            if role == ASSISTANT:
+                torn = torn or UnprovedError("its words could not be followed into the text", index)
+            continue
+        elif code & (REASONING | TAGGED):
+            dropped.add(DROPPED_REASONING)
+            continue
+        if code & CALL:
+            lost.setdefault("tool_calls", f"tool call {part_of(code)} of message {index + 1}")
+        else:
+            whole = "all of " if pieces is not None else ""
+            lost.setdefault(ALLOWED_AS.get(role), f"{whole}what message {index + 1} ({role!r}) says")
+    rest = _rest(made) if tools else ""
+    if names := [name for name in map(_tool_name, tools or ()) if name not in rest]:
+        lost["tools"] = f"the tools {', '.join(names)}"
+    dropped |= {str(kind) for kind in lost if kind in allowed}
+    if refused := {kind: what for kind, what in lost.items() if kind not in allowed}:
+        raise _rejected(refused, allowed, template.name)
+    return tuple(sorted(dropped)), torn
 
-    def _hidden(self, said: Any, made: Marked, *, part: bool) -> bool:
-        """Whether what was said, if it has words, stands in the text outside of the words that were followed, as it is
-        or in JSON. Of contents, what the template says itself does not count; a thought or a call could be there all
-        the same, and would be taken for the answer.
 
-        Args:
-            part: whether it is a thought or a call.
-        """
-        rest = _rest(made)
-        texts = [bare(text) for text in ([said] if isinstance(said, str) else _texts_under(said))]
-        found = all(text in rest or _JSON.encode(text)[1:-1] in rest for text in texts)
-        return bool(texts) and found and (part or not all(text in self._template.source for text in texts))
+def _hidden(said: Any, made: Marked, template: ChatTemplate | None) -> bool:
+    """Whether what was said, if it has words, stands in the text outside of the words that were followed, as it is or
+    in JSON.
 
-    def _rejected(self, refused: dict[str | None, str]) -> RowRejectedError:
-        """The error for losses, by kind; names the first, and allows all."""
-        what = refused.get(None) or next(iter(refused.values()))
-        # With those that are allowed already, because this replaces them.
-        other = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *self.allowed}))}]"
-        if None in refused:
-            other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
-        return RowRejectedError(
-            LOST if None not in refused else "unknown_role",
-            f"the chat template '{self._template.name}' does not write {what}; take a template that does, or {other}",
-        )
+    Args:
+        template: for contents, of which what the template says itself does not count. A thought or a call could be
+            there all the same, and would be taken for the answer.
+    """
+    rest = _rest(made)
+    texts = [bare(text) for text in ([said] if isinstance(said, str) else _texts_under(said))]
+    found = all(text in rest or _JSON.encode(text)[1:-1] in rest for text in texts)
+    return bool(texts) and found and (template is None or not all(text in template.source for text in texts))
+
+
+def _rejected(refused: dict[str | None, str], allowed: Set[str], name: str) -> RowRejectedError:
+    """The error for losses, by kind, under the template of this name; names the first, and allows all."""
+    what = refused.get(None) or next(iter(refused.values()))
+    # With those that are allowed already, because this replaces them.
+    other = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *allowed}))}]"
+    if None in refused:
+        other = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
+    return RowRejectedError(
+        LOST if None not in refused else "unknown_role",
+        f"the chat template '{name}' does not write {what}; take a template that does, or {other}",
+    )
 
 
 def _pieces(text: str, words: Sequence[Word]) -> Mapping[int, list[str]]:

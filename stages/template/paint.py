@@ -9,7 +9,7 @@ Which part a piece of a turn is, follows from its words:
 - *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
   generate it, as it must generate the token that ends a turn.
 
-What the template writes but does not let be followed is not painted: `Losses` finds it.
+What the template writes but does not let be followed is not painted: `check_losses` finds it.
 """
 
 from collections.abc import Sequence

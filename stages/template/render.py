@@ -18,7 +18,7 @@ import xxhash
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
 from .chat_template import ChatTemplate
-from .losses import Losses
+from .losses import check_losses
 from .marked import Marker, TrackingEnvironment, own
 from .paint import painted, painted_unproved
 from .profile import TemplateProfile, learn_profile
@@ -61,7 +61,7 @@ class Renderer:
         """Compared rows on which a trace or the tracking was wrong."""
         self._trace = trace
         self._stops, self._others = tuple(stops), tuple(others)
-        self._losses = Losses(template, tuple(allow_lost))
+        self._allowed = frozenset(allow_lost)
         self._marker = Marker(template, TrackingEnvironment(template.name, template.date))
 
     def __call__(
@@ -114,7 +114,7 @@ class Renderer:
             with suppress(RowRejectedError):
                 plain = self.template.render(messages, tools)
             self.mismatches += plain != made.text
-        dropped, torn = self._losses.check(seen, tools, made)
+        dropped, torn = check_losses(seen, tools, made, self.template, self._allowed)
 
         @cache
         def head(index: int) -> tuple[str, list[Word]]:
@@ -138,7 +138,7 @@ class Renderer:
         """
         seen = own(messages)
         made = self._marker.render(seen.chat, tools, add_generation_prompt=True)
-        self._losses.check(seen, tools, made)
+        check_losses(seen, tools, made, self.template, self._allowed)
         return made.text
 
     @cached_property

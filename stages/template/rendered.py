@@ -28,7 +28,7 @@ class Rendered(NamedTuple):
     unproved: str
     """Why its turns, or the thoughts and tool calls in them, could not be located, or ""."""
     dropped: tuple[str, ...] = ()
-    """Allowed losses: parts of the conversation that the template leaves out; see `Losses.check`."""
+    """Allowed losses: parts of the conversation that the template leaves out; see `check_losses`."""
 
 
 NOTHING = Runs((0,), (int(RunKind.PROMPT),), (0,), (True,))
