@@ -49,8 +49,6 @@ _CONTENT = re.compile("[\U000f0000-\U000fffff]")
 """Matches a content in a skeleton."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 
-_METHODS = frozenset({"strip", "lstrip", "rstrip", "startswith", "endswith", "split"})
-"""Methods of contents that can be traced."""
 _FILTERS = {
     *("capitalize", "count", "d", "default", "first", "last", "length", "list", "lower", "map", "reject"),
     *("rejectattr", "reverse", "select", "selectattr", "string", "upper"),
@@ -58,7 +56,7 @@ _FILTERS = {
 """Filters that pass contents on, and inspect them at most through methods of `Symbol`."""
 _TESTS = {
     *("boolean", "defined", "false", "float", "integer", "mapping", "none", "number", "string", "true", "undefined"),
-    *("==", "eq", "equalto", "!=", "ne", "iterable", "sequence"),
+    *("==", "eq", "equalto", "!=", "ne", "iterable"),
 }
 """Tests of the type alone, which is a text's, and those that compare with `==`, which `Symbol` answers."""
 
@@ -198,7 +196,8 @@ class _TracingEnvironment(TrackingEnvironment):
             # One that asks for a context is not called while a template is compiled.
             known |= {one: pass_context(_aborting(one)) for one in known.keys() - allowed}
         filters["trim"] = lambda text: do_trim(text)  # of white space alone
-        tests |= {"in": _is_in, **{one: _of_texts(tests[one]) for one in ("iterable", "sequence")}}
+        iterable = tests["iterable"]
+        tests |= {"in": _is_in, "iterable": lambda value: isinstance(value, Symbol) or iterable(value)}
 
     def parse(self, source: str, name: str | None = None, filename: str | None = None) -> nodes.Template:
         """See jinja2."""
@@ -223,17 +222,9 @@ class _TracingEnvironment(TrackingEnvironment):
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if isinstance(obj, Symbol):
-            if attribute in _METHODS:
-                return getattr(obj, attribute)
-            if hasattr(str, attribute):  # what the sandbox allows of a text is not decided here
-                raise TraceAbortedError(f"`{attribute}` of a content cannot be traced")
+        if isinstance(obj, Symbol) and not hasattr(str, attribute):
             obj = ""  # a text has no such item; this is how templates test whether a content is a list of parts
         return super().getattr(obj, attribute)
-
-
-def _of_texts(test: Callable[..., bool]) -> Callable[..., bool]:
-    return lambda value: test("" if isinstance(value, Symbol) else value)
 
 
 class _Trace:
