@@ -100,6 +100,7 @@ OTHERS = {  # rendered by jinja2
     "keys": each("{% for key in message %}{{ key }}{% endfor %}"),
     "percent": each("{{ '%s!' % message.content }}{{ message.content % ('a',) }}{{ message.content | format('a') }}"),
     "format": each("{{ '{}!'.format(message.content) }}{{ message.content.format('a', x='b') }}"),
+    "same": each("{{ message.content is sameas('a') }}{{ message.content is sameas('') }}{{ message.content }}"),
     "format map": each("{{ message.content.format_map({'x': message.content}) }}"),
     "escaped": each("{{ message.content + (message.content | e) }}{{ (message.content | e) + message.content }}"),
     "join method": each("{{ '-'.join([message.content, 'x']) }}"),
