@@ -101,6 +101,12 @@ def test_words_that_are_written_in_any_way_are_kept(way: str) -> None:
         assert rendered(EACH % way, [system(said), user(said), answer(said)]).dropped == ()
 
 
+@pytest.mark.parametrize("said", ["hi", "think", ">", "/"])
+def test_words_that_the_text_before_them_has_too_are_kept(said: str) -> None:
+    way = "{{ ('<think></think>' + m.content).split('</think>')[-1] }}"
+    assert rendered(EACH % way, [user(said), answer(said)]).unproved == ""
+
+
 @pytest.mark.parametrize("way", ["", "{{ m.content | length }}", "{{ 'said' if m.content else '' }}", "{{ m.role }}"])
 def test_words_that_leave_only_a_shadow_are_lost(way: str) -> None:
     assert "message 1 (" in lost(EACH % way, [user("Why?"), answer("So.")])
