@@ -8,16 +8,11 @@ disagree. The driver compares the tokens with the reference, and keeps in the ca
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
-from ...stages.template.chat_template import ChatTemplate
-from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample, fuzz_texts, samples_of
-from ...stages.tokenize.engines import Engine
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_of
 from ..inputs.read import columns_of, read_rows
@@ -78,20 +73,25 @@ class LookTask:
             TokenizerError: the engine refuses the tokenizer.
             IntegrityError: the engine gives other tokens than the reference, where that was asked for places.
         """
-        cache, source, counts = self.first.cache, self.first.source, EncodeCounts()
-        spec, encoder = load_spec(cache, self.spec), load_encoder(cache, self.spec)
+        first, source, counts = self.first, self.first.source, EncodeCounts()
+        spec, encoder = load_spec(first.cache, self.spec), load_encoder(first.cache, self.spec)
         renderer = encoder.renderer if source.conversational else None
-        stops = renderer.manner.stop_tokens if renderer is not None else ()
+        endings = renderer.manner.stop_tokens if renderer is not None else ()
+        stops, _ = spec.stop_ids(endings)
         sampled, encoder.sampled, encoder.samples = encoder.sampled, 0, []
-        with rows_of(self.first.at):
-            for batch, examples in _first_rows(self.first, encoder, counts):
-                if renderer is not None and not source.pairs:  # a preference loss does not depend on turns
-                    _count_turns(batch, examples, renderer.template, encoder.engine, spec.stop_ids(stops)[0], counts)
-        samples, encoder.sampled = encoder.samples, sampled
+        with rows_of(first.at):
+            for examples in _first_rows(first, encoder.samples):
+                for batch in encoded(encoder, examples, counts, first.block.first_line, pairs=source.pairs):
+                    if renderer is None or source.pairs:  # a preference loss does not depend on turns
+                        continue
+                    for one in prove(batch, examples, renderer.template, encoder.engine, stops):
+                        kind = EARLIER if one.earlier else SAMPLED
+                        counts.add(kind, one.outcome.value, one.line, one.sub, str(one.message + 1))
+        encoder.sampled, samples = sampled, encoder.samples
         if self.known_texts:
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
             samples += samples_of(encoder.engine, fuzz_texts(added))
-        return SourceLook(self.source, stops, counts, samples)
+        return SourceLook(self.source, endings, counts, samples)
 
     def at(self, row: int) -> str:
         """See `EncodeTask.at`."""
@@ -101,36 +101,15 @@ class LookTask:
         return f"the first look at the rows of {self.first.block.path}"
 
 
-def _first_rows(
-    task: EncodeTask, encoder: Encoder, counts: EncodeCounts
-) -> Iterator[tuple[pa.RecordBatch, list[Example]]]:
-    """Yield batches of the first rows of a block, each with the examples that it was made of. Rows that cannot be used
+def _first_rows(task: EncodeTask, samples: Sequence[EngineSample]) -> Iterator[list[Example]]:
+    """Yield the examples of each of the first rows of a block, until there are enough samples. Rows that cannot be used
     are left out: encoding will reject them, and name their lines.
     """
     source, block, form = task.source, task.block, make_format(*task.source.form)
     rows = read_rows(block, source.max_row_bytes, columns_of(form), _ROWS)
     mean = (block.end - block.start) // max(block.lines, 1)
     for one in rows.records or rows.lines:
-        if (len(one[1]) if isinstance(one[1], bytes) else mean) > _ROW_BYTES:
-            continue
-        examples = form.prepare([one]).examples
-        for batch in encoded(encoder, examples, counts, block.first_line, pairs=source.pairs):
-            yield batch, examples
-        if sum(len(sample.text) for sample in encoder.samples) > _CHARACTERS:
+        if (len(one[1]) if isinstance(one[1], bytes) else mean) <= _ROW_BYTES:
+            yield form.prepare([one]).examples
+        if sum(len(sample.text) for sample in samples) > _CHARACTERS:
             break
-
-
-def _count_turns(
-    batch: pa.RecordBatch,
-    examples: Sequence[Example],
-    template: ChatTemplate,
-    engine: Engine,
-    stops: frozenset[int],
-    counts: EncodeCounts,
-) -> None:
-    """Count whether the turns of a batch, made of these examples, are what a model would sample; see `prove`."""
-    made = {(one.line, one.sub): one for one in examples}
-    places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
-    for proof in prove(batch, [made[place] for place in places], template, engine, stops):
-        kind = EARLIER if proof.earlier else SAMPLED
-        counts.add(kind, proof.outcome.value, *places[proof.document], str(proof.message + 1))

@@ -38,7 +38,9 @@ class Outcome(StrEnum):
 class Proof(NamedTuple):
     """What was found for one turn of a batch."""
 
-    document: int
+    line: int
+    """The row of the document, and the number of the example in it."""
+    sub: int
     message: int
     earlier: bool
     """Whether the turn comes before the completion."""
@@ -52,7 +54,7 @@ def prove(
 
     Args:
         batch: of `schemas.rows.ENCODED`.
-        examples: those that it was made of.
+        examples: those that it was made of, and others that could not be encoded.
         stops: ids that end a generation.
 
     Raises:
@@ -60,7 +62,10 @@ def prove(
     """
     asked: list[tuple[int, int, bool]] = []
     prompts: list[str | None] = []
-    for document, example in enumerate(examples):
+    made = {(one.line, one.sub): one for one in examples}
+    places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
+    for document, place in enumerate(places):
+        example = made[place]
         before, after = example.prompt or [], example.completion or []
         messages = [] if isinstance(before, str) or isinstance(after, str) else [*before, *after]
         for at, one in enumerate(messages):
@@ -92,4 +97,4 @@ def prove(
             outcome = Outcome.PREFIX
         else:
             outcome = Outcome.MISSING if stops.isdisjoint(text[begin : ends[last]].tolist()) else Outcome.EXACT
-        yield Proof(document, message, earlier, outcome)
+        yield Proof(*places[document], message, earlier, outcome)
