@@ -54,19 +54,14 @@ class Prepared:
     evaluation: Evaluation | None = None
     """The evaluation data to compare with."""
 
-    def tasks(self, cache: Store, files: Sequence[InputFile] | None = None) -> list[EncodeTask]:
-        """One task for each block, in the order of sources, files and blocks.
+    def tasks(self, cache: Store) -> list[EncodeTask]:
+        """One task for each block of `joined`, in the order of sources, files and blocks.
 
         Args:
             cache: the store for parts; before the tasks run, the specification must be saved there.
-            files: those whose blocks are meant; None for `joined`.
         """
         settings = {source.name: self._settings(source) for source in self.sources}
-        return [
-            EncodeTask(block, settings[file.source], cache)
-            for file in (self.joined if files is None else files)
-            for block in file.blocks
-        ]
+        return [EncodeTask(block, settings[file.source], cache) for file in self.joined for block in file.blocks]
 
     def _settings(self, source: SourceConfig) -> SourceSettings:
         form, where = self.formats[source.name], source.where
@@ -98,10 +93,10 @@ class Encoded:
     """What the examples share with evaluation rows; None if they are not compared."""
 
 
-def first_blocks(files: Sequence[InputFile]) -> list[InputFile]:
+def first_blocks(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
     """The first file of each source, with only its first block: what the first look sees."""
     first = {file.source: file for file in reversed(files)}
-    return [replace(one, blocks=one.blocks[:1]) for one in reversed(first.values())]
+    return tuple(replace(one, blocks=one.blocks[:1]) for one in reversed(first.values()))
 
 
 def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: Observer) -> Look:
@@ -114,7 +109,7 @@ def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: O
     Raises:
         TokenizerError: `tokenizers` cannot load the tokenizer.
     """
-    tasks = prepared.tasks(cache, first_blocks(prepared.joined))
+    tasks = replace(prepared, joined=first_blocks(prepared.joined)).tasks(cache)
     about = [FORMAT, version(REFERENCE), *[task.key for task in tasks]]
     name = f"{_LOOKS}/{fingerprint(about)}.json"
     if (known := get_note(cache, name, Look)) is not None:

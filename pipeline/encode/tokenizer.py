@@ -18,6 +18,7 @@ import msgspec
 
 from ...schemas.errors import TaskError, TokenizerError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
+from ...schemas.jsontext import decode_note
 from ...stages.tokenize.vocabulary import SpecialTokenAffixes
 from ..execute.executor import exit_reason, out_of_memory_kills
 from ..store.sealed_notes import get_user_note, put_user_note
@@ -173,9 +174,8 @@ def generation_stops(folder: Path) -> tuple[int, ...]:
     """
     try:
         with (folder / GENERATION_CONFIG).open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
-        ids = msgspec.json.decode(content if len(content) <= _MAX_BYTES else b"", type=_GenerationConfig).eos_token_id
-    except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            ids = decode_note(file.read(_MAX_BYTES), _GenerationConfig).eos_token_id
+    except (OSError, ValueError):
         return ()
     return tuple(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
 

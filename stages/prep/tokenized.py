@@ -1,8 +1,9 @@
 """Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,9 +13,10 @@ from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
-_NUMBERS = list[int] | None
-_FLAGS = list[int | bool] | None
-_LARGEST = 2**31 - 1
+_ID = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_NUMBER = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+_NUMBERS = list[_NUMBER] | None
+_FLAGS = list[_NUMBER | bool] | None
 _PACKED = (
     "packed_already",
     "documents are packed in this row; give a row for each of them, or take rows apart in a reader of your own "
@@ -31,7 +33,7 @@ class TokenizedFormat(Format):
 
     name = "tokenized"
     columns: ClassVar[Columns] = {
-        "input_ids": Column(list[int], required=True),
+        "input_ids": Column(list[_ID], required=True),
         "labels": Column(_NUMBERS),
         **{name: Column(_FLAGS) for name in MASKS},
         **{name: Column(_NUMBERS) for name in ("attention_mask", "seq_lengths")},
@@ -44,16 +46,13 @@ class TokenizedFormat(Format):
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
-        Rejects `empty`, `bad_ids`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
+        Rejects `empty`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
         `weight` (weights of single tokens).
         """
-        key, ids = self.keys["input_ids"], _array(row.input_ids)
+        ids = np.array(row.input_ids, np.int64)
         if not len(ids):
-            raise RowRejectedError("empty", f"`{key}` is empty")
-        if ids.min() < 0 or ids.max() > _LARGEST:
-            at = int(np.argmax((ids < 0) | (ids > _LARGEST)))
-            raise RowRejectedError("bad_ids", f"`{key}[{at}]` is {ids[at]}: an id is 0 to {_LARGEST}")
-        if row.attention_mask is not None and not np.all(_array(row.attention_mask)):
+            raise RowRejectedError("empty", f"`{self.keys['input_ids']}` is empty")
+        if row.attention_mask is not None and not all(row.attention_mask):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         if len(row.seq_lengths or ()) > 1:
             raise RowRejectedError(*_PACKED)
@@ -67,7 +66,8 @@ class TokenizedFormat(Format):
 
     def _flags(self, name: str, given: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
         """(T,) which tokens the labels or a mask train."""
-        labels, values, key, key_of_ids = name == "labels", _array(given), self.keys[name], self.keys["input_ids"]
+        labels, values = name == "labels", np.array(given, np.int64)
+        key, key_of_ids = self.keys[name], self.keys["input_ids"]
         reason = "bad_labels" if labels else "bad_mask"
         if len(values) != len(ids):
             detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
@@ -80,11 +80,3 @@ class TokenizedFormat(Format):
             detail = f"`{key}[{at}]` is {given[at]}" + (f"{own}{IGNORE_INDEX}" if labels else ": a mask holds 0 and 1")
             raise RowRejectedError(reason, detail)
         return flags
-
-
-def _array(values: list[int]) -> NDArray[Any]:
-    """(T,) numbers as an array; of objects if one of them does not fit into 64 bits."""
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        return np.array(values, object)
