@@ -283,7 +283,10 @@ def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankI
             ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
         ):
             if mine in os.environ and every in os.environ:
-                found = RankInfo(int(os.environ[mine]), int(os.environ[every]), f"the environment of {launcher}")
+                numbers = os.environ[mine], os.environ[every]
+                if not all(map(str.isdecimal, numbers)):
+                    raise ConfigError(f"{mine}={numbers[0]}, {every}={numbers[1]}: both must be numbers")
+                found = RankInfo(int(numbers[0]), int(numbers[1]), f"the environment of {launcher}")
                 break
     if not 0 <= found.rank < found.world_size:
         raise ConfigError(f"rank {found.rank} of {found.world_size} ({found.origin}): ranks count from 0")

@@ -234,6 +234,9 @@ def test_the_rank_comes_from_the_environment(folder: Path, monkeypatch: pytest.M
             monkeypatch.setenv(name, value)
         place = PackedLoader(folder, rows_per_step=4).place
         assert (place.rank, place.world_size) == expected
+    monkeypatch.setenv("RANK", "$SLURM_PROCID")
+    with pytest.raises(ConfigError, match=r"RANK=\$SLURM_PROCID, WORLD_SIZE=4: both must be numbers"):
+        PackedLoader(folder, rows_per_step=4)
 
 
 def test_explain_names_the_documents_of_a_step(folder: Path) -> None:

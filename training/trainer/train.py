@@ -37,15 +37,12 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
 
     end_with_launcher()
     config, base = validated(config), base or Path.cwd()
-    missing = [name for name in ("transformers", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"training needs {' and '.join(missing)}; pip install 'packtrain[train]'")
-    place = detect_rank()
-    if place.world_size > 1:
-        rank_check()
+    if find_spec("accelerate") is None:
+        raise ConfigError("training needs accelerate; pip install 'packtrain[train]'")
+    rank_check()
     from .checkpoint import locked
 
-    with locked(base / config.out) if place.rank == 0 else nullcontext():
+    with locked(base / config.out) if detect_rank().rank == 0 else nullcontext():
         return _run(config, base, say)
 
 
