@@ -4,8 +4,7 @@ import json
 from functools import cache
 from hashlib import file_digest
 from importlib import metadata
-from io import RawIOBase
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ def hash_bytes(data: bytes | memoryview) -> str:
     return str(blake3(data).hexdigest())
 
 
-def hash_stream(file: RawIOBase) -> str:
+def hash_stream(file: IO[bytes]) -> str:
     """As `hash_bytes`, of what is left of an open file, read in pieces."""
     from blake3 import blake3
 
