@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
 from ...schemas.ledger import Ledger, SourceLedger
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
 from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES
@@ -20,17 +19,18 @@ from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
 
 def open_ledger(
-    config: RunConfig, sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
+    names: Sequence[str], sources: Sequence[int], records: Sequence[PartRecord], not_taken: Mapping[str, int]
 ) -> Ledger:
-    """Make a ledger with the counts of encoding: bytes, rows, examples made, tokens encoded.
+    """Make a ledger with the counts of encoding: rows, examples made, tokens encoded.
 
     Args:
+        names: the sources, in order.
         sources: the source of each record.
         not_taken: by source, rows that were scanned but not encoded because of `max_rows`.
     """
-    ledger = Ledger({source.name: SourceLedger() for source in config.sources})
+    ledger = Ledger({name: SourceLedger() for name in names})
     for source, record in zip(sources, records, strict=True):
-        entry = ledger.sources[config.sources[source].name]
+        entry = ledger.sources[names[source]]
         entry.rows_read += record.rows
         entry.rows_used += record.rows_used
         entry.rows_blank += record.blank
@@ -48,22 +48,27 @@ def open_ledger(
     return ledger
 
 
-def account_table(ledger: Ledger, table: Table, config: RunConfig) -> None:
-    """Add what was decided about every document."""
-    names = [source.name for source in config.sources]
+def account_table(ledger: Ledger, table: Table, *, holds_out: bool) -> None:
+    """Add what was decided about every document.
+
+    Args:
+        holds_out: whether documents may be held out.
+    """
+    entries = list(ledger.sources.values())
     for source, here in table.slices():
-        entry, some = ledger.sources[names[source]], table.documents.at(here)
+        entry, some = entries[source], table.documents.at(here)
         _left_out(entry, some)
-        _packed(entry, some, config.holdout.fraction > 0)
+        _packed(entry, some, holds_out)
         _truncated(entry, some)
         _copies(entry, some)
 
 
-def account_rows(ledger: Ledger, names: Sequence[str], rows: Iterable[Mapping[int, Written]]) -> None:
+def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
     """Add what was written, so that the ledger closes only if it is what was decided."""
+    entries = list(ledger.sources.values())
     for written in rows:
         for source, one in written.items():
-            entry = ledger.sources[names[source]]
+            entry = entries[source]
             entry.labels_trained += one.trained
             entry.weight_trained += one.weight
             entry.labels_head += one.heads

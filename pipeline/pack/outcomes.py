@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ...schemas.errors import ConfigError
 from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import offsets_of
-from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of
 from ...stages.select.split import Places, split
@@ -68,12 +67,12 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    limits, pieces, masks = limits_of(config), nameless(scratch), Mask.of_sources(config)
+    limits, pieces = limits_of(config), nameless(scratch)
     for source, here in table.slices():
         some = table.documents.at(here)
         some.outcome[:] = 0
         _leave_out(some, some.length == 0, "empty")
-        if masks[source].needs_turns:
+        if table.masks[source].needs_turns:
             _leave_out(some, some.has(NO_TURNS), UNPROVED)
         _leave_out_by_filters(some, some.length, config, source)
         if not config.keep_untrained:
@@ -98,7 +97,7 @@ def decide_pairs(table: Table, config: "RunConfig") -> None:
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    limits, segments = limits_of(config, pairs=True), Segments.of(table, config)
+    limits, segments = limits_of(config, pairs=True), Segments.of(table)
     for source, here in table.slices():
         some = table.documents.at(here)
         lengths = pair_lengths(segments.runs(some)[0])
@@ -222,7 +221,7 @@ def _split(table: Table, rows: NDArray[np.int64], config: "RunConfig", tokenizer
     how, capacity = config.truncate.split, config.truncate.max_length
     breaks = Breaks.from_json(tokenizer_json) if len(rows) and how.at != "tokens" else None
     for group in _groups(table.documents.length[rows], rows):
-        some, segments = table.documents.at(group), Segments.of(table, config)
+        some, segments = table.documents.at(group), Segments.of(table)
         runs, places = segments.index(some), Places()
         if breaks is not None:
             tokens = np.concatenate(segments.tokens(some, np.zeros(1, np.int32), some.length))

@@ -26,7 +26,6 @@ from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.report import SplitFigures
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ...stages.arrays import numbers
-from ...stages.mask.policy import Mask
 from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform
@@ -59,11 +58,6 @@ class Selected:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
 
-    @property
-    def names(self) -> list[str]:
-        """The sources."""
-        return [source.name for source in self.config.sources]
-
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
         yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
@@ -75,7 +69,7 @@ class Selected:
             seed: of their order.
         """
         certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, pairs=self.pairs)
-        segments = Segments.of(self.table, self.config)
+        segments = Segments.of(self.table)
         return certificate, PlannedRows(self.table.documents, segments, pieces, row_offsets, self.form)
 
 
@@ -113,8 +107,13 @@ def select(
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
         form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
-    ledger = open_ledger(config, [place.source for place in encoded.places], encoded.records, encoded.not_taken)
-    account_table(ledger, table, config)
+    ledger = open_ledger(
+        [source.name for source in config.sources],
+        [place.source for place in encoded.places],
+        encoded.records,
+        encoded.not_taken,
+    )
+    account_table(ledger, table, holds_out=config.holdout.fraction > 0)
     return Selected(config, encoded, table, ledger, form)
 
 
@@ -128,7 +127,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
     """
     config, table, cache = selected.config, selected.table, selected.encoded.cache
-    folders, masks = split_folders(config), Mask.of_sources(config)
+    folders = split_folders(config)
     finished = Records(out, PackResult)
     notes = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
     done = finished.intact([name for name in notes if name.endswith(".json")], observer, wrong)
@@ -141,7 +140,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """The next window is planned while workers write shards of the last one."""
-        yield DocumentsTask(out, cache, tuple(selected.names))
+        yield DocumentsTask(out, cache, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
                 first = len(tasks[split])
@@ -149,7 +148,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
                 plans[split].append(window)
                 for shard in window.shards:
                     where = (window.name, f"{folder}shards", shard)
-                    tasks[split].append(ShardTask(out, cache, *where, masks, selected.form))
+                    tasks[split].append(ShardTask(out, cache, *where, table.masks, selected.form))
                 yield from tasks[split][first:]
 
     def have(task: object) -> bool:
@@ -174,7 +173,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     ledger, records = selected.ledger, {}
     for split, folder in folders.items():
         shards = [result_of(task) for task in tasks[split]]
-        account_rows(ledger, selected.names, (shard.written for shard in shards))
+        account_rows(ledger, (shard.written for shard in shards))
         certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
         records[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)
         if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
@@ -205,7 +204,7 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
         for number, blocks in selected.windows(split):
             certificate, planned = selected.rows(split, blocks, window_seed(config.seed, number))
             account = planned.count()
-            account_rows(ledger, selected.names, [account])
+            account_rows(ledger, [account])
             certificates.append(certificate)
             counts += account.values()
         rows, bound, tokens, pieces = (

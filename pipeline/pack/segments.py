@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.run_index import RunIndex
 from ..encode.parts import EncodedPart, Runs
 from .table import Documents, Table
-
-if TYPE_CHECKING:  # workers import this, and should not import pydantic
-    from ...schemas.config.config import RunConfig
 
 
 class Segments:
@@ -41,10 +38,10 @@ class Segments:
         self._runs: dict[int, Runs] = {}
 
     @classmethod
-    def of(cls, table: Table, config: "RunConfig") -> "Segments":
+    def of(cls, table: Table) -> "Segments":
         """The segments of a table."""
         origins = table.origins
-        return cls([place.path for place in table.places], origins.segments, origins.sources, Mask.of_sources(config))
+        return cls([place.path for place in table.places], origins.segments, origins.sources, table.masks)
 
     def _open(self, segments: NDArray[np.int32]) -> None:
         """Map the parts of some segments."""

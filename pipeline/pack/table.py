@@ -165,6 +165,8 @@ class Table:
     block_starts: NDArray[np.int64]
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
+    masks: tuple[Mask, ...]
+    """The mask of each source."""
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
     """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
 
@@ -271,7 +273,7 @@ def read_table(
         segments,
     )
     owners = [place.source for place in places for _ in place.lines.files]
-    return Table(documents, places, origins, origins.bounds(len(config.sources)), offsets_of(blocks), owners)
+    return Table(documents, places, origins, origins.bounds(len(config.sources)), offsets_of(blocks), owners, masks)
 
 
 def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *, pairs: bool) -> None:

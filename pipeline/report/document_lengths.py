@@ -13,7 +13,6 @@ from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import begins_of, ranges
 from ...schemas.rows import example_id
 from ...stages.forecast import LengthStats
-from ...stages.mask.policy import Mask
 from ...stages.select.copies import later_ones
 from ..encode.parts import EncodedPart, Runs
 from ..pack.outcomes import BY_LENGTH, REASONS
@@ -33,12 +32,12 @@ def read_documents(selected: Selected) -> LengthStats:
     Raises:
         IntegrityError: a part cannot be read.
     """
-    table, copies, masks = selected.table, _copies(selected), Mask.of_sources(selected.config)
+    table, copies = selected.table, _copies(selected)
     step, starts = max(1, -(-len(copies) // MOST)), table.origins.starts.tolist()
     taken, runs, count = [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int32)], 0
     for place, first in list(zip(table.places, starts, strict=False))[::step]:
         for batch in EncodedPart(place.path).batches:
-            mine, its = copies[first : first + batch.num_rows] > 0, Runs.of(batch, masks[place.source])
+            mine, its = copies[first : first + batch.num_rows] > 0, Runs.of(batch, table.masks[place.source])
             taken.append(np.flatnonzero(mine) + first)
             sizes = np.diff(its.offsets)
             trained = np.repeat(mine, sizes) & its.supervised
@@ -78,4 +77,4 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
 def _id_of(selected: Selected, document: int) -> str:
     """The example id of a document of the table."""
     source, file, line, sub = selected.table.origins.place(selected.table.documents, document)
-    return example_id(selected.names[source], file, line, sub)
+    return example_id(list(selected.ledger.sources)[source], file, line, sub)

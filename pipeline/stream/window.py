@@ -116,7 +116,7 @@ class PlannedWindow:
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
         self.ledger = selected.ledger
-        account_rows(self.ledger, selected.names, [self._rows.count()])
+        account_rows(self.ledger, [self._rows.count()])
         self.ledger.check()
 
     @property

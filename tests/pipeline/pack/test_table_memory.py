@@ -23,6 +23,7 @@ from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.manifest import FileRecord
 from packtrain.schemas.layout import Alignment
+from packtrain.stages.mask.policy import Mask
 from packtrain.schemas.config.config import RunConfig
 
 count = int(sys.argv[1])
@@ -53,7 +54,7 @@ with tempfile.TemporaryDirectory() as folder:
     sizes = np.diff(np.linspace(0, count, parts + 1).astype(np.int64)).tolist()
     files = [FileRecord(f"part-{i}", 0, "0" * 64) for i in range(parts)]
     origins = Origins(files, [0] * parts, [FileLines(("file",), (0,))] * parts, sizes, [1] * parts)
-    table = Table(documents, (), origins, origins.bounds(1), origins.starts, [0] * parts)
+    table = Table(documents, (), origins, origins.bounds(1), origins.starts, [0] * parts, (Mask(),))
     before = anonymous()
     threading.Thread(target=watch, daemon=True).start()
     decide_together(table, config)
