@@ -165,7 +165,7 @@ class Manifest:
                 return manifest
         except (ValueError, TypeError) as error:
             kind = "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
-            what = f"is not {kind} ({error})"
+            what = f"is not {kind} ({str(error).partition(chr(10))[0]})"  # pydantic's errors have several lines
         raise IntegrityError(
             f"{where} {what}; delete it, and run the dataset's configuration again, which makes only what is missing"
         )
