@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-import msgspec
 import numpy as np
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
@@ -17,6 +16,7 @@ from ..schemas.jsontext import decode_note
 from ..schemas.ledger import NOT_DRAWN
 from ..schemas.ledger import REASONS as MEANINGS
 from ..schemas.names import REJECTS
+from ..schemas.report import Reject
 from ..schemas.rows import example_id
 from ..stages.arrays import view
 from .dataset.decode import pieces
@@ -220,15 +220,7 @@ def _twin(documents: Documents, doc_id: int) -> int:
     return int(np.argmax(same))
 
 
-class _Reject(msgspec.Struct):
-    source: str
-    file: str
-    reason: str
-    detail: str
-    example: int = -1
-
-
-def _rejected(dataset: Finished, address: _Address) -> _Reject | None:
+def _rejected(dataset: Finished, address: _Address) -> Reject | None:
     """Return the entry of an example in the rejects file, or of its whole row; None if there is neither.
 
     Raises:
@@ -241,7 +233,7 @@ def _rejected(dataset: Finished, address: _Address) -> _Reject | None:
         if needle not in line:
             continue
         try:
-            entry = decode_note(line, _Reject)
+            entry = decode_note(line, Reject)
         except ValueError as error:
             raise IntegrityError(
                 f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"

@@ -92,9 +92,8 @@ class Choice:
     """Another strategy at the configured length, if it would save rows; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """A row or an example that could not be used."""
+class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of rejects.jsonl: a row or an example that could not be used."""
 
     source: str
     file: str
@@ -102,6 +101,8 @@ class Reject:
     """Line in its file, from 1."""
     reason: str
     detail: str
+    example: int = -1
+    """Which example of its row; -1 for the whole row."""
 
 
 @dataclass(frozen=True, slots=True)

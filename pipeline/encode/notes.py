@@ -10,6 +10,7 @@ import msgspec
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import MaskConfig, SourceMaskConfig
 from ...schemas.escape import escape_json, escape_line
+from ...schemas.report import Reject
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
@@ -152,27 +153,22 @@ def reject_lines(config: RunConfig, files: Sequence[InputFile], records: Iterabl
         files: as they were encoded.
         records: one per block, in the order of `files`.
     """
-    lines = []
-    for file, line, sub, reason, detail in _refusals(config, files, records):
-        entry = {"source": file.source, "file": file.shown, "line": line, "reason": reason, "detail": detail}
-        lines.append(msgspec.json.encode(entry | ({"example": sub} if sub >= 0 else {})) + b"\n")
-    return escape_json(b"".join(lines))
+    return escape_json(b"".join(msgspec.json.encode(one) + b"\n" for _, one in _refusals(config, files, records)))
 
 
 def first_reject(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord], reason: str) -> str:
     """Describe the first reject for a reason, for messages: `a.jsonl, line 3: invalid_json: …`; "" if there is none."""
-    for file, line, _, own, detail in _refusals(config, files, records):
-        if own == reason:
-            return f"{file.shown}, line {line}: {reason}: {detail.removesuffix('.')}.{what_it_is(file, reason)}"
+    for file, one in _refusals(config, files, records):
+        if one.reason == reason:
+            detail = one.detail.removesuffix(".")
+            return f"{one.file}, line {one.line}: {reason}: {detail}.{what_it_is(file, reason)}"
     return ""
 
 
 def _refusals(
     config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]
-) -> Iterator[tuple[InputFile, int, int, str, str]]:
-    """Yield (file, line in it from 1, example of the row or -1, reason, detail) of the rows and examples that are
-    rejected, and of the conversations that the mask leaves out.
-    """
+) -> Iterator[tuple[InputFile, Reject]]:
+    """Yield the rows and examples that are rejected, and conversations that the mask leaves out, with their files."""
     for one in _seen(config, files, (record.counts for record in records)):
         kinds = (REJECTED, DROPPED, *((UNPROVED,) if Mask.of(one.mask).needs_turns else ()))
         listed, last = Counter[tuple[str, str]](), 0
@@ -180,8 +176,10 @@ def _refusals(
             if kind in kinds:
                 listed[kind, name] += 1
                 last = row
-                yield *one.file.at(one.block, row), sub, name or kind, detail
+                file, line = one.file.at(one.block, row)
+                yield file, Reject(file.source, file.shown, line, name or kind, detail, sub)
         for (kind, name), count in listed.items():
             if more := one.counts.found[kind][name] - count:
                 detail = f"and {more:,} more {name or kind}, counted only"
-                yield *one.file.at(one.block, last), -1, "more", detail
+                file, line = one.file.at(one.block, last)
+                yield file, Reject(file.source, file.shown, line, "more", detail)

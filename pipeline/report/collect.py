@@ -163,7 +163,7 @@ def some_of(lines: Iterable[bytes]) -> list[Reject]:
             if seen[kind] < _EACH and len(out) < _MOST and one.reason != "more":
                 seen[kind] += 1
                 detail = one.detail if len(one.detail) <= _DETAIL else one.detail[: _DETAIL - 1] + "…"
-                out.append(Reject(one.source, one.file, one.line, one.reason, detail))
+                out.append(msgspec.structs.replace(one, detail=detail))
     return out
 
 
