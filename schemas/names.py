@@ -1,8 +1,6 @@
 """Names of files inside a dataset or a cache. Names must not lead out of the folder."""
 
-import os
 import re
-from pathlib import Path
 
 from .errors import IntegrityError
 
@@ -36,20 +34,22 @@ def check_hash(hash: object) -> None:
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
-def check_found(path: Path, folder: str) -> None:
+def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
     """Refuse a path that is not a regular file inside its folder.
 
     Args:
-        folder: with all links resolved.
+        path: as given, for messages.
+        real, folder: paths of the file and the folder with all links resolved.
+        regular: whether it is a regular file.
 
     Raises:
         IntegrityError: a link out of the folder; a named pipe, a device, a folder.
     """
-    if not os.path.realpath(path).startswith(f"{folder.rstrip('/')}/"):
+    if not real.startswith(f"{folder.rstrip('/')}/"):
         raise IntegrityError(
             f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"
         )
-    if not path.is_file():
+    if not regular:
         raise IntegrityError(
             f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair rebuilds it"
         )

@@ -125,5 +125,5 @@ class DatasetFiles:
     def _open(self, name: str) -> int:
         path = self.folder / name
         if path.exists():
-            check_found(path, os.path.realpath(self.folder))
+            check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

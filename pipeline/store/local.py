@@ -363,4 +363,4 @@ def check_tree(folder: Path) -> None:
             with suppress(FileNotFoundError):  # removed meanwhile
                 kind = path.lstat().st_mode
                 if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) and path.exists():
-                    check_found(path, real)
+                    check_found(path, os.path.realpath(path), real, regular=path.is_file())
