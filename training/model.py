@@ -180,11 +180,12 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
     return draw_weights(made, seed, **options)
 
 
-def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
+def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> Any:
     """The model with adapters, whose weights alone are trained, in float32; without settings the model itself.
 
     Args:
         settings: keys of peft.LoraConfig. Defaults: rank 16, alpha twice the rank, all linear layers but the head.
+        seed: of their random weights.
 
     Raises:
         ConfigError: peft is not installed, or refuses the settings.
@@ -194,7 +195,9 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None) -> Any:
     peft, rank = _peft(), settings.get("r", 16)
     given = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings}
     try:
-        return peft.get_peft_model(model, peft.LoraConfig(**given))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return peft.get_peft_model(model, peft.LoraConfig(**given))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 

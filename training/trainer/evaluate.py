@@ -192,7 +192,7 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
     if folder is None or config.lora is not None:
         model = load_model(config.model, base, config.seed)
         if folder is None:
-            return add_adapters(model, config.lora)
+            return add_adapters(model, config.lora, config.seed)
         return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
         raise ConfigError(

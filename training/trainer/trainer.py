@@ -109,7 +109,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
         if self.tokenizer is not None and config.model.path is not None:
             refuse_other_tokenizer(base / config.model.path, self.tokenizer)
-        model = add_adapters(load_model(config.model, base, config.seed), config.lora)
+        model = add_adapters(load_model(config.model, base, config.seed), config.lora, config.seed)
         padded = config.loader.static_shapes
         check_fits(model, "the data", self.loader.corpus, padded=padded)
         if held is not None:

@@ -86,7 +86,12 @@ def test_the_template_of_the_run_goes_with_any_folder_of_the_tokenizer(tmp_path:
 
 def test_only_adapters_learn() -> None:
     pytest.importorskip("peft")
-    model = add_adapters(make("Llama"), {"r": 4})
+    model, same, other = (add_adapters(make("Llama"), {"r": 4}, seed) for seed in (3, 3, 4))
+    drawn = [
+        next(weight for name, weight in one.named_parameters() if "lora_A" in name) for one in (model, same, other)
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
     names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert names
     assert all("lora_" in name for name in names)
@@ -94,6 +99,6 @@ def test_only_adapters_learn() -> None:
     assert not any("lm_head" in name for name in names)
     assert model.peft_config["default"].lora_alpha == 8
     with pytest.raises(ConfigError, match=r"lora: peft refuses it .*'alpha'"):
-        add_adapters(make("Llama"), {"alpha": 4})
+        add_adapters(make("Llama"), {"alpha": 4}, 0)
     with pytest.raises(ConfigError, match=r"peft refuses it for LlamaForCausalLM: .*no_such_layer"):
-        add_adapters(make("Llama"), {"target_modules": ["no_such_layer"]})
+        add_adapters(make("Llama"), {"target_modules": ["no_such_layer"]}, 0)
