@@ -272,6 +272,8 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
 
 def _shared(one: str, other: str) -> int:
     """How many first characters two texts share."""
+    if other.startswith(one):
+        return len(one)
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
