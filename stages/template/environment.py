@@ -18,7 +18,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
-from jinja2.runtime import LoopContext, Macro
+from jinja2.runtime import Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
@@ -64,10 +64,6 @@ def stopped(name: str, why: str) -> StoppedTemplateError:
     )
 
 
-_OFTEN = (str, LoopContext)
-"""Types of most values whose attributes templates read."""
-
-
 class Sandbox(ImmutableSandboxedEnvironment):
     """jinja2's sandbox, with the white space rules, tags, filters and globals that chat templates are written for.
 
@@ -98,12 +94,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def generation(self, text: str) -> str:
         """Applied to the text of a `{% generation %}` block."""
         return text
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """See jinja2, which takes 10 µs to find the answer for texts and loops."""
-        if isinstance(obj, _OFTEN):
-            return not attr.startswith("_")
-        return super().is_safe_attribute(obj, attr, value)
 
     def compiled(self, source: str) -> jinja2.Template:
         """Compile a template so that `~` also joins by `concat`. Constants are computed, so the watch is open.
