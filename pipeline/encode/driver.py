@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import cast
@@ -115,7 +114,6 @@ def first_look(prepared: Prepared, cache: Store, executor: Executor, observer: O
     if (known := get_note(cache, name, Look)) is not None:
         return known
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
-    share_tokenizer(prepared.spec, cache.scratch)
     try:
         look = _look(prepared.spec, tasks, cache, executor)
     except (TokenizerError, IntegrityError) as error:
@@ -143,14 +141,13 @@ def _look(spec: EncodeSpec, tasks: Sequence[EncodeTask], cache: Store, executor:
     about = [str(FORMAT), spec.tokenizer.hash, *(f"{one} {version(one)}" for one in (spec.engine, REFERENCE))]
     agreed = f"{AGREED}/{fingerprint(about)}.json"
     new = spec.engine != REFERENCE and get_user_note(agreed, dict) is None
-    name = spec.save(cache)
-    with ThreadPoolExecutor(1) as beside:
-        reference = beside.submit(TokenizersEngine, spec.tokenizer.json)  # kept, for all comparisons of this process
-        looks = [LookTask(number, task, name, new and not number) for number, task in enumerate(tasks)]
-        seen = cast("list[SourceLook]", sorted(executor.map(perform, looks), key=attrgetter("source")))
-        samples = [sample for one in seen for sample in one.samples] if spec.engine != REFERENCE else []
-        found = difference(samples, reference.result())
-    if found:
+    name = share_tokenizer(spec, cache)
+    executor.start()
+    reference = TokenizersEngine(spec.tokenizer.json)  # kept for all comparisons, and loaded while workers load theirs
+    looks = [LookTask(number, task, name, new and not number) for number, task in enumerate(tasks)]
+    seen = cast("list[SourceLook]", sorted(executor.map(perform, looks), key=attrgetter("source")))
+    samples = [sample for one in seen for sample in one.samples] if spec.engine != REFERENCE else []
+    if found := difference(samples, reference):
         raise TokenizerError(f"the tokenizer engine {spec.engine} differs from {REFERENCE} {found}")
     if new:
         put_user_note(agreed, {"agree": about})
@@ -171,7 +168,6 @@ def encode(
         IntegrityError: the engine or the trace was found wrong; or a part vanished from the cache.
     """
     cache, tasks = parts.store, prepared.tasks(parts.store)
-    prepared.spec.save(cache)
     names = [task.record for task in tasks]
     first: dict[str, EncodeTask] = {}  # of equal blocks only the first is encoded
     for name, task in zip(names, tasks, strict=True):
@@ -181,7 +177,7 @@ def encode(
     missing = {name: task for name, task in first.items() if name not in found}
     cache.sweep()
     if missing:
-        share_tokenizer(prepared.spec, cache.scratch)
+        share_tokenizer(prepared.spec, cache)
         observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
         # Others that share the work or the cache may be encoding the same blocks. For a remote store this costs a
         # request per block, which is only worth it if other drivers share the work.

@@ -14,21 +14,23 @@ from ...stages.tokenize.engines import load_engine, reference_tokenizer
 from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
+from ..store.open_store import Store
 from .task import EncodeSpec, load_spec
 
 _FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
 
 
-def share_tokenizer(spec: EncodeSpec, scratch: LocalStore) -> None:
-    """Have workers start with the tokenizer loaded, if none has started yet.
-
-    Args:
-        scratch: takes the specification.
+def share_tokenizer(spec: EncodeSpec, cache: Store) -> str:
+    """Put the specification into the cache, and have workers start with its tokenizer loaded, if none has started yet.
+    Returns the specification's name.
 
     Raises:
         StoreError: it cannot be written.
     """
-    SERVER_ENVIRONMENT.update({_FOLDER: str(scratch.root), _NAME: spec.save(scratch)})
+    for store in {cache, cache.scratch}:
+        spec.save(store)
+    SERVER_ENVIRONMENT.update({_FOLDER: str(cache.scratch.root), _NAME: spec.name})
+    return spec.name
 
 
 def _load() -> None:

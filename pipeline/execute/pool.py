@@ -133,6 +133,11 @@ class Pool(Executor):
                 worker.process.join()
             worker.pipe.close()
 
+    def start(self) -> None:
+        """See `Executor`."""
+        with suppress(OSError):  # which the first task meets, too
+            _start_server()
+
     def renew(self) -> None:
         """See `Executor`."""
         self.close()
