@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from safetensors import SafetensorError
 
 from ...schemas.errors import BusyError, ConfigError, StoreError
@@ -90,11 +91,11 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         data = parse_json((folder / MARKER).read_bytes())
         if (version := data.pop("format", None)) != FORMAT:
             raise ValueError(f"it is of format {version!r}, and not {FORMAT}")
-        state = CheckpointState(**data)
+        state = msgspec.convert(data, CheckpointState)
     except FileNotFoundError:
         what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
         raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
     found = _files(folder)
     for name, size in state.files.items():

@@ -1,5 +1,6 @@
 """Stopping and going on: bit for bit, from whole checkpoints only, and with the rows that are left."""
 
+import json
 import logging
 import os
 import shutil
@@ -159,10 +160,14 @@ def test_a_checkpoint_that_is_damaged_but_not_cut_short(stopped: tuple[dict[str,
     config, _, folder = stopped
     state = folder / "checkpoint-3" / "optimizer.pt"
     state.write_bytes(bytes(state.stat().st_size))
-    with pytest.raises(
-        IntegrityError, match=r"resuming from .*checkpoint-3 failed before its first batch: .*delete it"
-    ):
+    with pytest.raises(IntegrityError, match=r"resuming from .*-3 failed before its first batch: .*delete it"):
         quietly(config)
+    marker = folder / "checkpoint-3" / MARKER
+    whole = json.loads(marker.read_text())
+    wrongs: list[Any] = [{"step": "3"}, {"settings": []}, {"loader": 5}, {"files": {"a": None}}, {"format": 1}]
+    for wrong in wrongs:
+        marker.write_text(json.dumps({**whole, **wrong}))
+        assert last_whole(folder) is None, wrong
 
 
 # What is refused
