@@ -1,4 +1,4 @@
-"""Untrusted JSON, read within limits: too deep nesting or a too long number is a ValueError. And JSON for people."""
+"""Untrusted JSON: too deep nesting is a ValueError, as is a number of too many digits. And JSON for people."""
 
 import json
 from typing import Any, TypeVar
@@ -7,8 +7,6 @@ import msgspec
 
 MAX_DEPTH = 100
 """How deep mappings and lists may nest."""
-MAX_DIGITS = 40
-"""Maximum number of characters of a number. Real numbers have fewer; Python refuses to convert more than 4,300."""
 
 _T = TypeVar("_T")
 
@@ -17,10 +15,10 @@ def parse_json(data: bytes | str) -> Any:
     """The data of a JSON text.
 
     Raises:
-        ValueError: it is not JSON, or larger than `MAX_DEPTH` and `MAX_DIGITS` allow.
+        ValueError: it is not JSON, nested deeper than `MAX_DEPTH`, or has a number of more than 4,300 digits.
     """
     try:
-        value = json.loads(data, parse_int=_integer)
+        value = json.loads(data)
     except RecursionError:
         raise ValueError(f"nested too deeply: at most {MAX_DEPTH} levels") from None
     level, depth = [value], 0
@@ -50,12 +48,6 @@ def decode_note(data: bytes | None, type: type[_T]) -> _T:
         raise msgspec.DecodeError("nested too deeply") from None
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(str(error)) from None
-
-
-def _integer(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"a number of {len(text):,} digits")
-    return int(text)
 
 
 def indented_json(value: Any, indent: int) -> bytes:

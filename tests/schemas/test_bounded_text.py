@@ -24,7 +24,7 @@ def test_a_note_that_cannot_be_read(text: bytes, kind: Any) -> None:
 
 
 def test_numbers_of_json() -> None:
-    with pytest.raises(ValueError, match="a number of 5,000 digits"):
+    with pytest.raises(ValueError, match="4300 digits"):
         parse_json(b"9" * 5000)
     assert parse_json(b'{"a": [1, -2.5, "x"]}') == {"a": [1, -2.5, "x"]}
 
