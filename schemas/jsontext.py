@@ -17,23 +17,29 @@ def parse_json(data: bytes | str) -> Any:
     Raises:
         ValueError: it is not JSON, nested deeper than `MAX_DEPTH`, or has a number of more than 4,300 digits.
     """
+    deep = f"nested too deeply: at most {MAX_DEPTH} levels"
     try:
         value = json.loads(data)
     except RecursionError:
-        raise ValueError(f"nested too deeply: at most {MAX_DEPTH} levels") from None
-    level, depth = [value], 0
-    while level:
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested too deeply: at most {MAX_DEPTH} levels")
-        level = [
-            child
-            for one in level
-            if isinstance(one, dict | list)
-            for child in (one.values() if isinstance(one, dict) else one)
-            if isinstance(child, dict | list)
-        ]
-        depth += 1
+        raise ValueError(deep) from None
+    if too_deep(value):
+        raise ValueError(deep)
     return value
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a value has more than `MAX_DEPTH` lists and objects within one another."""
+    layer = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        if not layer:
+            return False
+        layer = [
+            inner
+            for one in layer
+            for inner in (one.values() if isinstance(one, dict) else one)
+            if type(inner) is not str and isinstance(inner, (dict, list))
+        ]
+    return bool(layer)
 
 
 def decode_note(data: bytes | None, type: type[_T]) -> _T:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.jsontext import MAX_DEPTH
+from ...schemas.jsontext import MAX_DEPTH, too_deep
 
 TOO_DEEP = "too_deep"
 """Reason for rows nested deeper than `MAX_DEPTH`. Later steps need several Python frames per level, and templates many
@@ -22,23 +22,8 @@ def require_shallow(value: Any, what: str) -> None:
     Raises:
         RowRejectedError: `too_deep`.
     """
-    if _deeper(value, MAX_DEPTH):
+    if too_deep(value):
         raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether a value has more than `levels` lists and objects within one another."""
-    layer = [value] if isinstance(value, dict | list) else []
-    for _ in range(levels):
-        if not layer:
-            return False
-        layer = [
-            inner
-            for one in layer
-            for inner in (one.values() if isinstance(one, dict) else one)
-            if type(inner) is not str and isinstance(inner, (dict, list))
-        ]
-    return bool(layer)
 
 
 def decode_json(
