@@ -83,14 +83,6 @@ class StalledError(PacktrainError, TimeoutError):
     """A loader waited too long for data. Names the rank, the shard and its address."""
 
 
-class DivergedError(PacktrainError, ArithmeticError):
-    """The loss and the weights of a training are no longer finite numbers."""
-
-
-class LaunchError(PacktrainError, RuntimeError):
-    """The ranks of a training job did not all start. Names those that are missing, duplicate, silent or different."""
-
-
 class TaskError(PacktrainError, RuntimeError):
     """A task failed in all its attempts. Names the task and its input."""
 

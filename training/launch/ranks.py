@@ -21,7 +21,7 @@ from itertools import groupby
 from threading import Thread
 from typing import Any
 
-from ...schemas.errors import ConfigError, LaunchError, PacktrainError
+from ...schemas.errors import ConfigError, PacktrainError
 
 _LOG = logging.getLogger(__name__)
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -77,7 +77,7 @@ def rank_check() -> None:
 
     Raises:
         ConfigError: the launcher's variables are incomplete or contradict each other.
-        LaunchError: a rank is missing, or they count differently many; on every rank that is there.
+        PacktrainError: a rank is missing, or they count differently many; on every rank that is there.
     """
     launch = read_launch()
     if launch is None:
@@ -91,7 +91,7 @@ def rank_check() -> None:
     try:
         verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(rank, ranks, saw, ends, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
-        raise LaunchError(
+        raise PacktrainError(
             f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
             f"rank 0 or its launcher keeps, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. It saw "
             f"{saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node and "
@@ -99,7 +99,7 @@ def rank_check() -> None:
             "jobs share the port"
         ) from error
     if verdict != _passed(ranks):
-        raise LaunchError(f"{verdict}. This is {mine}")
+        raise PacktrainError(f"{verdict}. This is {mine}")
 
 
 def _passed(ranks: int) -> str:

@@ -23,7 +23,7 @@ from transformers import Trainer
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from ...schemas.errors import ConfigError, DivergedError, LeakError
+from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
 from ..attention import use_packed
 from ..loader import PackedLoader
@@ -213,7 +213,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
         if not math.isfinite(logs.get("loss", 0)) and not self.args.fp16:
-            raise DivergedError(
+            raise PacktrainError(
                 f"the loss is not a number at step {self.state.global_step:,}, so the weights are unusable, and "
                 "nothing more is saved. Lower trainer.learning_rate, warm up longer, or look at the data and at the "
                 "model's weights. Checkpoints before it are kept"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.schemas.errors import ConfigError, DivergedError, InputError, LeakError
+from packtrain.schemas.errors import ConfigError, InputError, LeakError, PacktrainError
 from packtrain.training import PackedLoader
 from packtrain.training.trainer.loss import Forward
 from packtrain.training.trainer.train import train
@@ -240,7 +240,7 @@ def test_rotary_embeddings_that_stretch_with_the_longest_document(settings: Sett
 
 def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(settings: Settings, tmp_path: Path) -> None:
     keys = {**SGD, "learning_rate": 1e30, "save_strategy": "steps", "save_steps": 1, "save_total_limit": 1}
-    with pytest.raises(DivergedError, match=r"not a number at step 2.*trainer.learning_rate"):
+    with pytest.raises(PacktrainError, match=r"not a number at step 2.*trainer.learning_rate"):
         quietly(settings(trainer=keys, export=True))
     assert [path.name for path in (tmp_path / "out").glob("*") if path.name.startswith("checkpoint")] == [
         "checkpoint-1"
