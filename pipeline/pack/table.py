@@ -238,7 +238,8 @@ def read_table(
     Raises:
         IntegrityError: a part has another number of documents.
     """
-    documents, masks = scratch_documents(sum(sizes), scratch), Mask.of_sources(config)
+    documents = scratch_documents(sum(sizes), scratch)
+    masks = tuple(Mask.of(config.mask_of(source)) for source in config.sources)
     marked = [np.frombuffer(place.contaminated, np.int64) for place in places]
     segments: list[int] = []
     blocks: list[int] = []

@@ -18,7 +18,6 @@ from ...schemas.rows import (
 from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_NEXT_STOP
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
-    from ...schemas.config.config import RunConfig
     from ...schemas.config.source import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
 
 _POLICIES: "dict[MaskPolicy, tuple[RunKind, ...]]" = {
@@ -40,11 +39,6 @@ class Mask:
     thoughts: "Thoughts" = "train"
     tool_calls: "ToolCalls" = "train"
     stop: "Stop" = "turn"
-
-    @classmethod
-    def of_sources(cls, config: "RunConfig") -> "tuple[Mask, ...]":
-        """The mask of each source, in their order."""
-        return tuple(cls.of(config.mask_of(source)) for source in config.sources)
 
     @classmethod
     def of(cls, config: "MaskConfig") -> "Mask":
