@@ -23,6 +23,8 @@ SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
 numbers of messages."""
 _ROWS = 64
 """First rows of every source that are looked at."""
+_EXAMPLES = 8
+"""First examples of every row that are looked at: those of one row have the same beginning."""
 _CHARACTERS = 1 << 16
 """Characters of a source's rows that suffice: for a few megabytes, the reference needs a second."""
 _ROW_BYTES = 1 << 20
@@ -110,6 +112,6 @@ def _first_rows(task: EncodeTask, samples: Sequence[EngineSample]) -> Iterator[l
     mean = (block.end - block.start) // max(block.lines, 1)
     for one in rows.records or rows.lines:
         if (len(one[1]) if isinstance(one[1], bytes) else mean) <= _ROW_BYTES:
-            yield form.prepare([one]).examples
+            yield form.prepare([one]).examples[:_EXAMPLES]
         if sum(len(sample.text) for sample in samples) > _CHARACTERS:
             break
