@@ -107,7 +107,8 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
         counts[-1] += full
         rows, bound = rows_needed(counts, config.pack.max_docs), bound_of_whole_pieces(counts, config.pack.max_docs)
         if strategy == "tight" and rows > bound:
-            rows = len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
+            counts[-1] -= full  # each has a row of its own
+            rows = full + len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
         elif strategy == "none":
             rows = len(units) + full
     return Point(

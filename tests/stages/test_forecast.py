@@ -131,13 +131,15 @@ def test_figures_that_can_be_checked_by_eye() -> None:
     assert (aligned.rows, aligned.bound, aligned.tokens, aligned.fill) == (2, 2, 10, 10 / 16)
 
 
-@pytest.mark.parametrize(("align", "max_docs"), [(1, None), (4, None), (1, 3)])
-def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None) -> None:
+@pytest.mark.parametrize(("align", "max_docs", "overlong"), [(1, None, "drop"), (4, None, "split"), (1, 3, "split")])
+def test_tight_has_the_rows_of_its_plan(align: int, max_docs: int | None, overlong: str) -> None:
     random = np.random.default_rng(align)
-    stats = stats_of([[False] + [True] * int(length) for length in random.integers(20, 90, 400)])
-    config = configured(pack={"align": align, "max_docs": max_docs})
+    lengths = [*random.integers(20, 90, 400).tolist(), 300, 600]
+    stats = stats_of([[False] + [True] * (length - 1) for length in lengths])
+    config = configured(pack={"align": align, "max_docs": max_docs}, overlong=overlong)
     found, plain = (estimate(stats, config, 128, strategy) for strategy in ("tight", "bfd"))
-    certificate = plan_rows(stats.lengths, 128, "tight", align=align, max_docs=max_docs).certificate
+    pieces = [*lengths[:-2], *([128] * 6 + [44, 88] if overlong == "split" else [])]
+    certificate = plan_rows(np.array(pieces), 128, "tight", align=align, max_docs=max_docs).certificate
     assert (found.rows, found.bound) == (certificate.rows, certificate.bound)
     assert plain.bound <= found.bound <= found.rows <= plain.rows
     assert (found.tokens, found.labels) == (plain.tokens, plain.labels)
