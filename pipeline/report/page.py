@@ -6,7 +6,7 @@ their size on a phone.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
 
+MOST = 300_000
+"""Maximum number of bytes of a page, unless names are very long."""
 _TEXT = 20_000
 """Maximum number of characters of a text."""
 _FLOWS = 12
@@ -58,7 +60,23 @@ class Stack:
 
 
 def report_html(report: Report) -> bytes:
-    """The page of a run or a plan."""
+    """The page of a run or a plan. It has fewer rows as text, rejects and hits if they need more than `MOST` bytes."""
+    page, fewer = _page(report), _halved(report)
+    return page if len(page) <= MOST or fewer == report else report_html(fewer)
+
+
+def _halved(report: Report) -> Report:
+    """The report with half of the rows as text, the rejects and the hits."""
+    training, flow, overlap = report.training, report.flow, report.overlap
+    return replace(
+        report,
+        training=training and replace(training, rows=training.rows[: len(training.rows) // 2]),
+        flow=flow and replace(flow, rejects=flow.rejects[: len(flow.rejects) // 2]),
+        overlap=overlap and replace(overlap, shown=overlap.shown[: len(overlap.shown) // 2]),
+    )
+
+
+def _page(report: Report) -> bytes:
     choice, packing, training = report.choice, report.packing, report.training
     return page_html(
         f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",

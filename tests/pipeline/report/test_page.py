@@ -116,14 +116,15 @@ def test_the_picture_of_losses_has_a_scale(report: Report) -> None:
     assert lengths_chart(flat).scale == []
 
 
-def test_it_stays_small(report: Report) -> None:
-    """As many of everything as a report holds."""
+@pytest.mark.parametrize(("text", "rows"), [("Да, x < y. ", 6), ('"' * 11, 3), ("\u202e" * 11, 3)])
+def test_it_stays_small(report: Report, text: str, rows: int) -> None:
+    """As many of everything as a report holds; of rows, as many as have room."""
     assert report.training is not None
     assert report.flow is not None
     assert report.overlap is not None
-    piece = ShownPiece("Да, x < y. " * 16, 1.0, 9)
+    piece = ShownPiece(text * 16, 1.0, 9)
     documents = [ShownDocument("s/a:1", "s", 0, 9, 9, [piece], False)] * LISTED
-    rejects = [Reject("s", "a.jsonl", 1, "empty", "x < y " * 66)] * 60
+    rejects = [Reject("s", "a.jsonl", 1, "empty", text * 36)] * 60
     hits = [msgspec.structs.replace(report.overlap.shown[0], shared="д" * 20_000)] * 12  # words may be of any length
     large = replace(
         report,
@@ -131,7 +132,9 @@ def test_it_stays_small(report: Report) -> None:
         training=replace(report.training, rows=[ShownRow("train", at, 64, 64, documents) for at in range(6)]),
         flow=replace(report.flow, rejects=rejects),
     )
-    assert len(report_html(large)) < 300_000
+    page = report_html(large)
+    assert len(page) <= 300_000
+    assert page.count(b"<article>") == rows
 
 
 def test_sections_that_are_missing_say_why(report: Report) -> None:
