@@ -157,7 +157,7 @@ def some_of(lines: Iterable[bytes]) -> list[Reject]:
     """
     decoder, seen, out = msgspec.json.Decoder(Reject), Counter[tuple[str, str]](), list[Reject]()
     for line in lines:
-        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             one = decoder.decode(line)
             kind = (one.source, one.reason)
             if seen[kind] < _EACH and len(out) < _MOST and one.reason != "more":

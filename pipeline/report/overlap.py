@@ -66,7 +66,7 @@ def noted_hits(out: Store) -> Iterator[Hit]:
     try:
         with Path(out.local(NAME)).open("rb") as file:
             for line in file:
-                with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     yield msgspec.json.decode(line, type=Hit)
     except OSError as error:
         raise StoreError(

@@ -178,7 +178,7 @@ def test_a_section_says_why_it_is_not_there(copy: Path, gone: str, sections: set
         content = path.read_bytes()
         path.unlink()
         if how == "noise":
-            path.write_bytes(random.Random(1).randbytes(len(content)))
+            path.write_bytes(random.Random(1).randbytes(len(content)) + b'\n{"x":' + b"[" * 100_000)
     made = report_of(open_dataset(copy))
     assert set(made.absent) == sections
     for name in sections:
