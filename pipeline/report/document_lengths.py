@@ -67,8 +67,9 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
         often = drawn.mean() if len(drawn) else source.repeat or 1
         left_out = np.flatnonzero(np.isin(some.outcome, BY_LENGTH))
         copies[left_out + first] = np.diff(np.floor(np.arange(len(left_out) + 1) * often))
-    if selected.config.duplicates == "drop":  # a run compares only what the length leaves in
-        rows = np.flatnonzero(copies)
+    rows = np.flatnonzero(copies)
+    if selected.config.duplicates == "drop" and len(rows) > np.count_nonzero(documents.copies):
+        # A run compares only what the length leaves in.
         copies[rows[later_ones(documents.first_digest[rows], documents.second_digest[rows])]] = 0
     copies[documents.has(HELD_OUT)] = 0
     return copies

@@ -255,7 +255,8 @@ def length_histogram(lengths: NDArray[Any]) -> Histogram:
 
 def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
     """A histogram of rows by the share of `capacity` that they hold, with up to 50 bins of equal width."""
-    return _histogram(tokens / capacity, np.linspace(0, 1, min(50, capacity) + 1))
+    bins = min(50, capacity)
+    return _histogram(tokens / capacity, np.arange(bins + 1) / bins)  # an edge is the same number as a row's share
 
 
 def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]]) -> Histogram:
