@@ -4,12 +4,14 @@ Fields under `run`, and `out` and `cache`, say where and how fast; they are not 
 else is: two runs of the same identity over the same inputs write the same bytes.
 """
 
+import json
 import re
 from math import lcm
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from ..jsontext import parse_json
 from ..layout import Alignment, ParallelLayout
 from .section import ConfigModel, Paths, Share, Size, alone
 from .source import FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
@@ -39,6 +41,13 @@ class TokenizerConfig(ConfigModel):
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True
     """Use traced templates where tracing is exact; `false` renders every row with jinja2."""
+
+    @field_validator("variables")
+    @classmethod
+    def _can_be_read(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """A manifest has them four levels below its top: else a finished dataset could not be read."""
+        parse_json(json.dumps([[[[value]]]]))
+        return value
 
 
 class LossConfig(ConfigModel):

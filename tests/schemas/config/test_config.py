@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.config.config import RunConfig
@@ -40,3 +41,12 @@ def test_any_text_is_a_size_or_refused(text: str) -> None:
         assert parse_size(text) >= 0
     except ValueError as error:
         assert "is not a size" in str(error)  # noqa: PT017 - which of both happens is the test
+
+
+@pytest.mark.parametrize(
+    ("variable", "says"), [("[" * 96 + "]" * 96, "nested too deeply"), (f"0x{'f' * 4000}", "4300 digits")]
+)
+def test_variables_of_a_template_are_what_a_manifest_can_hold(variable: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        config(tokenizer={"path": "t", "variables": {"a": yaml.safe_load(variable)}})
+    assert config(tokenizer={"path": "t", "variables": {"a": yaml.safe_load("[" * 95 + "]" * 95)}})
