@@ -1,7 +1,7 @@
 """The only code of ours inside a sandbox: sets limits, then is the program. Standard library only; run by `-c`.
 
-Its arguments are two descriptors: one has the setup as JSON, the other becomes 3 and takes the JSON of a returned
-value. A program can write there itself, which is no more than returning a value.
+Its arguments are the descriptors that were handed on: the first has the setup as JSON, the second becomes 3 and takes
+the JSON of a returned value. A program can write there itself, which is no more than returning a value.
 """
 
 import builtins
@@ -22,13 +22,14 @@ PRELUDE = (
 
 def main() -> None:
     """Read the setup, and run the program."""
-    given, out = map(int, sys.argv[1:])
+    given, out, *others = map(int, sys.argv[1:])
     with os.fdopen(given, "rb") as file:
         setup = json.load(file)
     call = setup["function"] is not None
     if call and out != 3:
         os.dup2(out, 3)
-    os.closerange(4 if call else 3, os.sysconf("SC_OPEN_MAX"))
+    # Not up to the limit, which may be a billion: some builds of Python close them one by one.
+    os.closerange(4 if call else 3, max(given, out, *others) + 1)
     for name, soft in setup["limits"].items():
         limit = getattr(resource, name)
         hard = soft + 1 if name == "RLIMIT_CPU" else soft  # a second to be told by a signal

@@ -103,7 +103,8 @@ class Sandbox:
             try:
                 files = [stack.enter_context(_memory(data)) for data in held]
                 given, stdin, stdout, stderr, value, status, calls = files
-                folder, command = "/", [*_python(), str(given.fileno()), str(value.fileno())]
+                passed = [one.fileno() for one in (given, value, status, calls)]
+                folder, command = "/", [*_python(), *map(str, passed)]
                 if self.executable:
                     outer = ["--seccomp", str(calls.fileno()), "--json-status-fd", str(status.fileno()), *_namespace()]
                     command = [self.executable, *outer, "--", *command]
@@ -111,7 +112,7 @@ class Sandbox:
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
                 process = subprocess.Popen(
                     command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=folder, env={},
-                    pass_fds=[one.fileno() for one in (given, value, status, calls)], start_new_session=True,
+                    pass_fds=passed, start_new_session=True,
                     user=self.user, group=self.user, extra_groups=None if self.user is None else [],
                 )  # fmt: skip
             except OSError as error:
