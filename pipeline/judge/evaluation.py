@@ -29,10 +29,8 @@ from ..store.local import LocalStore, hash_file
 from .problem_file import ProblemFile
 from .results import NAME, PAGE, SUMMARY, Results, SampleResult, open_results, read_results
 from .sandbox import Execution, ProgramLimits, Sandbox, open_sandbox
-from .summary import evaluation_page, summarise
+from .summary import REFERENCES, evaluation_page, summarise
 
-REFERENCES = "the data's own solutions"
-"""What stands in place of the hash of a samples file."""
 _FORMAT = 5
 """Raised when the same program may get another verdict."""
 _AHEAD = 64

@@ -17,6 +17,8 @@ from .results import Results, SampleResult
 
 ALL = "all"
 """The name of the scores of all problems."""
+REFERENCES = "the data's own solutions"
+"""What stands in place of the hash of a samples file. They are no samples of anything, so they have no pass@k."""
 _COUNTS = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
 """Keys of a summary that hold counts → what they count."""
 _EACH = 3
@@ -38,15 +40,16 @@ def summarise(
     found: dict[str, Any] = {}
     for name in (ALL, *sorted({problems.heads[row].difficulty for row in ours} - {ALL})):
         mine = {row: one for row, one in ours.items() if name in (ALL, problems.heads[row].difficulty)}
+        shares = scores(mine) if identity["samples"] != REFERENCES else {}
         found[name] = {
             "problems": len(mine),
             "problems_passed": sum(passed > 0 for _, passed in mine.values()),
             "samples": sum(samples for samples, _ in mine.values()),
             "passed": sum(passed for _, passed in mine.values()),
-            **_named(scores(mine)),
+            **_named(shares),
         }
         if other is not None:
-            found[name]["compared"] = _named(compare(mine, theirs))
+            found[name]["compared"] = _named(compare(mine, theirs, shares))
     return {
         "evaluation": dict(identity),
         "scores": found,

@@ -7,7 +7,7 @@ for a proportion of problems.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _KS = (1, 5, 10, 50, 100)
@@ -57,12 +57,11 @@ def scores(tallies: Mapping[int, Tally]) -> dict[int, Estimate]:
     return {k: estimate([pass_at_k(n, c, k) for n, c in tallies.values()]) for k in _KS if k <= least}
 
 
-def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally]) -> dict[int, Estimate]:
+def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Iterable[int]) -> dict[int, Estimate]:
     """k → mean difference in pass@k, ours minus theirs, over the problems with as many samples in both."""
     pairs = [(one, theirs[row]) for row, one in ours.items() if row in theirs]
     values = {
-        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k]
-        for k in _KS
+        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k] for k in ks
     }
     return {k: _normal(those) for k, those in values.items() if those}
 

@@ -52,8 +52,8 @@ def test_scores_and_the_difference_from_another() -> None:
     assert list(scores(ours)) == [1], "the third has one sample"
     assert list(scores({0: (60, 1), 1: (50, 0)})) == [1, 5, 10, 50]
     assert scores(ours)[1].value == pytest.approx((0.5 + 1 + 0) / 3)
-    difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)})[1]
+    difference = compare(ours, {0: (4, 1), 2: (1, 1), 9: (1, 1)}, [1])[1]
     assert (difference.value, difference.problems) == ((0.25 - 1) / 2, 2)
     assert difference.low < difference.value < difference.high
-    same = compare(ours, ours)[1]
+    same = compare(ours, ours, scores(ours))[1]
     assert (same.value, same.low, same.high) == (0, 0, 0)
