@@ -95,7 +95,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
     except FileNotFoundError:
         what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
         raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
-    except (OSError, ValueError, AttributeError, msgspec.ValidationError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
     found = _files(folder)
     for name, size in state.files.items():
