@@ -215,13 +215,14 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     Raises:
         ConfigError: there is no such folder, or transformers cannot load the tokenizer.
     """
-    folder, template = given, ""
+    folder, template = given, b""
     if given is not None and not given.is_dir():
         raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
     if rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
             noted = parse_json(rows.files.read(_RUN))
-            folder, template = given or Path(noted["tokenizer"]), str(noted["chat_template"] or "")
+            folder = given or Path(noted["tokenizer"])
+            template = str(noted["chat_template"] or "").encode()
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
@@ -234,10 +235,10 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ConfigError(f"tokenizer: transformers cannot load {folder}: {message_of(error)}") from error
-    packed = rows.manifest.plan["tokenizer"]["template"]
-    if hash_bytes(template.encode()) == packed:
-        tokenizer.chat_template = template
-    elif packed and hash_bytes(str(tokenizer.chat_template).encode()) != packed:
+    packed = rows.manifest.plan.get("tokenizer", {}).get("template")
+    if hash_bytes(template) == packed:
+        tokenizer.chat_template = template.decode()
+    elif packed and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed:
         _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
     return tokenizer
 

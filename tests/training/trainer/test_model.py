@@ -1,5 +1,6 @@
 """The model to train: loaded or drawn, refused by name, its limits; adapters are the only weights that move."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,9 @@ def test_the_template_of_the_run_goes_with_any_folder_of_the_tokenizer(tmp_path:
     template.unlink()
     for given in (None, kit.demo_tokenizer()):
         assert find_tokenizer(given, PackedRows(folder)).chat_template == own + "{# mine #}"
+    noted = folder / "_run" / "run.json"
+    noted.write_text(json.dumps(json.loads(noted.read_text()) | {"chat_template": "\ud800"}))  # by a stranger
+    assert find_tokenizer(None, PackedRows(folder)).chat_template == own
 
 
 def test_only_adapters_learn() -> None:
