@@ -5,8 +5,9 @@ appending to a file changes only the last block.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from io import BufferedReader
-from typing import Any
+from typing import IO, Any
 
 import blake3
 
@@ -19,6 +20,21 @@ BOM = b"\xef\xbb\xbf"
 def after_mark(stream: "BufferedReader[Any]") -> int:
     """Skip the byte order mark at the start of a stream, and return its bytes, 0 if there is none."""
     return len(stream.read(len(BOM))) if stream.peek(len(BOM)).startswith(BOM) else 0
+
+
+def bounded(file: IO[bytes], shown: str, most: int) -> Iterator[bytes]:
+    """The lines of a file that is read as a whole.
+
+    Args:
+        shown: the file, for messages.
+
+    Raises:
+        InputError: a line has `most` bytes or more; an endless one would fill memory.
+    """
+    for number, line in enumerate(iter(partial(file.readline, most), b""), start=1):
+        if len(line) == most:
+            raise InputError(f"{shown}, line {number:,} has {most >> 20:,} MiB or more; give a file of JSON lines")
+        yield line
 
 
 def cut(

@@ -11,7 +11,11 @@ from ...stages.judge.problems import UNRATED, Problem, problem_of
 from ...stages.prep import Options
 from ...stages.prep.apps import AppsFormat, group_of
 from ..inputs.find import regular
+from ..inputs.lines import bounded
 from ..store.local import hash_file
+
+_LONGEST = 1 << 30
+"""Bytes of a line, most of them tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class ProblemFile:
 
     Raises:
         ConfigError: there is no such file.
-        InputError: it is empty, a line is no APPS row, or no row has tests.
+        InputError: it is empty, a line is no APPS row or endless, or no row has tests.
     """
 
     path: Path
@@ -63,7 +67,7 @@ class ProblemFile:
     def _rows(self) -> Iterator[tuple[int, Any]]:
         form = AppsFormat(Options(prompt_only=not self.references))
         with self.path.open("rb") as file:
-            for number, line in enumerate(file):
+            for number, line in enumerate(bounded(file, f"--data {self.path}", _LONGEST)):
                 if line.isspace():
                     continue
                 try:

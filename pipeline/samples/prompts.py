@@ -24,10 +24,13 @@ from ..encode.task import EncodeSpec, make_renderer
 from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..execute.pool import Pool
 from ..inputs.find import regular
+from ..inputs.lines import bounded
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
 _LINES = 256
 """Lines that are rendered by one task."""
+_LONGEST = 64 << 20
+"""Bytes of a line."""
 
 
 class _Given(msgspec.Struct):
@@ -80,7 +83,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     ends: list[str | None] = []
     # A template may have no end, and a process can be killed.
     with data.open("rb") as file, closing(Pool(1)) as pool:
-        lines = enumerate(file)
+        lines = enumerate(bounded(file, f"--data {data}", _LONGEST))
         tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
         for prompts, end in pool.map(_render, tasks):
             ends.append(end)

@@ -5,7 +5,6 @@ was in, and the next one goes on with it.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +14,12 @@ from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
 from ...schemas.jsontext import decode_note
 from ...schemas.samples import Sample
+from ..inputs.lines import bounded
 from ..store.appended import AppendedFile
 from ..store.local import open_regular
 
 _LONGEST = 64 << 20
-"""Bytes of a line; an endless one would fill memory."""
+"""Bytes of a line."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -43,9 +43,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     seen: set[tuple[int, int]] = set()
     try:
         with open_regular(path) as raw, open(raw.fileno(), "rb", closefd=False) as file:
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), start=1):
-                if len(line) == _LONGEST:
-                    raise InputError(f"{path}, line {number:,} has {_LONGEST >> 20} MiB or more; give a samples file")
+            for number, line in enumerate(bounded(file, str(path), _LONGEST), start=1):
                 if line.isspace():
                     continue
                 sample = _sample(path, number, line)
