@@ -19,7 +19,7 @@ from ...schemas.rows import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer
-from ..store.local import explain, sync_folder
+from ..store.local import explain, require_no_file_above, sync_folder
 from ..store.open_store import is_url
 from .foreign_formats import FORMATS, Layout, MisfitError
 
@@ -147,11 +147,12 @@ def _free(out: str | Path) -> Path:
 
     Raises:
         ConfigError: it is a URL.
-        OutputError: it holds something, is no folder, or lies inside a dataset or an export.
+        OutputError: it holds something, is no folder, or lies below a file or inside a dataset or an export.
     """
     if is_url(str(out)):
         raise ConfigError(f"--out {out}: an export is written to a folder of this machine; copy it from there")
     place = Path(out).absolute()
+    require_no_file_above(Path(out), "--out")
     if os.path.lexists(place) and not (place.is_dir() and not place.is_symlink()):
         raise OutputError(f"--out {out} is there already, and no folder; choose another folder")
     if place.is_dir() and any(place.iterdir()):

@@ -10,7 +10,7 @@ from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
 from ..report.overlap import overlap_of
-from ..store.local import LocalStore
+from ..store.local import LocalStore, require_no_file_above
 from .workers import open_workers, open_workspace
 
 
@@ -32,10 +32,10 @@ def find_contamination(
     """
     section = config.decontaminate
     assert section is not None
-    if hits is not None and hits.exists():
-        raise OutputError(f"--out {hits} exists; remove it, or choose another file")
-    if hits is not None and not (there := next(path for path in hits.absolute().parents if path.exists())).is_dir():
-        raise OutputError(f"--out {hits}: {there} is a file, not a folder; choose another place")
+    if hits is not None:
+        require_no_file_above(hits, "--out")
+        if hits.exists():
+            raise OutputError(f"--out {hits} exists; remove it, or choose another file")
     local = config.run.model_copy(update={"executor": "local", "shard": None})
     work = open_workspace(config, base, observer)
     with open_workers(local, work) as executor:

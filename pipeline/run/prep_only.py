@@ -18,7 +18,7 @@ from ..inputs.read import block_examples
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import SourceFormat, resolve_format
 from ..observer import Observer
-from ..store.local import LocalStore
+from ..store.local import LocalStore, require_no_file_above
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
 
@@ -51,8 +51,7 @@ def prepare_source(
     """
     if target.suffix != ".jsonl":
         raise ConfigError(f"--output {target}: end its name in .jsonl, which is what is written")
-    if not (there := next(path for path in target.absolute().parents if path.exists())).is_dir():
-        raise OutputError(f"--output {target}: {there} is a file, not a folder; choose another place")
+    require_no_file_above(target, "--output")
     exists = OutputError(f"--output {target} exists; remove it, or choose another file")
     if target.exists():
         raise exists

@@ -25,7 +25,7 @@ from typing import IO
 
 import blake3
 
-from ...schemas.errors import IntegrityError, StoreError, UnwritableError
+from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
 from ...schemas.fingerprint import hash_stream
 from ...schemas.manifest import FileRecord
 from ...schemas.names import check_found
@@ -323,6 +323,19 @@ def explain(error: OSError, folder: Path) -> StoreError:
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
         )
     return StoreError(f"{folder}: {error.strerror or error}")
+
+
+def require_no_file_above(path: Path, option: str) -> None:
+    """Refuse, before any work, a path that leads through a file.
+
+    Args:
+        option: where the user named it, such as `--out`.
+
+    Raises:
+        OutputError: as said.
+    """
+    if not (there := next(one for one in path.absolute().parents if one.exists())).is_dir():
+        raise OutputError(f"{option} {path}: {there} is a file, not a folder; choose another place")
 
 
 def nameless(folder: Path, size: int = 0) -> IO[bytes]:
