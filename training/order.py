@@ -199,7 +199,7 @@ class Steps:
         if tail is Tail.DROP and self.total < rows_per_step:
             raise ConfigError(
                 f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total, 'row')} in all: not one "
-                "step would be full; take fewer rows a step, or tail='pad'"
+                "step would be full; take fewer rows a step, or tail=pad"
             )
         # Blocks begin at multiples of their size, as steps do, counted over all epochs.
         self._size = _TOGETHER if balance == 1 else _GROUPS * balance

@@ -74,7 +74,7 @@ class ProbeReport:
     @property
     def values(self) -> str:
         """The measured results in a line."""
-        return ", ".join(f"{one.name} {one.value}" for one in self.checks)
+        return ", ".join(f"{one.name} = {one.value}" for one in self.checks)
 
     def check(self, name: str) -> Check | None:
         """Return a check by name; None if it was not made."""

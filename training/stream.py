@@ -113,7 +113,7 @@ class PackedStream:
                     if self._rows == 0:
                         raise ConfigError(
                             f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
-                            "all: not one step would be full; take fewer rows a step, more epochs, or tail='pad'"
+                            "all: not one step would be full; take fewer rows a step, more epochs, or tail=pad"
                         )
                     break
                 while len(step) < self.rows_per_step:  # with the first rows, again if there are fewer
