@@ -1,6 +1,7 @@
 """Lists the old files of a cache, and removes them. A run makes again what it needs.
 
-Files are removed only below a folder that packtrain has marked as its cache, and in the folders that it makes there.
+Files are removed only from a folder that packtrain has marked as its cache: drafts, and what is in the folders that it
+makes there.
 Links are neither followed nor removed. A file is as old as its last use; a run says so of the parts that it finds.
 """
 
@@ -9,10 +10,11 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
-from ..store.local import LocalStore, explain
+from ..store.local import TEMPORARY, LocalStore, explain
 from ..store.open_store import FOLDERS, TAG, is_cache
 
 
@@ -49,11 +51,11 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
 
 
 def _old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
-    for above in (cache / folder for folder in FOLDERS):
-        for where, _, names in os.walk(above) if not above.is_symlink() else ():
-            for name in names:
-                path = Path(where, name)
-                with suppress(OSError):
-                    found = path.lstat()
-                    if stat.S_ISREG(found.st_mode) and max(found.st_mtime, found.st_atime) <= before:
-                        yield path, found.st_size
+    folders = (cache / folder for folder in FOLDERS)
+    walks = (os.walk(above) for above in folders if not above.is_symlink())
+    files = (Path(where, name) for walk in walks for where, _, names in walk for name in names)
+    for path in chain(files, cache.glob(f"{TEMPORARY}*")):  # this machine's drafts are swept, but not those of others
+        with suppress(OSError):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and max(found.st_mtime, found.st_atime) <= before:
+                yield path, found.st_size

@@ -30,7 +30,8 @@ from ...schemas.fingerprint import hash_stream
 from ...schemas.manifest import FileRecord
 from ...schemas.names import check_found
 
-_TEMPORARY = ".tmp-"
+TEMPORARY = ".tmp-"
+"""How the name of a draft begins."""
 _LARGEST_NOTE = 1 << 32
 
 
@@ -202,11 +203,11 @@ class LocalStore(Store):
 
     def names(self, folder: str = "") -> list[str]:
         files = (path for path in self.path(folder).rglob("*") if path.is_file())
-        return sorted(path.relative_to(self.root).as_posix() for path in files if not path.name.startswith(_TEMPORARY))
+        return sorted(path.relative_to(self.root).as_posix() for path in files if not path.name.startswith(TEMPORARY))
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
-        path = self.root / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
+        path = self.root / f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             try:
                 self.root.mkdir(parents=True, exist_ok=True)
@@ -264,10 +265,11 @@ class LocalStore(Store):
             raise explain(error, self.path(name).parent) from error
 
     def sweep(self) -> None:
-        mine = f"{_TEMPORARY}{os.uname().nodename}-"
-        for path in self.root.glob(f"{_TEMPORARY}*"):
-            writer = path.name.removeprefix(mine).partition("-")[0]
-            if path.name.startswith(mine) and writer.isdecimal() and not _runs(writer):
+        mine = f"{TEMPORARY}{os.uname().nodename}-"
+        for path in self.root.glob(f"{TEMPORARY}*"):
+            writer, _, number = path.name.removeprefix(mine).partition("-")
+            # With another "-", it is of a machine whose name begins as this one's.
+            if path.name.startswith(mine) and writer.isdecimal() and "-" not in number and not _runs(writer):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 

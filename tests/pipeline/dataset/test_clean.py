@@ -55,11 +55,15 @@ def test_what_killed_processes_leave(place: Path, packtrain: Callable[..., Any])
     dead.wait()
     host = os.uname().nodename
     left = place / "cache" / f".tmp-{host}-{dead.pid}-0000000a"
-    mine = [place / "cache" / f".tmp-{host}-{os.getpid()}-0000000d", place / "cache" / ".tmp-of-somebody"]
+    other = place / "cache" / f".tmp-{host}-{dead.pid}-7-0000000b"  # of a machine whose name begins as this one's
+    mine = [place / "cache" / f".tmp-{host}-{os.getpid()}-0000000d", other]
     for path in (left, *mine):
         path.write_bytes(b"half")
     assert packtrain("clean", place / "cache", "--yes").code == 0
     assert [path for path in (left, *mine) if path.exists()] == mine
+    os.utime(other, (time.time() - WEEKS,) * 2)
+    assert packtrain("clean", place / "cache", "--yes").code == 0
+    assert not other.exists(), "what another machine has left is removed by its age"
 
 
 def test_the_command_shows_first_and_removes_only_when_told(place: Path, packtrain: Callable[..., Any]) -> None:
