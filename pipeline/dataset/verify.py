@@ -75,7 +75,8 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
         findings += _check_file(dataset.store, file, deep)
-    rows, tokens = (sum(getattr(split, name) for split in manifest.splits.values()) for name in ("rows", "tokens"))
+    rows = sum(split.rows for split in manifest.splits.values())
+    tokens = sum(split.tokens for split in manifest.splits.values())
     weights = 0.0
     observer.begin("verify", tokens, "tok")
     for name, split in manifest.splits.items():
@@ -232,6 +233,7 @@ def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
 
 
 def _pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) lengths of the prompts, of the chosen and of the rejected completions."""
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
     prompt, chosen, rejected = (list_lengths(batch.column(name)) for name in names)
     return prompt, chosen, rejected
