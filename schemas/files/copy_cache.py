@@ -127,7 +127,8 @@ class Copies:
         Raises:
             StoreError: the disk is too small even without them; then none is removed.
         """
-        excess = size - shutil.disk_usage(part.parent).free
+        disk = shutil.disk_usage(part.parent)
+        excess = size - disk.free if disk.total else 0  # some network file systems do not say
         if self.limit is None and excess <= 0:  # as nearly always: looking at all copies would take long for many
             return
         used, unused = size, []
