@@ -12,7 +12,7 @@ from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_yo
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.names import MANIFEST, PLAN
 from ..store.lease import look
-from ..store.local import LocalStore, check_tree
+from ..store.local import LocalStore, Put, check_tree, hash_file
 from ..store.open_store import Store, open_store, resolve_place
 
 if TYPE_CHECKING:
@@ -101,7 +101,11 @@ class Finished:
 
         wanted = np.array(sorted(doc_ids), np.int64)
         try:
-            with pq.ParquetFile(self.store.local(NAME)) as file:
+            record = {file.name: file for file in self.manifest.files}[NAME]
+            path = self.store.local(record)
+            if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
+                raise ValueError("its content does not match the manifest")
+            with pq.ParquetFile(path) as file:
                 held = (file.metadata.row_group(group).column(0).statistics for group in range(file.num_row_groups))
                 groups = [at for at, one in enumerate(held) if ((wanted >= one.min) & (wanted <= one.max)).any()]
                 table = file.read_row_groups(groups, ["doc_id", "id", "source"])

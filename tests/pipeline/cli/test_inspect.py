@@ -4,6 +4,7 @@ import shutil
 from itertools import chain
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.dataset.decode import load_decoder, pieces
 from packtrain.pipeline.dataset.open_dataset import open_dataset
@@ -43,6 +44,17 @@ def test_a_damaged_file_is_named(packed: Path, tmp_path: Path, which: str) -> No
     done = kit.cli("inspect", copy, "--row", open_dataset(copy).manifest.splits["train"].rows - 1)
     assert done.code == 1
     assert path.name in "".join(done.err.split())
+
+
+def test_a_table_of_documents_that_was_changed_is_not_read(packed: Path, tmp_path: Path) -> None:
+    """Over some damage of its metadata, pyarrow ends the process."""
+    copy = Path(shutil.copytree(packed, tmp_path / "copy"))
+    table = pq.read_table(copy / "documents.parquet")
+    pq.write_table(
+        table.set_column(1, table.schema.field(1), [table["id"].to_pylist()[::-1]]), copy / "documents.parquet"
+    )
+    done = kit.cli("inspect", copy, "--row", 0)
+    assert (done.code, "verify --repair" in " ".join(done.err.split())) == (1, True)
 
 
 def test_a_character_across_two_runs_stands_whole_in_the_later() -> None:
