@@ -45,6 +45,9 @@ def alone(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        yield lock(descriptor) is not None
+        locked = lock(descriptor) is not None
+        with suppress(OSError):
+            os.utime(descriptor)  # so that nobody takes it for an old file, and removes it
+        yield locked
     finally:
         release(descriptor)

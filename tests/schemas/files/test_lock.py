@@ -25,6 +25,14 @@ def test_a_released_lock_is_not_kept_by_a_fork(tmp_path: Path) -> None:
         lock.release(other)
 
 
+def test_a_lock_is_as_old_as_its_last_use(tmp_path: Path) -> None:
+    """`packtrain clean` removes what is old, and two processes could hold a lock whose file is removed."""
+    (path := tmp_path / "file").touch()
+    os.utime(path, (0, 0))
+    with lock.alone(path):
+        assert path.stat().st_mtime > 0
+
+
 def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
