@@ -139,7 +139,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     tasks: dict[str, list[ShardTask]] = {split: [] for split in folders}
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
-        """The next window is planned while workers write shards of the last one."""
+        """A window is planned when a worker has nothing to do, while others still write shards of the last one."""
         yield DocumentsTask(out, cache, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
