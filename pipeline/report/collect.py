@@ -84,7 +84,6 @@ def report_of(
     """
     absent: dict[str, str] = {}
     manifest, plan, store = dataset.manifest, dataset.manifest.plan, dataset.store
-    main = "train" if "train" in manifest.splits else next(iter(manifest.splits))
 
     def attempt(name: str, make: Callable[[], Part]) -> Part | None:
         try:
@@ -102,7 +101,7 @@ def report_of(
         absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
 
     def overlap() -> Overlap:
-        action, compared = plan["config"]["decontaminate"]["action"], manifest.ledger.total().examples_made
+        action, compared = str(plan["config"]["decontaminate"]["action"]), manifest.ledger.total().examples_made
         return overlap_of(noted_hits(store), plan["evaluation"], compared, action)
 
     return make_report(
@@ -113,7 +112,7 @@ def report_of(
         flow=Flow(dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),
         overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
         training=attempt(
-            "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, main, decoder))
+            "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, "train", decoder))
         ),
         packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
         made=Made(manifest.hash, configuration),

@@ -365,7 +365,7 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     )
     if main.bound:
         sentence += "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
-    each = main.pieces / main.rows
+    each = max(main.pieces, 1) / main.rows
     sentence += f". A row holds {each:,.1f} documents on average"
     rows = max(1, round(_BATCH / each))
     if each > 1 and 4 * rows <= main.rows:
