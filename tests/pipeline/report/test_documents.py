@@ -98,6 +98,19 @@ def agree(outcome: Point, manifest: Manifest, choice: Choice) -> None:
         assert outcome.documents_lost <= sum(total.examples_dropped.get(one, 0) for one in by_length)
 
 
+def test_they_do_not_depend_on_the_configured_length(base: Config, tmp_path: Path) -> None:
+    """Of pairs, all are too long for the shorter one."""
+    changes: Config = {"chats": {}, "pairs": {"filter": {"min_tokens": 40}, "repeat": 2}, "texts": {"repeat": 3}}
+    sources = [{**one, **changes[one["name"]]} for one in base["sources"]]
+    case = {"sources": sources, "holdout": {"fraction": 0.3}, "truncate": {"overlong": "drop"}}
+    configs = [configured(base, case, length, tmp_path / f"{length}") for length in (36, 4096)]
+    short, long = (compared(config, 64, 4096) for config in configs)
+    assert (short.lengths, short.longest) == (long.lengths, long.longest)
+    assert short.points[1] == long.points[0]
+    total = packtrain.run(configs[1]).ledger.total()
+    assert short.documents == long.documents == total.examples_packed["train"] + total.examples_repeated
+
+
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}
 
 
@@ -130,7 +143,8 @@ def test_a_sample_is_of_whole_parts_and_says_of_how_many(
     config = configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out")
     whole = compared(config, 96)
     monkeypatch.setattr(document_lengths, "MOST", 120)
-    some = compared(config, 96)
+    some = compared(config, 4096)
+    assert len({one.tokens + one.tokens_lost for one in some.points}) == 1, "all are of the sample"
     assert 60 <= some.documents <= 120 < whole.documents
     assert abs(some.documents_in_all - whole.documents) <= 10
-    assert compared(config, 96) == some
+    assert compared(config, 4096) == some

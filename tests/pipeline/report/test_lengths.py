@@ -26,7 +26,7 @@ from packtrain.pipeline.report.lengths import (
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import Choice
-from packtrain.stages.forecast import CUTTING, LengthStats
+from packtrain.stages.forecast import CANDIDATES, CUTTING, LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests import kit
@@ -96,6 +96,15 @@ def test_a_strategy_that_saves_rows_is_shown() -> None:
     assert alone.other is not None
     assert (alone.other.strategy, point_at(alone, 2048).rows) == ("bfd", 50)
     assert alone.other.rows < 5
+
+
+@pytest.mark.parametrize("lengths", [lognormal(6, 1), lognormal(9, 1), [100] * 5000, [256] * 90])
+@pytest.mark.parametrize("configured_length", [2048, 131_072])
+def test_longer_lengths_that_are_not_compared_would_not_be_advised(lengths: Any, configured_length: int) -> None:
+    stats, config = stats_of(lengths), configured(truncate={"max_length": configured_length})
+    some, every = choice_of(stats, config), choice_of(stats, config, lengths=[*CANDIDATES])
+    assert some.advice == every.advice
+    assert all(one in every.points for one in some.points)
 
 
 # The advice
