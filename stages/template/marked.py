@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import pass_eval_context
 from jinja2.filters import do_join
 from jinja2.nodes import EvalContext
+from jinja2.runtime import LoopContext
 
 from ...schemas.rows import Message, Messages
 from .chat_template import REASONING_KEYS, ChatTemplate, plain, with_reasoning
@@ -42,6 +43,7 @@ CALL_KEYS = ("name", "arguments", "parameters", "input")
 """Keys that hold the words of a tool call."""
 _TAGS = re.compile("</?think>")
 _DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 
 
 @dataclass(slots=True)
@@ -204,6 +206,8 @@ class TrackingEnvironment(Sandbox):
         """See jinja2, which finds keys of dictionaries through exceptions, and asks whether names are safe, slowly."""
         if type(obj) is GuardedNamespace and attribute in obj.__dict__:
             return obj.__dict__[attribute]  # its names all are
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
         if type(obj) in (dict, OwnedDict) and attribute not in _DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
