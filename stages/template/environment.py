@@ -143,6 +143,9 @@ class GuardedNamespace(Namespace):
             raise SecurityError(f"a namespace cannot hold {name!r}: the name begins with an underscore")
         self.__dict__[name] = value
 
+    def __repr__(self) -> str:
+        return f"<Namespace {self.__dict__!r}>"
+
 
 def tojson(
     value: Any,

@@ -124,7 +124,7 @@ def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -
         if done < begin:
             paint.put(done, min(begin, start), before, index)
         if begin < start:
-            paint.put(max(begin, done), start, RunKind.COMPLETION, index)
+            paint.put(max(begin, done), start, RunKind.COMPLETION, cut if done < begin else index)
         if message > final:
             break
         earlier = message < cut

@@ -187,6 +187,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     calling = chat.own.saying(CALL)
     known: dict[str, int] = {}
     turns: list[Turn] = []
+    ended = 0
     for index in said:
         low_word, high_word = first[index], last[index]
         if index in calling and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
@@ -207,7 +208,10 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
             known[before] = offset
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
         stop, end = _end(chat, index, done, high, called=code & CALL > 0)
+        if low + offset < ended:
+            raise UnprovedError("it begins before the previous turn ends", index)
         turns.append(Turn(index, low + offset, stop, end, end))
+        ended = end
     return turns
 
 
@@ -252,8 +256,13 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         head, said = chat.head(index)
     except RowRejectedError as error:
         raise UnprovedError("the template refuses the messages before it", index) from error
+    if low <= len(head) <= anchor and text.startswith(head):
+        return len(head)  # the text is the same, so it does not matter which message each word came from
     if place:
-        head = head[max((end for _, end, _ in said), default=0) :]
+        begin, end, owner = said[-1] if said else (0, 0, -1)
+        if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
+            raise UnprovedError("the text before it changes when the turn is left out", index)
+        head = head[end:]
     same, full = low + _shared(head, text[low:]), low + len(head)
     if same == full <= anchor:
         return same
@@ -323,9 +332,10 @@ def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Tur
         follower = turn.message + 1
         if turn.stop == turn.stop_end and follower < len(roles) and roles[follower] != ASSISTANT:
             found = headers.match(text, past_space(text, turn.end, len(text)))
-            others = (begin for begin, _, code in chat.words if code >= 0 and code >> MESSAGE != turn.message)
             if found is not None and not turn.end < completion < found.end():
-                high = min((begin for begin in others if begin >= turn.end), default=len(text))
+                after = chat.words[bisect_left(chat.words, (turn.end, 0, 0)) :]
+                others = (begin for begin, _, code in after if code >= 0 and code >> MESSAGE != turn.message)
+                high = next(others, len(text))
                 turn = turn._replace(next_stop=found.end() if found.end() <= high else 0)
         out.append(turn)
     return out

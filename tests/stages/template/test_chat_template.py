@@ -33,7 +33,7 @@ SOURCES = {
     "{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
     "generation": "{% set x = 1 %}{% for m in messages %}{% generation %}{% set x = 2 %}{{ m.content }} "
     "{%- endgeneration %}{{ x }}{% endfor %}",
-    "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns.a }}",
+    "namespace": "{% set ns = namespace(a=1) %}{% for m in messages %}{% set ns.a = ns.a + 1 %}{% endfor %}{{ ns }}",
     "dict": "{{ dict(a=1, b=2) }}{{ dict.mro is defined }}",
     "macro": "{% macro show(m, k='content') %}[{{ m[k] | trim }}]{% endmacro %}{{ show(messages[0]) }}",
     "joined": "{{ messages | map(attribute='role') | join(',') }}{{ messages[::-1][0].role ~ 1 ~ none }}",

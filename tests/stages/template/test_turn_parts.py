@@ -134,3 +134,24 @@ def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
     template = kit.CHATML.replace("message.content", f"({write} if message.role == 'assistant' else message.content)")
     message: dict[str, Any] = {"role": "assistant", "content": "<think>Hm.</think>Yes."}
     assert renderer_of(template)([{"role": "user", "content": "?"}], [message]).unproved
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        # What stands before an answer is not written without it.
+        "{% if m.role == 'assistant' %}{{ messages[loop.index0 - 1].content + ':' + m.content + '</s>' }}{% endif %}",
+        # An answer has no end while another one is asked for.
+        "{{ m.content }}{% if m.role == 'assistant' and not add_generation_prompt %}</s>{% endif %}",
+    ],
+)
+def test_turns_with_other_text_before_them_are_not_guessed(write: str) -> None:
+    renderer = renderer_of("{% for m in messages %}" + write + "{% endfor %}")
+    asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
+    assert renderer([asked], [answer, asked, answer] if "index0" in write else [answer, answer]).unproved
+
+
+def test_a_completion_that_begins_with_a_question_begins_with_its_message() -> None:
+    asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
+    runs = renderer_of(KEPT)([asked], [asked, answer]).runs
+    assert runs.turns[runs.kinds.index(RunKind.COMPLETION)] == 1
