@@ -12,6 +12,15 @@ from ...schemas.errors import RowFilteredError, RowRejectedError
 from ...schemas.rows import Example
 from .base import Column, Columns, Format
 
+
+class _Tests(msgspec.Struct):
+    """What is read of tests. Values may be megabytes long, and have numbers that are longer than Python reads."""
+
+    fn_name: Any = None
+    inputs: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode_tests = msgspec.json.Decoder(_Tests).decode
 _TICKS = re.compile("`{3,}")
 _SMALL = 256
 
@@ -92,18 +101,19 @@ def group_of(row: Any) -> str:
 def function_of(row: Any) -> str | None:
     """The function that the tests call; "" if they use standard input; None if the row does not say.
 
-    Long tests, which may be megabytes, are parsed only if `fn_name` occurs. A row whose tests cannot be read counts as
-    not saying. Problems with starter code but tests of plain input and output (many in APPS's test split) use standard
-    input, as in APPS.
+    Only the name is parsed, and only if `fn_name` occurs, so that long tests cost nothing. A row whose tests cannot be
+    read counts as not saying. Problems with starter code but tests of plain input and output (many in APPS's test
+    split) use standard input, as in APPS.
     """
     tests = row.input_output
     if isinstance(tests, str):
         if len(tests) > _SMALL and "fn_name" not in tests:
             return ""
         try:
-            tests = msgspec.json.decode(tests)
+            found = _decode_tests(tests)
         except (msgspec.DecodeError, RecursionError):
             return None
+        tests = {"fn_name": found.fn_name, "inputs": None if bytes(found.inputs) == b"null" else found.inputs}
     if not isinstance(tests, dict):
         return None
     name = tests.get("fn_name")

@@ -61,6 +61,7 @@ def test_chat_call_based() -> None:
         ({"inputs": []}, ""),
         ('{"inputs": ["' + "1 " * 500_000 + '"]}', ""),
         ('{"inputs": ["' + "1 " * 500_000 + '"], "fn_name": "f"}', "f"),
+        ('{"inputs": [[' + "7" * 5_000 + ']], "fn_name": "f"}', "f"),
         ('{"inputs": ["fn_name' + "1 " * 500_000, None),
     ],
 )
