@@ -50,9 +50,27 @@ def test_what_a_run_has_used_is_kept(little: Any, place: Path) -> None:
     assert little.files(place / "out") == little.files()
 
 
-def test_what_killed_processes_leave(place: Path, packtrain: Callable[..., Any]) -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
+@pytest.fixture
+def dead() -> subprocess.Popen[bytes]:
+    """A process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process
+
+
+def test_a_run_removes_what_killed_processes_left(place: Path, dead: subprocess.Popen[bytes]) -> None:
+    drafts = [place / store / f".tmp-{os.uname().nodename}-{dead.pid}-0000000a" for store in ("out", "cache")]
+    for path in drafts:
+        path.write_bytes(b"half")
+    (place / "out" / "manifest.json").unlink()
+    run(place / "run.yaml")
+    assert not any(path.exists() for path in drafts)
+    drafts[0].write_bytes(b"half")
+    run(place / "run.yaml")
+    assert not drafts[0].exists(), "also of a finished dataset"
+
+
+def test_what_killed_processes_leave(place: Path, dead: subprocess.Popen[bytes], packtrain: Callable[..., Any]) -> None:
     host = os.uname().nodename
     left = place / "cache" / f".tmp-{host}-{dead.pid}-0000000a"
     other = place / "cache" / f".tmp-{host}-{dead.pid}-7-0000000b"  # of a machine whose name begins as this one's

@@ -154,3 +154,11 @@ def test_a_lost_answer_after_a_put_that_succeeded(store: ObjectStore, faulty: Fa
     put(store, "large", data)
     assert store.hash("large") == Put(len(data), hash_bytes(data))
     assert not faulty.faults
+
+
+def test_a_fault_costs_one_part_of_an_upload(store: ObjectStore, faulty: Faulty) -> None:
+    faulty.wanted = lambda asked: "partNumber" in asked.path
+    faulty.faults.extend(["ok", "503", "lost"])
+    put(store, "large", content(3 * CHUNK))
+    assert sum(faulty.wanted(asked) for asked in faulty.asked) == 5
+    assert store.size("large") == 3 * CHUNK
