@@ -7,7 +7,8 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def large(value: float) -> str:
     """`0.3`, `12`, `9,999`, `12.3 k`, `123 M`: in full below 10,000, else at most three digits."""
     if value < 10_000:
-        return f"{value:,.{0 if value >= 10 or value == int(value) else 1}f}"
+        digits = 0 if value >= 10 or value == int(value) else 1
+        return f"{value:,.{digits}f}"
     return _scaled(value, 1000, _THOUSANDS)
 
 
@@ -56,7 +57,8 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     while value >= 999.5 and position < len(units) - 1:
         value /= base
         position += 1
-    return f"{value:,.{1 if position and value < 99.95 else 0}f} {units[position]}"
+    digits = 1 if position and value < 99.95 else 0
+    return f"{value:,.{digits}f} {units[position]}"
 
 
 def _two(value: int, base: int, large: str, small: str) -> str:

@@ -51,8 +51,8 @@ def run(
 
         if config is not None or input or tokenizer is not None:
             raise ConfigError("--demo brings its own configuration, data and tokenizer; leave yours out")
-        given = [one.removeprefix("out=") for one in settings or () if one.startswith("out=")]
-        config, out = Path(home.__file__).parent / "demo.yaml", out or (given or ["runs/demo"])[-1]
+        places = ["runs/demo", *(one.removeprefix("out=") for one in settings or () if one.startswith("out="))]
+        config, out = Path(home.__file__).parent / "demo.yaml", out or places[-1]
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, cache=cache, shard=shard, mask=mask,

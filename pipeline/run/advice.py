@@ -98,7 +98,7 @@ def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, select
     else:
         remedy = "Check each source's format, and its keys (keys.text=body)"
     reasons = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
-    most = next(iter(reasons.most_common(1)), ("", 0))[0]
+    most = max(reasons, key=lambda reason: reasons[reason], default="")
     first = first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(prepared, selected, most)
     return f"nothing is left to pack: of {_fate_of_rows(total)}.{first and f' The first: {first}'} {remedy}"
 

@@ -21,7 +21,8 @@ def parse_size(value: Any) -> Any:
     if found is None:
         raise ValueError(f"{value[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes")
     number, unit, binary = found.groups()
-    return int(float(number) * (1024 if binary else 1000) ** " kmgtp".index((unit or " ").lower()))
+    power = "kmgtp".index(unit.lower()) + 1 if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def parse_share(value: Any) -> Any:

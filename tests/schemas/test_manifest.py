@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.layout import Certificate
 from packtrain.schemas.ledger import Ledger, SourceLedger
 from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
@@ -50,3 +52,19 @@ def test_the_hash_covers_every_value() -> None:
         old = target[last]
         target[last] = old + 1 if isinstance(old, int | float) else f"0{old[1:]}" if len(old) == 64 else f"{old}x"
         assert Manifest.from_json(changed).hash != MANIFEST.hash, path
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pack": {"align": 0}},
+        {"pack": {"parallel": {"cp": 2, "layout": "x"}}},
+        {"truncate": {"max_length": 0}},
+        {"pack": 1},
+    ],
+)
+def test_a_plan_that_readers_cannot_use_is_damage(config: dict[str, Any]) -> None:
+    content = json.loads(MANIFEST.to_bytes())
+    content["plan"]["config"] |= config
+    with pytest.raises(IntegrityError, match=r"m\.json is not a manifest of this version"):
+        Manifest.read(json.dumps(content).encode(), "m.json")
