@@ -162,6 +162,9 @@ def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> by
 
 # MosaicML streaming
 
+_MDS_END = b'], "version": 2}'
+"""How an `index.json` ends."""
+
 
 def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """An MDS shard with all columns by the rules of `streaming/base/format/mds/` of mosaicml-streaming 0.13.0, and what
@@ -197,10 +200,12 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
     name = f"shard.{index:05d}.mds"
     (_made(folder / split) / name).write_bytes(whole)
     raw = {"basename": name, "bytes": len(whole), "hashes": {"sha256": hashlib.sha256(whole).hexdigest()}}
-    about_all = folder / split / "index.json"
-    shards = json.loads(about_all.read_bytes())["shards"] if about_all.exists() else []
-    shards.append({**config, "raw_data": raw, "samples": len(samples), "zip_data": None})
-    about_all.write_text(json.dumps({"shards": shards, "version": 2}, sort_keys=True))
+    entry = json.dumps({**config, "raw_data": raw, "samples": len(samples), "zip_data": None}, sort_keys=True)
+    # In place: thousands of shards would take longer to list, each time anew, than to write.
+    with (folder / split / "index.json").open("a+b") as file:
+        begins_with = b", " if file.tell() else b'{"shards": ['
+        file.truncate(max(0, file.tell() - len(_MDS_END)))
+        file.write(begins_with + entry.encode() + _MDS_END)
 
 
 def _mds_array(values: Array) -> bytes:

@@ -16,6 +16,9 @@ SHAPES: dict[str, dict[str, Any]] = {
     "parallel": {"pack": {"parallel": {"cp": 2, "tp": 2}}},
 }
 
+ALONE = {"pack": {"strategy": "none"}, "output": {"shard_bytes": "64KiB"}, "holdout": {"fraction": 0}}
+"""A document a row, in some shards of one split."""
+
 
 @pytest.fixture(scope="session")
 def made(little: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -27,7 +30,7 @@ def made(little: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
     def make(shape: str) -> Path:
         out = folder / shape
         if not out.exists():
-            run(config | SHAPES[shape] | {"out": shape}, base=folder)
+            run(config | {**SHAPES, "alone": ALONE}[shape] | {"out": shape}, base=folder)
         return out
 
     return make

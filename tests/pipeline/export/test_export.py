@@ -71,6 +71,12 @@ def test_rows_that_do_not_fit(refused: Callable[..., str], made: Made, read_rows
     assert f"a document has the end-of-sequence token {inside} inside, where OLMo-core would cut it" in said
     said = refused(made("bfd"), "--to", "olmo-core", "--eos-id", 400_000)
     assert "or does not end with it, and would be joined to the next one" in said
+    rows = [row["input_ids"][:-1] for row in read_rows(made("alone"))]
+    second = open_dataset(made("alone")).manifest.splits["train"].shards[0].rows  # the first row of the second shard
+    late, new = next(
+        (late, id) for late in range(second + 1, len(rows)) for id in {*rows[late]} - set().union(*rows[:late])
+    )
+    assert f"row {late} of split train cannot" in refused(made("alone"), "--to", "olmo-core", "--eos-id", new)
 
 
 def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
