@@ -97,7 +97,7 @@ def lines(summary: Mapping[str, Any]) -> Iterator[str]:
             value, low, high = (100 * one[key] for key in ("value", "low", "high"))
             yield (
                 f"{name}, {pass_k} against the other: {value:+.1f} points (95 %: {low:+.1f} to {high:+.1f}), over "
-                f"{one['problems']:,} problems"
+                f"{plural(one['problems'], 'problem')}"
             )
     for key, title in _COUNTS.items():
         if summary[key]:
