@@ -211,7 +211,8 @@ def _isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
         matrix = [_influence(model, call, batch, number) for number in numbers]
     except Exception as error:  # any error of the model is a result
         fix = "if it is checkpointed, set gradient_checkpointing_kwargs: {use_reentrant: false}"
-        return [Check("runs", False, type(error).__name__, "a backward pass", f"{message_of(error)}; {fix}")]
+        said = f"{message_of(error).rstrip('.')}; {fix}"
+        return [Check("runs", False, type(error).__name__, "a backward pass", said)]
     pairs = [(d, e) for d in numbers for e in numbers if d != e]
     d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
     leak, own = matrix[d][e], min(matrix[d][d] for d in numbers)
