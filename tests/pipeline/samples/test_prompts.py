@@ -1,6 +1,7 @@
 """Prompts: the tokens that training puts before an answer, the right row of each, and no bad row passed over."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,10 @@ def test_a_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) ->
         read(data([good, good]), tokenizer)
     with pytest.raises(InputError, match="holds no prompts"):
         read(data([""]), tokenizer)
+    endless = data([good])
+    os.truncate(endless, 1 << 40)
+    with pytest.raises(InputError, match="line 2 has 64 MiB or more"):
+        read(endless, tokenizer)
 
 
 def test_conversations_need_a_template(make_tokenizer: Any, data: Write) -> None:
