@@ -146,6 +146,9 @@ def plain(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
+    for base in (str, int, float):  # subclasses, such as enums in a reader's rows, become the plain value
+        if isinstance(value, base):
+            return getattr(base, f"__{base.__name__}__")(value)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

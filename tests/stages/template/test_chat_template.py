@@ -1,6 +1,7 @@
 """ChatTemplate against transformers' own rendering, and what it refuses."""
 
 import datetime as dt
+import enum
 from typing import Any, NamedTuple
 
 import pytest
@@ -84,6 +85,12 @@ def test_json_and_text_of_any_content(first: str, second: str) -> None:
     assert ChatTemplate(source, {}, "t").render(messages) == oracle(source, messages, None, False, {})
 
 
+class Colour(str, enum.Enum):  # noqa: UP042 - a StrEnum prints as its value, this does not
+    """A text with methods of its own."""
+
+    RED = "red"
+
+
 class Pair(NamedTuple):
     """A tuple that is not made of one argument."""
 
@@ -95,7 +102,8 @@ class Pair(NamedTuple):
     ("value", "expected"),
     [
         (True, True),
-        (Pair(1, "red"), (1, "red")),
+        ({Colour.RED: [Colour.RED]}, {"red": ["red"]}),
+        (Pair(1, Colour.RED), (1, "red")),
         ((1, None), (1, None)),
         ({"a": [1.5]}, {"a": [1.5]}),
         (dt.date(2024, 1, 2), "<date>"),
