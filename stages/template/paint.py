@@ -41,8 +41,8 @@ class _Paint:
 
     def __init__(self, length: int) -> None:
         self.codes: NDArray[np.int32] = np.zeros(length, np.int32)
-        self.weights = np.ones(length)
-        """(length,) how much each counts in the loss."""
+        self.weights: NDArray[np.float64] | None = None
+        """(length,) how much each counts in the loss; None if all count 1, because rows may have millions."""
 
     def put(self, low: int, high: int, kind: RunKind, message: int) -> None:
         """Say that the characters low..high are of a kind, and belong to a message."""
@@ -54,14 +54,17 @@ class _Paint:
         codes, weights = self.codes, self.weights
         if not len(codes):
             return NOTHING
-        changes = (codes[1:] != codes[:-1]) | (weights[1:] != weights[:-1])
+        changes = codes[1:] != codes[:-1]
+        if weights is not None:
+            changes |= weights[1:] != weights[:-1]
         last = [*changes.nonzero()[0].tolist(), len(codes) - 1]
         found = codes[last].tolist()
+        counting = weights[last].tolist() if weights is not None else [1.0] * len(last)
         return Runs(
             tuple([place + 1 for place in last]),
             tuple([code & _KIND for code in found]),
             tuple([code >> _TURN for code in found]),
-            tuple([bool(weight) if weight in (0, 1) else weight for weight in weights[last].tolist()]),
+            tuple([bool(weight) if weight in (0, 1) else weight for weight in counting]),
         )
 
 
@@ -188,7 +191,8 @@ def _weigh(paint: _Paint, words: Sequence[Word], turns: Sequence[Turn], flags: S
     Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
     both messages are.
     """
-    weights, done, before = paint.weights, 0, -1
+    weights = paint.weights = np.ones(len(paint.codes))
+    done, before = 0, -1
     for begin, end, code in words:
         if code == GENERATION:
             continue
