@@ -185,7 +185,7 @@ def _python() -> tuple[str, ...]:
 def _namespace() -> tuple[str, ...]:
     """What the sandbox shows: Python, read-only, without installed packages; four devices."""
     base, library = os.path.realpath(sys.base_prefix), sysconfig.get_path("stdlib")
-    shown = (*_SHOWN, f"{base}/bin", f"{base}/lib", library)
+    shown = (*_SHOWN, f"{base}/bin", f"{base}/lib", f"{base}/lib64", library)
     parts = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
     parts += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
     for name, value in (("HOME", "/"), ("TMPDIR", "/"), ("LANG", "C.UTF-8")):
