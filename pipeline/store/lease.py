@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from ...schemas.errors import BusyError, OutputError
+from ...schemas.escape import escape
 from ...schemas.files import lock
 from .local import LocalStore, Store, explain
 
@@ -65,7 +66,7 @@ def leased(out: Store, *, shard: str | None = None) -> Iterator[None]:
     except OutputError:  # the folder belongs to another run, of which this one says nothing
         raise
     except (Exception, KeyboardInterrupt) as error:
-        said = "interrupted" if isinstance(error, KeyboardInterrupt) else str(error)
+        said = "interrupted" if isinstance(error, KeyboardInterrupt) else escape(str(error))
         left = msgspec.json.encode(msgspec.structs.replace(mine, error=said))
         raise
     finally:

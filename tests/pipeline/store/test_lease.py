@@ -36,7 +36,8 @@ def test_shards_do_not_disturb_each_other_and_nobody_else_joins(out: LocalStore)
 
 
 def test_a_failure_is_in_the_lease_until_the_next_driver_begins(out: LocalStore) -> None:
-    for error, said in ((TaskError("the disk ran away"), "the disk ran away"), (KeyboardInterrupt(), "interrupted")):
+    name = "z\udcff"  # of a folder, in bytes that are not UTF-8
+    for error, said in ((TaskError(name), r"z\udcff"), (KeyboardInterrupt(), "interrupted")):
         with pytest.raises(type(error)), leased(out):
             raise error
         lease, working = look(out)
