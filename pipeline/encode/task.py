@@ -4,8 +4,10 @@ in the cache, too.
 
 import gc
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -247,10 +249,12 @@ def load_encoder(store: Store, name: str) -> Encoder:
     """
     spec = load_spec(store, name)
     for package, wanted in ((spec.engine, spec.engine_version), ("jinja2", spec.jinja2_version)):
-        if (here := version(package)) != wanted:
+        here = f"no {package}"
+        with suppress(PackageNotFoundError):
+            here = f"{package} {version(package)}"
+        if here != f"{package} {wanted}":
             raise ConfigError(
-                f"this worker has {package} {here}, but the run was planned with {wanted}; install the same version "
-                "everywhere"
+                f"this worker has {here}, but the run was planned with {wanted}; install the same version everywhere"
             )
     engine, template = load_engine(spec.engine, spec.tokenizer.json), spec.tokenizer.chat_template
     renderer = make_renderer(spec, template) if template is not None else None

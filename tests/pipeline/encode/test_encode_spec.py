@@ -46,3 +46,5 @@ def test_another_jinja2_makes_parts_of_its_own(little: Any, tmp_path: Path) -> N
     with pytest.raises(ConfigError):
         load_encoder(cache, other.save(cache))
     load_encoder(cache, same.save(cache))
+    with pytest.raises(ConfigError, match="this worker has no fasttokens"):
+        load_encoder(cache, replace(same, engine="fasttokens").save(cache))
