@@ -73,7 +73,8 @@ class Watched:
 
     def __enter__(self) -> None:
         self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        _Process.space = now = _Process.space or _address_space()
+        # Only a worker's tasks are short: any other process may have loaded a model since.
+        _Process.space = now = (_Process.kills and _Process.space) or _address_space()
         if soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft:
             resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
         if _Process.kills:
