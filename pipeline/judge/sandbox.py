@@ -241,7 +241,8 @@ def _failure(status: int, wall: float, limits: ProgramLimits, stderr: str) -> Ve
         return None
     # bubblewrap reports a signal of the program as 128 and more; without it, codes of signals are negative.
     number = status - 128 if status > 128 else -status
-    if number in (signal.SIGXCPU, signal.SIGKILL) and wall >= limits.cpu_seconds:
+    # The kernel counts processor time in ticks, so that a second of it may end shortly before one has passed.
+    if number in (signal.SIGXCPU, signal.SIGKILL) and wall >= 0.9 * limits.cpu_seconds:
         return Verdict.timeout
     last = stderr.rstrip().rpartition("\n")[2]
     return Verdict.memory if last.startswith("MemoryError") or "[Errno 12]" in last else Verdict.runtime_error
