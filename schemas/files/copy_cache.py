@@ -110,33 +110,37 @@ class Copies:
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             os.truncate(descriptor, size)  # so that other processes count it
-            self._make_room(size, part)
+            self._make_room(part, size)
             download(part)
             os.utime(descriptor)
             _VERIFIED.add(_identity(descriptor, target.name))
             part.replace(target)
+            self._make_room(target)  # several that are written at once do not make room for each other
         except BaseException:
             os.close(descriptor)
             part.unlink(missing_ok=True)
             raise
         return descriptor
 
-    def _make_room(self, size: int, part: Path) -> None:
-        """Remove the least recently used files besides `part`, as far as the limit and the disk need it.
+    def _make_room(self, own: Path, size: int = 0) -> None:
+        """Remove the least recently used files besides `own`, as far as the limit and the disk need it.
+
+        Args:
+            size: bytes that will be written.
 
         Raises:
             StoreError: the disk is too small even without them; then none is removed.
         """
-        disk = shutil.disk_usage(part.parent)
+        disk = shutil.disk_usage(own.parent)
         excess = size - disk.free if disk.total else 0  # some network file systems do not say
         if self.limit is None and excess <= 0:  # as nearly always: looking at all copies would take long for many
             return
-        used, unused = size, []
+        used, unused = 0, []
         for path in (self.folder / FOLDER).glob("??/*"):
             with suppress(FileNotFoundError):
                 info = path.lstat()
-                used += info.st_size if path != part else 0
-                if path != part and not (path.suffix and time.time() - info.st_mtime < _DAY):
+                used += info.st_size
+                if path != own and not (path.suffix and time.time() - info.st_mtime < _DAY):
                     unused.append((info.st_atime_ns, path, info.st_size))
         if excess > sum(bytes for _, _, bytes in unused):
             raise StoreError(
