@@ -201,7 +201,7 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
     (_made(folder / split) / name).write_bytes(whole)
     raw = {"basename": name, "bytes": len(whole), "hashes": {"sha256": hashlib.sha256(whole).hexdigest()}}
     entry = json.dumps({**config, "raw_data": raw, "samples": len(samples), "zip_data": None}, sort_keys=True)
-    # In place: thousands of shards would take longer to list, each time anew, than to write.
+    # The index grows in place. Writing it anew for each of thousands of shards takes minutes.
     with (folder / split / "index.json").open("a+b") as file:
         begins_with = b", " if file.tell() else b'{"shards": ['
         file.truncate(max(0, file.tell() - len(_MDS_END)))

@@ -47,7 +47,7 @@ def alone(path: Path) -> Iterator[bool]:
     try:
         locked = lock(descriptor) is not None
         with suppress(OSError):
-            os.utime(descriptor)  # so that nobody takes it for an old file, and removes it
+            os.utime(descriptor)  # `packtrain clean` removes files by their age
         yield locked
     finally:
         release(descriptor)
