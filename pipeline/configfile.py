@@ -1,10 +1,10 @@
 """Reads a configuration: YAML and overrides. Errors name the file, the line, the key and the nearest valid key."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -33,10 +33,35 @@ _FOREIGN = (
 """(program, keys that its configurations have, keys of which they have at least one)."""
 
 
+class Setting(NamedTuple):
+    """A key that is set beside the configuration."""
+
+    key: str
+    """Its path, such as `truncate.max_length`."""
+    value: Any
+    origin: str
+    """What the user wrote, for messages: `--set truncate.max_length=4096`, or `--max-length 4096`."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Setting":
+        """The setting in a `key.path=value`, with the value in YAML.
+
+        Raises:
+            ConfigError: it has another form.
+        """
+        key, equals, value = text.partition("=")
+        if not equals or not all(key.strip().split(".")):
+            raise ConfigError(f"--set {text}: write key.path=value, such as truncate.max_length=4096")
+        try:
+            return cls(key.strip(), _parse(value), f"--set {text}")
+        except yaml.YAMLError:
+            return cls(key.strip(), value, f"--set {text}")
+
+
 def load_config(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     base: Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Iterable[str | Setting] = (),
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[RunConfig, Path]:
     """Return a validated configuration, and the folder where its relative paths start.
@@ -44,7 +69,7 @@ def load_config(
     Args:
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder to use instead; by default the file's, or the working directory.
-        overrides: `key.path=value`, with the value in YAML; of data or a file.
+        overrides: `key.path=value`, with the value in YAML, or settings; they replace keys of data or of a file.
         in_memory: source → what stands for its path, of sources whose rows are in memory. They are added to the
             configuration, unless it has them, then without `path`.
 
@@ -63,7 +88,7 @@ def load_as(
     model: type[_Model],
     config: Mapping[str, Any] | str | Path,
     base: Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Iterable[str | Setting] = (),
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[_Model, Path]:
     """Load a configuration of any other model, such as that of a training. See `load_config`."""
@@ -75,9 +100,10 @@ def load_as(
         data = _read(Path(config), origins)
     _refuse_foreign(data, where, model)
     for override in overrides:
-        place = _override(data, override)
+        setting = Setting.parse(override) if isinstance(override, str) else override
+        place = _override(data, setting)
         origins = {one: said for one, said in origins.items() if one[: len(place)] != place}
-        origins[place] = f"--set {override}"
+        origins[place] = setting.origin
     _add_sources(data, in_memory or {})
     try:
         return model.model_validate(data), base or folder
@@ -152,8 +178,10 @@ def _explained(
         if kind != "extra_forbidden":
             what = "is required but missing" if kind == "missing" else _what(item, _fields(model, place))
             at = next((origins[place[:length]] for length in range(len(place), 0, -1) if place[:length] in origins), "")
-            at = at if at.startswith("--set") else ", ".join(filter(None, (where, at)))
-            said = out.setdefault(f"{at}: {key}" if key else at, [])
+            if not at.startswith("--"):
+                at = ", ".join(filter(None, (where, at)))
+            named = at.startswith("--") and not at.startswith("--set")  # an option says which key it is
+            said = out.setdefault(at if named or not key else f"{at}: {key}", [])
             if what not in said:
                 said.append(what)
     lines = [f"{place}: {'; or '.join(said)}" for place, said in out.items()]
@@ -320,16 +348,9 @@ def _lines(node: yaml.Node, above: _Place, out: dict[_Place, str], path: Path, m
         _lines(value, here, out, path, most)
 
 
-def _override(data: dict[str, Any], override: str) -> _Place:
+def _override(data: dict[str, Any], setting: Setting) -> _Place:
     """Set one key; returns its place."""
-    key, equals, text = override.partition("=")
-    *parents, last = key.strip().split(".")
-    if not equals or not all((*parents, last)):
-        raise ConfigError(f"--set {override}: write key.path=value, such as truncate.max_length=4096")
-    try:
-        value = _parse(text)
-    except yaml.YAMLError:
-        value = text
+    *parents, last = setting.key.split(".")
     target: Any = data
     place: list[Any] = []
     for part in (*parents, last):
@@ -341,9 +362,9 @@ def _override(data: dict[str, Any], override: str) -> _Place:
             what = f"{part!r} is below {_shown(target)}, which has no keys; set that value as a whole"
             if isinstance(target, list):
                 what = f"there is no item {part!r} in a list of {len(target)}; count from 0"
-            raise ConfigError(f"--set {override}: {what}")
+            raise ConfigError(f"{setting.origin}: {what}")
         if len(place) > len(parents):
-            target[place[-1]] = value
+            target[place[-1]] = setting.value
             break
         if isinstance(target, dict) and isinstance(alone := target.get(part), str | None):
             # `mask: assistant` is short for `mask: {policy: assistant}`

@@ -10,7 +10,7 @@ import typer
 from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line
 from ...schemas.units import plural, size
-from .options import Config, Folder, Input, Json, Set, load_run
+from .options import Config, Folder, Format, Input, Json, Set, load_run
 from .output import print_line, show
 
 if TYPE_CHECKING:
@@ -120,9 +120,10 @@ def clean(
 def prep(
     output: Annotated[Path, typer.Option("--output", "-o", "--out")],
     config: Config = None,
-    prompt_only: bool = False,
-    source: str | None = None,
     input: Input = None,
+    format: Format = None,
+    source: str | None = None,
+    prompt_only: bool = False,
     settings: Set = None,
 ) -> None:
     """Read sources and write examples in the prompt/completion form that other tools read. No tokenizer is needed.
@@ -134,7 +135,7 @@ def prep(
     """
     from ..run.prep_only import prepare_source
 
-    loaded, base = load_run(config, settings, input)
+    loaded, base = load_run(config, settings, input, format=format)
     chosen = [one for one in loaded.sources if source is None or one.name == source]
     if len(chosen) != 1:
         names = [one.name for one in loaded.sources]

@@ -13,7 +13,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "plan": ("packtrain plan mix.yaml",),
         "run": (
             "packtrain run --demo",
-            "packtrain run mix.yaml --out packed-2k --set truncate.max_length=2048",
+            "packtrain run mix.yaml --out packed-2k --max-length 2048",
             "packtrain run --input chats.jsonl --tokenizer tokenizer --out packed-chats --mask assistant",
         ),
         "wait": ("packtrain wait packed --timeout 7200",),

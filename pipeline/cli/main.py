@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 from functools import cache
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...schemas.errors import PacktrainError
+from ...schemas.errors import PacktrainError, did_you_mean
 from ...schemas.escape import EscapingFormatter, escape
 from .care import clean, prep, verify, wait
 from .export import export
@@ -28,6 +29,8 @@ _INTERRUPTED, _READER_LEFT = 130, 141
 """The codes that shells report for programs ended by SIGINT and SIGPIPE."""
 _SHOWN = 80
 """Maximum number of characters of a name in a message."""
+_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.*)")
+"""What click says of a value of an option that has choices."""
 # The usage error of the click that typer uses: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -127,6 +130,9 @@ def _code_of_command() -> int:
             error.message = f"{error.message}. It is a key of the configuration: --set {key}="
         elif near := getattr(error, "possibilities", None):
             error.message = f"{error.message}. Did you mean {near[0]}?"
+        elif wrong := _CHOICE.fullmatch(error.message):
+            near = did_you_mean(wrong[1], re.findall("'(.*?)'", wrong[2]))
+            error.message = error.message.removeprefix("Value error, ").removesuffix(".") + near
         if hasattr(error, "possibilities"):
             error.possibilities = None
         error.message = escape(error.message)

@@ -3,10 +3,9 @@
 The help of other options stands in the docstrings of their commands; see `help.py`.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -59,8 +58,7 @@ Input = Annotated[
     typer.Option(
         "--input",
         metavar="PATH",
-        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated. "
-        "--set sources.0.format= names its format, if the first rows do not tell.",
+        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated.",
     ),
 ]
 Tokenizer = Annotated[
@@ -71,14 +69,33 @@ Out = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="The folder of the run, or its URL; overrides the configuration."),
 ]
+
+
+def _choices(*values: str) -> Any:
+    """Completes one of a key's values. The configuration refuses others, because help must not load it."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
 Mask = Annotated[
-    Literal["completion", "assistant", "last_assistant", "all"] | None,  # without pydantic, which help does not need
+    str | None,
     typer.Option(
-        help="What is trained of a conversation: what follows the prompt (completion), every turn of the assistant, "
-        "its last turn, or all; overrides the configuration.",
+        help="What is trained of a conversation: what follows the prompt (completion), every turn of the assistant "
+        "(assistant), its last turn (last_assistant), or all.",
         metavar="POLICY",
+        autocompletion=_choices("completion", "assistant", "last_assistant", "all"),
     ),
 ]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        help="With --input: the format of its rows, such as messages; by default it is found from the first rows.",
+        metavar="FORMAT",
+        autocompletion=lambda incomplete: [name for name in _formats() if name.startswith(incomplete)],
+    ),
+]
+MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Tokens of the longest example, and of a row.")]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Worker processes.", show_default="one for each core")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Orders rows and chooses what is held out.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")]
 Count = Annotated[int, typer.Option(min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
@@ -91,8 +108,22 @@ Lengths = Annotated[
     ),
 ]
 
-_STANDS_FOR = {"out": "out", "shard": "run.shard", "mask": "mask.policy", "against": "decontaminate.against"}
+_STANDS_FOR = {
+    "out": "out",
+    "shard": "run.shard",
+    "mask": "mask.policy",
+    "against": "decontaminate.against",
+    "max_length": "truncate.max_length",
+    "workers": "run.workers",
+    "seed": "seed",
+}
 """Option → the key that it stands for."""
+
+
+def _formats() -> list[str]:
+    from ...schemas.config.source import FORMAT_KEYS
+
+    return list(FORMAT_KEYS)
 
 
 def load_run(
@@ -102,6 +133,7 @@ def load_run(
     tokenizer: Path | None = None,
     out: str | None = None,
     *,
+    format: str | None = None,
     needs: tuple[str, ...] = ("--input",),
     hint: str = "packtrain schema prints all keys of a configuration",
     cache: str | None = None,
@@ -111,6 +143,7 @@ def load_run(
 
     Args:
         config: None for a configuration made of options alone.
+        format: that of all inputs.
         needs: the options that must be given without a file.
         hint: how else to start, at the end of the message that an option is missing.
         cache: the cache, unless `--set` names another.
@@ -119,23 +152,30 @@ def load_run(
     Raises:
         ConfigError: neither or both are given; or the configuration is invalid.
     """
-    from ..configfile import load_config
+    from ..configfile import Setting, load_config
     from ..store.open_store import resolve_place
 
     given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
     if out is not None:
         options["out"] = resolve_place(out, Path.cwd())
-    stand = [f"{_STANDS_FOR[name]}={json.dumps(value)}" for name, value in options.items() if value is not None]
-    usual = [f"cache={json.dumps(cache)}"] if cache is not None else []
-    overrides = [*usual, *(settings or []), *stand]
+    overrides: list[str | Setting] = [Setting("cache", cache, "the cache")] if cache is not None else []
+    overrides += settings or []
+    for name, value in options.items():
+        if value is not None:
+            typed = f"--{name.replace('_', '-')}"
+            overrides.append(Setting(_STANDS_FOR[name], value, typed if name == "against" else f"{typed} {value}"))
     if config is not None:
         if inputs or tokenizer is not None:
             names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
             raise ConfigError(f"give either a configuration file, or {names}; not both")
+        if format is not None:
+            raise ConfigError("--format is for --input; in a configuration, each source has its own: sources.0.format=")
         return load_config(config, None, overrides)
     missing = [name for name in needs if not given[name]]
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
     source = {"name": "data", "path": list(inputs or [])}
     alone = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
+    if format is not None:
+        overrides.append(Setting("sources.0.format", format, f"--format {format}"))
     return load_config(alone, Path.cwd(), overrides)

@@ -9,7 +9,22 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.units import plural, share
-from .options import Config, Folder, Input, Json, Lengths, Mask, Out, Set, Tokenizer, load_run
+from .options import (
+    Config,
+    Folder,
+    Format,
+    Input,
+    Json,
+    Lengths,
+    Mask,
+    MaxLength,
+    Out,
+    Seed,
+    Set,
+    Tokenizer,
+    Workers,
+    load_run,
+)
 from .output import show
 
 if TYPE_CHECKING:
@@ -27,13 +42,17 @@ _PLACES = 20
 
 def plan(
     config: Config = None,
-    settings: Set = None,
-    rows: Annotated[int | None, typer.Option(min=1)] = None,
-    lengths: Lengths = None,
-    out: Out = None,
     input: Input = None,
+    format: Format = None,
     tokenizer: Tokenizer = None,
+    out: Out = None,
     mask: Mask = None,
+    max_length: MaxLength = None,
+    lengths: Lengths = None,
+    rows: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    settings: Set = None,
     as_json: Json = False,
 ) -> None:
     """Report what a run would do, and which length would fit the data, before anything is packed.
@@ -50,7 +69,10 @@ def plan(
     from ..store.open_store import is_url, resolve_place
 
     compared = _compared(lengths)
-    loaded, folder = load_run(config, settings, input, tokenizer, out, mask=mask, needs=("--input", "--tokenizer"))
+    loaded, folder = load_run(
+        config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length, seed=seed,
+        workers=workers, needs=("--input", "--tokenizer"),
+    )  # fmt: skip
 
     def make(observer: "Observer") -> "Written":
         report = look_ahead(loaded, compared, rows=rows, observer=observer, base=folder)
@@ -196,9 +218,11 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
 
 def contamination(
     config: Config = None,
+    input: Input = None,
+    format: Format = None,
     against: list[str] | None = None,
     out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
-    input: Input = None,
+    workers: Workers = None,
     settings: Set = None,
 ) -> None:
     """Find training examples that share text with evaluation rows. No tokenizer is needed.
@@ -216,7 +240,10 @@ def contamination(
 
     files = [str(Path(one).absolute()) if "://" not in one else one for one in against or ()]
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
-        loaded, base = load_run(config, settings, input, cache=None if config else temporary, against=files or None)
+        cache = None if config else temporary
+        loaded, base = load_run(
+            config, settings, input, cache=cache, format=format, against=files or None, workers=workers
+        )
         if loaded.decontaminate is None:
             raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")
         show(partial(find_contamination, loaded, base, hits=out), partial(_contamination_lines, out))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration, plural
-from .options import Config, Input, Mask, Out, Set, Tokenizer, load_run
+from .options import Config, Format, Input, Mask, MaxLength, Out, Seed, Set, Tokenizer, Workers, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -26,13 +26,17 @@ stay.
 
 def run(
     config: Config = None,
-    settings: Set = None,
+    input: Input = None,
+    format: Format = None,
+    tokenizer: Tokenizer = None,
     out: Out = None,
+    mask: Mask = None,
+    max_length: MaxLength = None,
+    seed: Seed = None,
+    workers: Workers = None,
+    settings: Set = None,
     shard: str | None = None,
     demo: bool = False,
-    input: Input = None,
-    tokenizer: Tokenizer = None,
-    mask: Mask = None,
 ) -> None:
     """Prepare, render, tokenize, mask, truncate and pack; write shards, manifest and ledger.
 
@@ -49,13 +53,14 @@ def run(
         from .. import demo as home
         from ..store.open_store import cache_root, resolve_place
 
-        if config is not None or input or tokenizer is not None:
-            raise ConfigError("--demo brings its own configuration, data and tokenizer; leave yours out")
+        if config is not None or input or tokenizer is not None or format is not None:
+            raise ConfigError("--demo brings its own configuration, data, format and tokenizer; leave yours out")
         places = ["runs/demo", *(one.removeprefix("out=") for one in settings or () if one.startswith("out="))]
         config, out = Path(home.__file__).parent / "demo.yaml", out or places[-1]
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
-        config, settings, input, tokenizer, out, cache=cache, shard=shard, mask=mask,
+        config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
+        max_length=max_length, seed=seed, workers=workers,
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip

@@ -31,12 +31,13 @@ _DOCUMENTS = 20
 _STEP_HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
 
 
-def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str | None = None) -> None:
+def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int = 0, rank: str | None = None) -> None:
     """Show what a trainer would get: batches, their fill and balance, and how fast they come.
 
     Args:
         steps: how many batches to take.
         rows_per_step: rows per step, over all ranks.
+        seed (N): of the order.
         rank (I/N): rank I, from 0, of N; by default from the environment.
     """
     with training_extra():
@@ -46,7 +47,7 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, rank: str
         raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
     place = (int(mine), int(every)) if rank is not None else (None, None)
     show(
-        lambda _: PackedLoader(folder, rows_per_step=rows_per_step, rank=place[0], world_size=place[1]),
+        lambda _: PackedLoader(folder, rows_per_step=rows_per_step, seed=seed, rank=place[0], world_size=place[1]),
         partial(_step_lines, steps),
     )
 
