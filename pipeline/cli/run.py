@@ -44,9 +44,6 @@ def run(
         shard (I/N): this is run I, from 0, of N runs that share the work.
         demo: run the embedded sample.
     """
-    from ..run.run import make_dataset
-    from ..run.workers import open_workspace
-
     gc.set_threshold(_GARBAGE)
     began, cache = time.perf_counter(), None
     if demo:
@@ -64,6 +61,12 @@ def run(
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
+    from ..encode.tokenizer import ask_ahead
+
+    ask_ahead(loaded.tokenizer.path, folder)  # a third of a second before the rest is imported
+    from ..run.run import make_dataset
+    from ..run.workers import open_workspace
+
     show(
         lambda observer: make_dataset(loaded, open_workspace(loaded, folder, observer)),
         partial(_end_lines, demo, began),

@@ -1,6 +1,7 @@
 """Loads a run's tokenizer once, in the process that workers are forked from: they share its memory, and start with it.
 
-That process can only be told which modules to import, so this one loads when it is imported there.
+That process can only be told which modules to import, so this one loads when it is imported there. It is told through a
+pipe what to load, and waits for that: so its imports, half a second, can begin before the tokenizer is known.
 """
 
 import gc
@@ -17,7 +18,42 @@ from ..store.local import LocalStore
 from ..store.open_store import Store
 from .task import EncodeSpec, load_spec
 
-_FOLDER, _NAME = "PACKTRAIN_PRELOAD_FOLDER", "PACKTRAIN_PRELOAD_NAME"
+_PIPE = "PACKTRAIN_PRELOAD_PIPE"
+"""The variable that names the pipe's end to read from, as a path that another process can open."""
+
+
+class _Pipe:
+    """The driver's end of the pipe."""
+
+    def __init__(self) -> None:
+        self._writer: int | None = None
+
+    def open(self) -> None:
+        """Open the pipe, if this process has not yet. Its end to read from stays open until the process ends, because
+        nothing says when the other process has opened it.
+        """
+        if _PIPE not in SERVER_ENVIRONMENT:
+            reader, self._writer = os.pipe()
+            SERVER_ENVIRONMENT[_PIPE] = f"/proc/{os.getpid()}/fd/{reader}"
+
+    def tell(self, *parts: str) -> None:
+        """Say what to load, if nothing was said before; without parts: nothing."""
+        self.open()
+        if self._writer is not None:
+            os.write(self._writer, "\0".join(parts).encode())
+            os.close(self._writer)
+            self._writer = None
+
+
+_pipe = _Pipe()
+expect_tokenizer = _pipe.open
+"""Let workers' process start before `share_tokenizer`, which it waits for."""
+
+
+def expect_nothing() -> None:
+    """Let workers' process go on without a tokenizer, if it still waits for one."""
+    if _PIPE in SERVER_ENVIRONMENT:
+        _pipe.tell()
 
 
 def share_tokenizer(spec: EncodeSpec, cache: Store) -> str:
@@ -29,7 +65,7 @@ def share_tokenizer(spec: EncodeSpec, cache: Store) -> str:
     """
     for store in {cache, cache.scratch}:
         spec.save(store)
-    SERVER_ENVIRONMENT.update({_FOLDER: str(cache.scratch.root), _NAME: spec.name})
+    _pipe.tell(str(cache.scratch.root), spec.name)
     return spec.name
 
 
@@ -37,15 +73,16 @@ def _load() -> None:
     """Load the specification and its engine, or the reference if the engine refuses the tokenizer. One that both refuse
     is refused again, with a message, by the task.
     """
-    with suppress(PacktrainError):
-        spec = load_spec(LocalStore(Path(os.environ[_FOLDER])), os.environ[_NAME])
+    with suppress(PacktrainError, OSError, ValueError):
+        folder, name = Path(os.environ[_PIPE]).read_bytes().decode().split("\0")  # until the driver closes its end
+        spec = load_spec(LocalStore(Path(folder)), name)
         try:
             load_engine(spec.engine, spec.tokenizer.json)
         except TokenizerError:
             reference_tokenizer(spec.tokenizer.json)
 
 
-if _NAME in os.environ:
+if _PIPE in os.environ:
     limit_threads()
     # What a thread allocates lies together, where workers write nothing, and so stays shared with them.
     loading = Thread(target=_load)

@@ -8,8 +8,9 @@ from ...stages.tokenize.engines import preferred_engine
 from ..contamination import prepare_evaluation
 from ..encode.driver import Prepared, first_look
 from ..encode.first_look import Look
+from ..encode.preload import expect_tokenizer
 from ..encode.task import EncodeSpec
-from ..encode.tokenizer import load_tokenizer
+from ..encode.tokenizer import ask_ahead, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.scan import join_small, scan_inputs
@@ -34,9 +35,12 @@ def prepare(
     """
     section, cache = config.tokenizer, work.cache
     work.observer.begin("load inputs and tokenizer", 0, "")
-    tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
+    if ask_ahead(section.path, work.base):
+        expect_tokenizer()
+        executor.start()  # workers' imports take half a second, while transformers is asked
     whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
     formats = resolve_formats(config.sources, work.base, files)
+    tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
     for form in formats.values():
         if form.said is not None:
             work.observer.note(form.said)

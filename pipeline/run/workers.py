@@ -9,6 +9,7 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ..encode.parts import PartRecord
+from ..encode.preload import expect_nothing
 from ..execute.executor import Executor
 from ..execute.pool import Pool
 from ..observer import Observer
@@ -89,6 +90,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     try:
         yield executor
     finally:
+        expect_nothing()
         executor.close()
         # Tasks that run in this process map files, which may be rewritten before the next run.
         forget_table()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,37 @@ def test_real_folders(name: str) -> None:
     assert spec.eos_id == live.eos_token_id
     inner = live("x y", add_special_tokens=False)["input_ids"]
     assert [*spec.around.prefix, *inner, *spec.around.suffix] == live("x y")["input_ids"]
+
+
+_TWO_RUNS = """
+import sys
+from pathlib import Path
+import packtrain
+from packtrain.pipeline.execute.pool import SERVER_ENVIRONMENT, Pool
+from packtrain.schemas.errors import PacktrainError
+
+rows, tokenizer = Path("rows.jsonl"), {"path": sys.argv[1]}
+sources = [{"name": "chats", "path": str(rows)}]
+config = {"out": "out", "tokenizer": tokenizer, "sources": sources, "run": {"report": False}}
+rows.write_text('{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}\\n' * 3)
+try:
+    packtrain.run({**config, "tokenizer": {**tokenizer, "chat_template": "absent.jinja"}}, quiet=True)
+except PacktrainError as error:
+    print(type(error).__name__, bool(SERVER_ENVIRONMENT), *Pool(1).map(abs, [-1]))
+print(packtrain.run(config, quiet=True).ledger.total().examples_packed)
+"""
+
+
+def test_workers_that_start_while_transformers_is_asked_do_not_wait_for_a_run_that_ended(
+    folder: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TWO_RUNS, str(folder)],
+        cwd=tmp_path,
+        env=os.environ | {"PACKTRAIN_CACHE": str(tmp_path / "user")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.stdout, done.stderr) == ("TokenizerError True 1\n{'train': 3}\n", "")
