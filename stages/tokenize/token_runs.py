@@ -3,10 +3,13 @@
 A boundary divides a text into a left and a right side, and lies between characters, so a token with only a part of a
 character never straddles one. A token that does belongs to the assistant's side if one side is the assistant's, else to
 the later side; so it belongs to the later of two parts of a turn. Those between parts of one turn are not counted.
+An added token that only swallowed the white space beside it (`lstrip`, `rstrip`) straddles nothing: it belongs to the
+side where its own text is.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 from unicodedata import is_normalized, normalize
@@ -30,7 +33,7 @@ from ...schemas.rows import (
 from ..arrays import lists, numbers
 from ..template.rendered import Runs, solid
 from .engines import FAST, REFERENCE, EngineTokens, reference_tokenizer
-from .vocabulary import ByteLengths
+from .vocabulary import ByteLengths, tokenizer_head
 
 _MAX_TURN = int(np.iinfo(np.int16).max)
 
@@ -205,7 +208,49 @@ def locate_boundaries(
                 f"it, and use tokenizer.engine={REFERENCE}"
             )
         found.tokens[part], found.straddles[part] = _by_offsets(told.offsets, bounds[part])
+        if (contents := _swallowing(tokenizer_json)) and found.straddles[part].any():
+            _leave_swallowed_space(found, part, told, bounds, texts[i], contents)
     return found
+
+
+@lru_cache(maxsize=2)
+def _swallowing(tokenizer_json: str) -> Mapping[int, str]:
+    """The added tokens that swallow white space beside them, with their texts."""
+    added = tokenizer_head(tokenizer_json).added_tokens
+    return {token.id: token.content for token in added if token.lstrip or token.rstrip}
+
+
+def _leave_swallowed_space(
+    boundaries: Boundaries,
+    part: slice,
+    encoding: Any,
+    bounds: NDArray[np.int64],
+    text: str,
+    contents: Mapping[int, str],
+) -> None:
+    """Move boundaries that lie in the white space which a token swallowed to the side of the token's own text.
+
+    For `<|user|>` with `rstrip` in `<|user|>\\n  code`, a boundary at 9, before the answer's indentation, lies within
+    the token of the characters 0 to 11, but after its own text, which ends at 8: the answer begins with `code`.
+
+    Args:
+        boundaries: changed in place.
+        part: those of this text.
+        encoding: of the text, by the reference.
+    """
+    for place in np.flatnonzero(boundaries.straddles[part]) + part.start:
+        token = int(boundaries.tokens[place])
+        content = contents.get(encoding.ids[token])
+        if content is None:
+            continue
+        begin = text.find(content, *encoding.offsets[token])
+        if begin < 0:  # its own text was normalised: nothing shows what is white space beside it
+            continue
+        if bounds[place] >= begin + len(content):
+            boundaries.tokens[place] += 1
+            boundaries.straddles[place] = False
+        elif bounds[place] <= begin:
+            boundaries.straddles[place] = False
 
 
 def _by_lengths(

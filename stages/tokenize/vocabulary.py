@@ -52,6 +52,10 @@ class AddedToken(msgspec.Struct):
     content: str
     normalized: bool = False
     special: bool = False
+    lstrip: bool = False
+    """Whether it swallows the white space before it."""
+    rstrip: bool = False
+    """Whether it swallows the white space after it."""
 
 
 class TokenizerHead(msgspec.Struct):
