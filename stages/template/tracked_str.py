@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any, Self, SupportsIndex, TypeAlias
 
+from markupsafe import Markup
+
 Word: TypeAlias = tuple[int, int, int]
 """(begin, end, code) in characters. The code says where the text came from: `code_of`, or GENERATION."""
 GENERATION = -1
@@ -117,6 +119,58 @@ class TrackedStr(str):
         return TrackedStr(text, tuple(kept)) if kept else str(text)
 
 
+class TrackedMarkup(Markup):
+    """What the filter `safe` gives, with the origin of its words: a `Markup`, which escapes what is joined to it.
+
+    Operations that are not defined here give a `Markup` without an origin.
+    """
+
+    __slots__ = ("_words",)
+
+    _words: tuple[Word, ...]
+
+    def __new__(cls, text: Any = "", words: tuple[Word, ...] = ()) -> Self:
+        self = super().__new__(cls, text)
+        self._words = words
+        return self
+
+    def __str__(self) -> str:
+        return TrackedStr(str.__str__(self), self._words)
+
+    def __add__(self, other: Any) -> Any:
+        return _marked(join((str(self), _escaped(other)))) if isinstance(other, str) else super().__add__(other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _marked(join((_escaped(other), str(self)))) if isinstance(other, str) else super().__radd__(other)
+
+    def strip(self, chars: str | None = None, /) -> Self:
+        """`Markup.strip`."""
+        return _marked(str(self).strip(chars))  # type: ignore[return-value]
+
+    def lstrip(self, chars: str | None = None, /) -> Self:
+        """`Markup.lstrip`."""
+        return _marked(str(self).lstrip(chars))  # type: ignore[return-value]
+
+    def rstrip(self, chars: str | None = None, /) -> Self:
+        """`Markup.rstrip`."""
+        return _marked(str(self).rstrip(chars))  # type: ignore[return-value]
+
+
+def safe(value: Any) -> Markup:
+    """The filter `safe`, which keeps the words of a text."""
+    return _marked(value) if isinstance(value, TrackedStr | TrackedMarkup) else Markup(value)
+
+
+def _marked(text: str) -> TrackedMarkup:
+    return TrackedMarkup(str.__str__(text), words_of(text))
+
+
+def _escaped(text: str) -> str:
+    """A text as `Markup` joins it; its words are kept if it has nothing to escape."""
+    escaped = str.__str__(Markup.escape(text))
+    return str(text) if escaped == text else escaped
+
+
 def owned(text: str, code: int) -> TrackedStr:
     """Return a text that came from one place."""
     return TrackedStr(text, ((0, len(text), code),))
@@ -124,7 +178,7 @@ def owned(text: str, code: int) -> TrackedStr:
 
 def owner_of(text: Any) -> int | None:
     """The code of a tracked string that came from one place, else None."""
-    if type(text) is not TrackedStr:
+    if type(text) not in (TrackedStr, TrackedMarkup):
         return None
     codes = {code for _, _, code in text._words}
     whole = sum(high - low for low, high, _ in text._words) == len(text)
@@ -133,7 +187,7 @@ def owner_of(text: Any) -> int | None:
 
 def words_of(text: str) -> tuple[Word, ...]:
     """The words of a text; empty for a plain string."""
-    return text._words if isinstance(text, TrackedStr) else ()
+    return text._words if isinstance(text, TrackedStr | TrackedMarkup) else ()
 
 
 def join(pieces: Iterable[Any], separator: str = "") -> str:
@@ -141,6 +195,13 @@ def join(pieces: Iterable[Any], separator: str = "") -> str:
     parts = list(pieces)
     text, gap = separator.join(parts), len(separator)
     places = accumulate([size + gap for size in map(str.__len__, parts)], initial=0)
-    found = [(part, place) for part, place in zip(parts, places, strict=False) if isinstance(part, TrackedStr)]
-    words = [(low + place, high + place, code) for part, place in found for low, high, code in part._words]
-    return type(found[0][0])(text, tuple(words)) if words else text
+    tracked = [
+        (part, place)
+        for part, place in zip(parts, places, strict=False)
+        if isinstance(part, TrackedStr | TrackedMarkup)
+    ]
+    words = [(low + place, high + place, code) for part, place in tracked for low, high, code in part._words]
+    if not words:
+        return text
+    kind = type(tracked[0][0])
+    return kind(text, tuple(words)) if issubclass(kind, TrackedStr) else TrackedStr(text, tuple(words))
