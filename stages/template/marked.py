@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import pass_eval_context
 from jinja2.filters import do_join
-from jinja2.nodes import EvalContext
+from jinja2.nodes import EvalContext, Template
 from jinja2.runtime import LoopContext
 
 from ...schemas.rows import Message, Messages
@@ -30,6 +30,7 @@ from .tracked_str import (
     join,
     owned,
     owner_of,
+    safe,
     words_of,
 )
 
@@ -196,7 +197,7 @@ class TrackingEnvironment(Sandbox):
     def __init__(self, name: str, date: str | None) -> None:
         super().__init__(name, date)
         filters: dict[str, Any] = self.filters
-        filters |= {"tojson": _tojson, "join": _join}
+        filters |= {"tojson": _tojson, "join": _join, "safe": safe}
 
     def generation(self, text: str) -> str:
         """Mark the text of a block."""
@@ -243,7 +244,13 @@ class Marker:
 
     def __init__(self, template: ChatTemplate, environment: TrackingEnvironment) -> None:
         self.template = template
+        self._environment = environment
         self._compiled = environment.compiled(template.source)
+
+    @property
+    def tree(self) -> Template:
+        """The template's syntax tree."""
+        return self._environment.parse(self.template.source)
 
     def render(
         self, chat: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False

@@ -8,6 +8,7 @@ from typing import Any
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .chat_template import REASONING_KEYS
+from .generation_prompt import has_fixed_prompt, searched_texts
 from .marked import Marker, own
 from .tracked_str import CALL, MESSAGE, REASONING, Word
 
@@ -39,6 +40,8 @@ class TemplateProfile:
     """Whether the template has `{% generation %}` blocks; if so, they decide."""
     opening: str
     """The generation prompt; "" if the template writes none."""
+    searched: frozenset[str] | None
+    """None if the generation prompt depends on no message; else the texts that the template looks for in messages."""
     before: str | None
     """What the template writes between the words of an answer that ends a conversation and `ending`; None if that is
     not known."""
@@ -68,7 +71,7 @@ def learn_profile(marker: Marker, special: Sequence[str], others: Sequence[str])
         special: the tokenizer's special tokens.
         others: its other added tokens, in case the template ends turns with one of them.
     """
-    template, closing = marker.template, None
+    template, tree, closing = marker.template, marker.tree, None
     special = [*special, *(v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str))]
     stops = stop_pattern(special)
     alone, _ = _rendered(marker, [_ASKED], None)
@@ -85,6 +88,7 @@ def learn_profile(marker: Marker, special: Sequence[str], others: Sequence[str])
     return TemplateProfile(
         generation=template.marks_generation,
         opening=opened.removeprefix(alone) if opened.startswith(alone) else "",
+        searched=None if has_fixed_prompt(tree) else searched_texts(tree),
         before=closing.partition(ending)[0] if closing and ending else closing,
         ending=ending,
         call_stop=call_stop,

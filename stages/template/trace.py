@@ -317,7 +317,8 @@ class Traces:
             return heads[index], said
 
         made = marker.render(chat, None)
-        turns, begin = locate(located := Chat(Owned(chat, roles, [1.0] * len(roles)), *made, cut, self._manner, head))
+        owned = Owned(chat, roles, [1.0] * len(roles))
+        turns, begin = locate(located := Chat(owned, *made, cut, self._manner, head, known=False))
         text, words = made
         for turn in turns:
             if rest := heads.get(turn.message, "")[turn.begin :]:

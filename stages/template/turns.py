@@ -17,7 +17,7 @@ template's own markers.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
@@ -68,6 +68,8 @@ class Chat(NamedTuple):
     """Number of messages in the prompt."""
     manner: TemplateProfile
     head: Head
+    known: bool = True
+    """Whether its contents are a row's; False in a trace, where they stand for those of many rows."""
 
 
 def locate(chat: Chat) -> tuple[list[Turn], int]:
@@ -185,7 +187,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     if manner.before is None:
         raise UnprovedError("nothing shows how the template ends a turn", said[-1])
     calling = chat.own.saying(CALL)
-    known: dict[str, int] = {}
+    tails = _Tails(chat)
     turns: list[Turn] = []
     ended = 0
     for index in said:
@@ -199,13 +201,11 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
         low = words[low_word - 1][1] if low_word else 0
         anchor, (_, done, code) = words[low_word][0], words[high_word]
         before = text[low:anchor]
-        offset = known.get(before)
-        if offset is None and complete and manner.opening and before.count(manner.opening) == 1:
+        fixed = manner.searched is None
+        if complete and fixed and manner.opening and before.count(manner.opening) == 1:
             offset = before.index(manner.opening) + len(manner.opening)
-        if offset is None:
-            offset = _begin_by_head(chat, low, low_word, done, complete=complete) - low
-        if offset <= len(before):
-            known[before] = offset
+        else:
+            offset = _begin_by_head(chat, low, low_word, done, complete=complete, tails=tails) - low
         high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
         stop, end = _end(chat, index, done, high, called=code & CALL > 0)
         if low + offset < ended:
@@ -231,7 +231,47 @@ def _last_word(chat: Chat, first: int, last: int) -> int:
     return last
 
 
-def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: bool) -> int:
+class _Tails:
+    """What the messages before each turn of a row, rendered with a generation prompt, have after their last words.
+
+    One rendering serves for all turns before which the row looks alike: the text before their words, the role of the
+    message before, and which of the texts that decide the generation prompt the messages before have. Mistral's
+    template has no generation prompt that could be found in the text, so a row of n turns would need n renderings.
+    """
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._tails: dict[Hashable, str] = {}
+
+    def before(self, low: int, place: int) -> str:
+        """The tail before a turn.
+
+        Args:
+            low, place: see `_begin_by_head`.
+        """
+        chat = self._chat
+        anchor, _, code = chat.words[place]
+        index = code >> MESSAGE
+        if not chat.known:
+            return _tail_of_head(chat, low, place)
+        distance = index - (chat.words[place - 1][2] >> MESSAGE) if place else 0
+        shape = chat.text[low:anchor], chat.own.roles[index - 1], distance, self._searched(index)
+        if shape not in self._tails:
+            self._tails[shape] = _tail_of_head(chat, low, place)
+        return self._tails[shape]
+
+    def _searched(self, index: int) -> Hashable:
+        """Which of the texts that the template looks for are in the message before an index, and in all before."""
+        searched = self._chat.manner.searched
+        if not searched:
+            return ()
+        messages = self._chat.own.chat[:index]
+        contents = [content for message in messages if isinstance(content := message.get("content"), str)]
+        everywhere = {text for text in searched if any(text in content for content in contents)}
+        return frozenset(everywhere), frozenset(text for text in everywhere if text in contents[-1])
+
+
+def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: bool, tails: _Tails) -> int:
     """Find where a turn begins, by rendering what comes before it with a generation prompt.
 
     Only the text after the last words before the turn is compared, because the generation prompt is there. Earlier
@@ -246,27 +286,18 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
     Args:
         low, place, done: where the words before it end, the index of its first word, and where its last word ends.
         complete: whether all text between words is the template's.
+        tails: of the row.
     """
     text, words, opening = chat.text, chat.words, chat.manner.opening
     anchor, _, code = words[place]
     index = code >> MESSAGE
     if not index:
         raise UnprovedError("no text before it marks where it begins", index)
-    try:
-        head, said = chat.head(index)
-    except RowRejectedError as error:
-        raise UnprovedError("the template refuses the messages before it", index) from error
-    if low <= len(head) <= anchor and text.startswith(head):
-        return len(head)  # the text is the same, so it does not matter which message each word came from
-    if place:
-        begin, end, owner = said[-1] if said else (0, 0, -1)
-        if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
-            raise UnprovedError("the text before it changes when the turn is left out", index)
-        head = head[end:]
-    same, full = low + _shared(head, text[low:]), low + len(head)
+    tail = tails.before(low, place)
+    same, full = low + _shared(tail, text[low:]), low + len(tail)
     if same == full <= anchor:
         return same
-    opened = bool(opening) and head.endswith(opening)
+    opened = bool(opening) and tail.endswith(opening)
     if opened and same >= anchor > full - len(opening):
         return same if same == full <= done else anchor
     stops = chat.manner.stops
@@ -277,6 +308,29 @@ def _begin_by_head(chat: Chat, low: int, place: int, done: int, *, complete: boo
         if closing >= 0 and not bare(text[same:closing]) and not stops.search(text, same, tags):
             return tags
     raise UnprovedError("the text before its words is not the generation prompt", index)
+
+
+def _tail_of_head(chat: Chat, low: int, place: int) -> str:
+    """What the messages before a turn, rendered with a generation prompt, have after their last words.
+
+    Args:
+        low, place: see `_begin_by_head`.
+    """
+    text, words = chat.text, chat.words
+    anchor, _, code = words[place]
+    index = code >> MESSAGE
+    try:
+        head, head_words = chat.head(index)
+    except RowRejectedError as error:
+        raise UnprovedError("the template refuses the messages before it", index) from error
+    if low <= len(head) <= anchor and text.startswith(head):
+        return head[low:]  # the text is the same, so it does not matter which message each word came from
+    if not place:
+        return head
+    begin, end, owner = head_words[-1] if head_words else (0, 0, -1)
+    if owner != words[place - 1][2] or head[begin:end] != text[words[place - 1][0] : low]:
+        raise UnprovedError("the text before it changes when the turn is left out", index)
+    return head[end:]
 
 
 def _shared(one: str, other: str) -> int:
