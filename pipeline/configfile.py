@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
 from ..schemas.errors import ConfigError, did_you_mean
+from .foreign_configs import recognise, translation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Place = tuple[Any, ...]
@@ -23,14 +24,11 @@ _SHOWN = 80
 """Maximum number of characters of a wrong value that a message repeats."""
 _LISTED = 20
 """Maximum number of mistakes that a message lists."""
-_FOREIGN = (
-    ("Axolotl", {"base_model"}, {"datasets", "sequence_len", "sample_packing", "micro_batch_size", "adapter"}),
-    ("LLaMA-Factory", {"model_name_or_path"}, {"stage", "finetuning_type", "cutoff_len", "dataset_dir", "template"}),
-    ("TRL", {"model_name_or_path"}, {"dataset_name", "dataset_train_split", "max_length", "packing", "use_peft"}),
+_OTHER_COMMANDS = (
     ("packtrain train", {"model", "data"}, {"out", "rows_per_step"}),
     ("packtrain run", {"sources", "tokenizer"}, {"out", "pack", "mask", "truncate"}),
 )
-"""(program, keys that its configurations have, keys of which they have at least one)."""
+"""(command, keys that its configurations have, keys of which they have at least one)."""
 
 
 class Setting(NamedTuple):
@@ -143,17 +141,22 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
 
 
 def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel]) -> None:
-    """Raise ConfigError if the keys are those of another program, or of another command."""
-    for program, all_of, one_of in _FOREIGN:
-        if (
-            not all_of <= model.model_fields.keys()
-            and all_of <= data.keys()
-            and (found := sorted(one_of & data.keys()))
-        ):
-            named = ", ".join([*sorted(all_of), *found[:2]])
-            own = program.startswith("packtrain")
-            fix = "give it to that command" if own else "docs/trainers.md translates it"
-            raise ConfigError(f"{where} is a configuration of {program}: it has {named}; {fix}")
+    """Raise ConfigError if the keys are those of another tool, or of another command. What a tool's keys are called
+    here is said.
+    """
+    for command, all_of, one_of in _OTHER_COMMANDS:
+        typical = sorted(one_of & data.keys())
+        if not all_of <= model.model_fields.keys() and all_of <= data.keys() and typical:
+            named = ", ".join([*sorted(all_of), *typical[:2]])
+            raise ConfigError(f"{where} is a configuration of {command}: it has {named}; give it to that command")
+    if (recognised := recognise(data)) is None:
+        return
+    tool, shown = recognised
+    lines = "\n".join(translation(tool, data))
+    raise ConfigError(
+        f"{where} is a configuration of {tool.name}: it has {', '.join(shown)}. What its keys are called in a "
+        f"configuration of packtrain (docs/trainers.md has all; docs/configuration.md explains them):\n{lines}"
+    )
 
 
 def _explained(
