@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..schemas.errors import InputError
+from ..schemas.config.config import CUTTING
+from ..schemas.errors import ConfigError, InputError
 from ..schemas.layout import LayoutPlan
 from ..schemas.ragged import offsets_of, ranges
 from ..stages.pack.plan_rows import Strategy, plan_rows
@@ -21,7 +22,9 @@ _BLOCK_TOKENS = 1 << 22
 """Token positions written at once. It limits the memory beyond the plan."""
 
 
-def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd") -> DatasetT:
+def pack_dataset(
+    dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd", *, max_length: int | None = None
+) -> DatasetT:
     """Pack the rows of a dataset whose columns all hold one list per row, all together.
 
     The rows, and their order, are those of `trl.pack_dataset` with a window of the whole dataset. Memory holds the plan
@@ -35,26 +38,31 @@ def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd")
         strategy: `bfd` (longer documents are truncated), `tight` (so are they, in fewer rows than TRL's where a search
             finds them), `bfd_split` (they are cut into pieces), `wrapped` (all documents are joined and cut every
             `seq_length` tokens), or `none` (each row is one document, truncated).
+        max_length: longer documents are truncated to this, at most `seq_length`. None: to `seq_length`. Not for the
+            strategies that cut documents where rows end.
 
     Returns:
         A dataset of the same kind with the same columns; after all but `wrapped` also `seq_lengths`, the lengths of the
         pieces in each row.
 
     Raises:
-        ConfigError: an option is unknown or out of range.
+        ConfigError: an option is unknown or out of range, or `max_length` is given for `bfd_split` or `wrapped`.
         InputError: `dataset` is neither a Dataset nor a DatasetDict; or it has no columns, one does not hold lists, or
             two columns differ in the lengths of their lists.
     """
     import datasets
 
-    plan_rows([], seq_length, strategy)  # reject a wrong seq_length also of an empty DatasetDict
+    if max_length is not None and strategy in CUTTING:
+        raise ConfigError(f"max_length: {strategy} cuts documents where rows end, at seq_length; leave max_length out")
+    limit = seq_length if max_length is None else max_length
+    plan_rows([], limit, strategy, row_length=seq_length)  # reject a wrong length also of an empty DatasetDict
     packed: Any
     if isinstance(dataset, datasets.DatasetDict):
         packed = datasets.DatasetDict(
-            {name: pack_dataset(split, seq_length, strategy) for name, split in dataset.items()}
+            {name: _packed(split, seq_length, strategy, limit) for name, split in dataset.items()}
         )
     elif isinstance(dataset, datasets.Dataset):
-        packed = _packed(dataset, seq_length, strategy)
+        packed = _packed(dataset, seq_length, strategy, limit)
     else:
         raise InputError(
             f"dataset: {type(dataset).__name__} cannot be packed. Give a Dataset or a DatasetDict; "
@@ -63,8 +71,8 @@ def pack_dataset(dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd")
     return packed  # type: ignore[no-any-return]
 
 
-def _packed(dataset: Any, seq_length: int, strategy: Strategy) -> Any:
-    """Pack all rows of a Dataset together.
+def _packed(dataset: Any, seq_length: int, strategy: Strategy, limit: int) -> Any:
+    """Pack all rows of a Dataset together, and of each document at most `limit` tokens.
 
     `map` runs over the numbers of the packed rows, and does caching, progress and writing as usual.
     """
@@ -72,14 +80,14 @@ def _packed(dataset: Any, seq_length: int, strategy: Strategy) -> Any:
     from datasets.fingerprint import Hasher
 
     documents = dataset.with_format("arrow")
-    plan = plan_rows(_lengths(dataset), seq_length, strategy)
+    plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
     features, info = dataset.features.copy(), dataset.info.copy()
     if strategy != "wrapped":
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
     info.features = features
     if plan.rows:
         # The fingerprint that `map` computes would ignore the version.
-        named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy)
+        named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
         fingerprint = Hasher.hash(named)
         rows = datasets.Dataset(pa.table({"row": np.arange(plan.rows)}), split=dataset.split)
         packed = rows.with_format("arrow").map(

@@ -35,6 +35,14 @@ class Alignment:
         """Whether there can be padding."""
         return self.row > 1
 
+    def longest(self, tokens: int, row_length: int) -> int:
+        """Most tokens that a piece of up to `tokens` has with its padding, as the last one of its row.
+
+        Args:
+            row_length: capacity of the row, a multiple of `row`.
+        """
+        return min(row_length, -(-tokens // self.document) * self.document + self.row - self.document)
+
     def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
         """(D,) tokens of each piece with its padding; no piece and no row is empty.
 

@@ -224,7 +224,7 @@ DECISIONS = {
 TOKENS = {
     "alignment": "Padding for `pack.align` and `pack.parallel`; never trained.",
     "end_of_sequence": "The end-of-sequence token after each text.",
-    "max_length": "Cut off to fit a row, by `truncate.max_length`.",
+    "max_length": "Cut off, by `truncate.max_length`.",
     "overlap": "Repeated at the start of a piece, for context; never trained there.",
     "repeats": "Further copies of examples, by `repeat` or `weight`.",
     "special": "Tokens that the tokenizer adds.",

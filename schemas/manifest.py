@@ -78,9 +78,9 @@ class SplitRecord:
     def trained(self) -> int:
         return sum(shard.trained for shard in self.shards)
 
-    def fill(self, max_length: int) -> float:
+    def fill(self, row_length: int) -> float:
         """See `fill_of`; of a packed split."""
-        return fill_of(self.document_tokens, self.rows, max_length)
+        return fill_of(self.document_tokens, self.rows, row_length)
 
     @property
     def padding(self) -> int:
@@ -123,8 +123,23 @@ class Manifest:
 
     @property
     def max_length(self) -> int:
-        """Capacity of a packed row, in tokens."""
+        """Maximum length of an example, in tokens, where the strategy does not cut examples itself."""
         return int(self.plan["config"]["truncate"]["max_length"])
+
+    @property
+    def row_length(self) -> int:
+        """Capacity of a packed row, in tokens."""
+        return int(self.plan["config"].get("pack", {}).get("row_length") or self.max_length)
+
+    @property
+    def longest_piece(self) -> int:
+        """The most tokens that a piece may have, without padding, by the configuration."""
+        return self.row_length if self.pack.cuts_documents else min(self.max_length, self.row_length)
+
+    @property
+    def longest_padded(self) -> int:
+        """The most tokens that a piece may have, with padding, by the configuration."""
+        return self.pack.alignment.longest(self.longest_piece, self.row_length)
 
     @property
     def pack(self) -> "PackConfig":

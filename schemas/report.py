@@ -28,6 +28,9 @@ class Point:
 
     strategy: str
     max_length: int
+    """The most tokens of a document."""
+    row_length: int
+    """Capacity of the rows, in tokens."""
     documents: int
     """Documents packed, whole or in part."""
     documents_cut: int
@@ -76,6 +79,12 @@ class Choice:
     """The configured strategy, which all points have."""
     max_length: int
     """The configured length, which is always among the points."""
+    key: str
+    """What is compared: `max_length`, or `row_length` if the strategy cuts documents at rows of their own length."""
+    row_length: int
+    """Capacity of the rows at the configured length."""
+    longer_rows: Point | None
+    """Longer rows of the same documents, if they would be fuller; else None."""
     overlong: str
     """What the configuration does with longer documents. The points do the same."""
     cuts: bool
@@ -196,7 +205,7 @@ class ShownRow:
     row: int
     tokens: int
     capacity: int
-    """`max_length`; for a pair, its own tokens."""
+    """Tokens that the row can hold; for a pair, its own tokens."""
     documents: list[ShownDocument]
 
 
@@ -228,14 +237,15 @@ class SplitFigures:
     padding: int
     """Tokens that are padding for `pack.align` and `pack.parallel`."""
     fills: Histogram | None = None
-    """Tokens of each row as a share of `max_length`, with padding; None before packing."""
+    """Tokens of each row as a share of its capacity, with padding; None before packing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
     """How good is the packing?"""
 
-    max_length: int
+    row_length: int
+    """Capacity of a row, in tokens."""
     strategy: str
     splits: list[SplitFigures]
     padded_for: str

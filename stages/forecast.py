@@ -2,8 +2,8 @@
 
 The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
 histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
-they fit. Documents that a run cuts into pieces, at row ends or between lines, are counted as if they were cut every
-`max_length` tokens.
+they fit. Documents that a run cuts into pieces between lines are counted as if they were cut every `max_length` tokens;
+those that `wrapped` cuts, as if at each length of a row.
 
 Legend: `N` documents, `K` runs that the mask trains.
 """
@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.config.config import RunConfig
+from ..schemas.config.config import CUTTING, RunConfig
 from ..schemas.layout import fill_of
 from ..schemas.report import Point
 from .pack.best_fit import rows_needed
@@ -24,8 +24,6 @@ from .pack.tight import tight_rows
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """Lengths to compare: 256 to 131,072."""
-CUTTING = ("bfd_split", "wrapped")
-"""Strategies that cut documents into pieces themselves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +80,14 @@ class LengthStats:
         return np.bincount(owners, weights=values, minlength=len(self.lengths)).astype(np.int64)
 
 
-def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -> Point:
+def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, row_length: int | None = None) -> Point:
     """What a strategy makes of the documents at one length. `bfd`, `none` and `tight` truncate, drop or split documents
-    that are too long, as configured.
+    that are longer than `limit`, as configured; the others cut them where rows end.
+
+    Args:
+        row_length: capacity of the rows, at least `limit`, and `limit` for a strategy that cuts; None: `limit`.
     """
+    row_length = row_length or limit
     long = stats.lengths > limit
     whole = strategy in CUTTING or config.truncate.overlong == "split"
     if whole:
@@ -102,18 +104,24 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
     if strategy == "wrapped":  # which ignores alignment and `max_docs`
         rows = bound = -(-tokens // limit)
     else:
-        units = -(-sizes[sizes > 0] // align)
-        counts = size_counts(units, limit // align)
-        counts[-1] += full
+        units, unit = -(-sizes[sizes > 0] // align), -(-limit // align)
+        counts = size_counts(units, row_length // align)
+        counts[unit] += full
         rows, bound = rows_needed(counts, config.pack.max_docs), bound_of_whole_pieces(counts, config.pack.max_docs)
         if strategy == "tight" and rows > bound:
-            counts[-1] -= full  # each has a row of its own
-            rows = full + len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
+            if unit == len(counts) - 1:  # each full piece has a row of its own
+                counts[unit] -= full
+                rows = full
+            else:
+                units = np.concatenate([units, np.full(full, unit, units.dtype)])
+                rows = 0
+            rows += len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
         elif strategy == "none":
             rows = len(units) + full
     return Point(
         strategy=strategy,
         max_length=limit,
+        row_length=row_length,
         documents=documents,
         documents_cut=int(np.count_nonzero(long & (kept > 0))),
         documents_lost=int(np.count_nonzero(stats.lengths)) - documents,
@@ -123,5 +131,5 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str) -
         tokens_lost=stats.tokens - tokens,
         labels=labelled,
         labels_lost=stats.labels - labelled,
-        fill=fill_of(tokens, rows, limit) if rows else 0.0,
+        fill=fill_of(tokens, rows, row_length) if rows else 0.0,
     )

@@ -12,7 +12,7 @@ from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX, WEIGHTS
-from .packed_rows import Row
+from .packed_rows import PackedRows, Row
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
@@ -20,22 +20,34 @@ _COLUMNS = ("input_ids", "labels", "position_ids")
 class FixedShape(NamedTuple):
     """The size to which every row is padded, so that all batches have the same shape.
 
-    A row's padding is a separate, untrained document; unused entries of `cu_seq_lens` are empty documents. So R rows
-    have R·C tokens, R·(docs + 1) + 1 entries of `cu_seq_lens_q` and `_k`, and C as `max_length_q` and `_k`.
+    A row's padding is in separate, untrained documents, none of them longer than one of the data may be; unused entries
+    of `cu_seq_lens` are empty documents. So R rows have R·C tokens, R·(docs + ceil(C / longest)) + 1 entries of
+    `cu_seq_lens_q` and `_k`, and `longest` as `max_length_q` and `_k`: with C = 8, longest = 4 and docs = 3, the row of
+    documents 2, 1 is followed by padding of 4, 1 and 0 tokens.
     """
 
     length: int
-    """Tokens of a row with padding (C). Also the `max_length` passed to attention."""
+    """Tokens of a row with padding (C)."""
     docs: int
     """Maximum number of documents in a row."""
+    longest: int
+    """Most tokens of a document, with padding. Also the `max_length` passed to attention."""
     pad_id: int
 
+    @classmethod
+    def of(cls, rows: PackedRows) -> "FixedShape":
+        """The shape of a dataset's rows."""
+        return cls(rows.row_length, rows.max_docs, rows.longest_allowed, rows.manifest.pad_id)
+
     def padding(self, row: Row) -> Row:
-        """What comes behind a row: untrained tokens in a document of their own, and empty documents."""
-        left, lengths = self.length - len(row.input_ids), np.zeros(self.docs + 1 - len(row.seq_lengths), np.int32)
-        lengths[0] = left
+        """What comes behind a row: untrained tokens in documents of their own, and empty documents."""
+        left = self.length - len(row.input_ids)
+        documents = self.docs + -(-self.length // self.longest) - len(row.seq_lengths)
+        begins = np.minimum(np.arange(documents + 1) * self.longest, left)
+        lengths = np.diff(begins).astype(np.int32)
         ids, labels = (np.full(left, value, np.int32) for value in (self.pad_id, IGNORE_INDEX))
-        return Row(ids, labels, np.arange(left, dtype=np.int32), lengths, seq_lengths_unpadded=np.zeros_like(lengths))
+        positions = ranges(0, lengths).astype(np.int32)
+        return Row(ids, labels, positions, lengths, seq_lengths_unpadded=np.zeros_like(lengths))
 
 
 def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | None = None) -> dict[str, Any]:
@@ -57,7 +69,7 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
         rows = [one for row in rows for one in (row, shape.padding(row))]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))
-    longest = int(lengths.max(initial=0)) if shape is None else shape.length
+    longest = int(lengths.max(initial=0)) if shape is None else shape.longest
     batch: dict[str, Any] = {
         name: torch.from_numpy(np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)[None])
         for name in _COLUMNS

@@ -77,7 +77,7 @@ class PackedLoader:
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
             warns if that takes long.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
-            dataset's `max_length`, and `cu_seq_lens` to the most documents of a row.
+            capacity of a row, and `cu_seq_lens` to the most documents of a row.
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
@@ -135,7 +135,7 @@ class PackedLoader:
         """The order, cut into steps and divided among the ranks."""
         self.accumulate, self.prefetch, self.unpacked, self.seq_idx = accumulate, prefetch, unpacked, seq_idx
         self._pad_id = self.corpus.manifest.pad_id
-        self.shape = FixedShape(self.corpus.max_length, self.corpus.max_docs, self._pad_id) if static_shapes else None
+        self.shape = FixedShape.of(self.corpus) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
         self._rows = 0
 

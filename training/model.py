@@ -295,7 +295,7 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
 
     Args:
         name: what the rows are called in the error.
-        padded: the rest of every row is padding, a document of its own, which may be as long as a row.
+        padded: the rest of every row is padding, in documents of their own, which may be as long as `max_length`.
 
     Raises:
         InputError: says how far the data goes, and how far the model.
@@ -308,10 +308,11 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
             f"(model.config.vocab_size: at least {highest + 1:,})"
         )
     limit = longest_document(model)
-    if limit is None or rows.max_length <= limit.tokens:  # as nearly always
+    if limit is None or rows.longest_allowed <= limit.tokens:  # as nearly always
         return
-    if (longest := rows.max_length if padded else rows.longest) > limit.tokens:
+    if (longest := rows.longest_allowed if padded else rows.longest) > limit.tokens:
+        key = "pack.row_length" if rows.manifest.pack.cuts_documents else "truncate.max_length"
         raise InputError(
             f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
-            f"{limit.reason}. Pack with truncate.max_length: {limit.tokens}, or take another model"
+            f"{limit.reason}. Pack with {key}: {limit.tokens}, or take another model"
         )

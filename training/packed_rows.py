@@ -101,9 +101,14 @@ class PackedRows:
         return self._starts[-1]
 
     @property
-    def max_length(self) -> int:
+    def row_length(self) -> int:
         """The capacity of a row, in tokens."""
-        return self.manifest.max_length
+        return self.manifest.row_length
+
+    @property
+    def longest_allowed(self) -> int:
+        """Most tokens that a piece may have by the configuration, with padding."""
+        return self.manifest.longest_padded
 
     @property
     def max_docs(self) -> int:
@@ -117,13 +122,13 @@ class PackedRows:
 
     @cached_property
     def longest(self) -> int:
-        """Most tokens of a piece, with padding: those of the longest document, as far as `max_length` lets it. Raises
-        IntegrityError as `names`.
+        """Most tokens of a piece, with padding: those of the longest document, as far as the configuration lets it.
+        Raises IntegrityError as `names`.
         """
         import pyarrow.compute as pc
 
         tokens = pc.max(self._documents(["tokens"]).column(0)).as_py() or 0
-        return int(min(self.max_length, tokens + self.manifest.pack.alignment.row - 1))
+        return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property
     def fingerprint(self) -> str:

@@ -317,7 +317,10 @@ def _hint(attention: str, checks: Sequence[Check]) -> str:
     if any(check.value == "nan" for check in checks):
         return "its outputs are not numbers (NaN or infinite), before any training; look at its weights and their dtype"
     if failed == {"at length"}:
-        return "pack with a smaller truncate.max_length or take fewer rows a batch, or take another model"
+        return (
+            "pack with a smaller truncate.max_length (and pack.row_length, if it is set), or take fewer rows a batch, "
+            "or another model"
+        )
     return UNPACKED if attention == NAME else f"set attention: auto, or {UNPACKED}"
 
 

@@ -90,7 +90,7 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     return [
         *(f"{count:,}" for count in counts),
         f"{int((batch['labels'] != IGNORE_INDEX).sum()) / max(tokens, 1):.1%}",
-        f"{fill_of(own, len(hand), loader.corpus.max_length):.2%}",
+        f"{fill_of(own, len(hand), loader.corpus.row_length):.2%}",
         f"{int(lengths.max()):,}",
         f"{float(costs.max() / costs.mean()) if costs.any() else 1.0:.3f}",
     ]

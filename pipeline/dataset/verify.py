@@ -179,7 +179,15 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     for name in ("doc_starts", "doc_ids", UNPADDED):
         if name in batch.schema.names:
             yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
-    yield tokens > manifest.max_length, None, f"is longer than max_length ({manifest.max_length:,})"
+    key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
+    yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
+    if manifest.longest_piece < manifest.row_length:
+        longest = f"a piece is longer than max_length ({manifest.longest_piece:,})"
+        yield lengths > manifest.longest_padded, rows, longest
+        if UNPADDED in batch.schema.names:
+            own = view(batch.column(UNPADDED).flatten())
+            if len(own) == len(lengths):
+                yield own > manifest.longest_piece, rows, longest
     yield lengths < 1, rows, "a piece has no tokens"
     sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     yield sums != tokens, None, "seq_lengths does not add up to the row"

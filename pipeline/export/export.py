@@ -66,7 +66,7 @@ def export(
         )
     multiple = _multiple(source) if to == "megatron-bridge" else 1
     layout = Layout(
-        schema_of(manifest.schema), manifest.max_length, manifest.pad_id, eos_id=eos_id or 0, multiple=multiple
+        schema_of(manifest.schema), manifest.row_length, manifest.pad_id, eos_id=eos_id or 0, multiple=multiple
     )
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}

@@ -43,7 +43,8 @@ class Layout:
     """What the rows have in common, and what a reader must be told besides them."""
 
     schema: pa.Schema
-    max_length: int
+    row_length: int
+    """Capacity of a row, in tokens."""
     pad_id: int
     shards: int = 1
     """Of the split."""
@@ -241,7 +242,7 @@ def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, inde
                     f"a document has the end-of-sequence token {layout.eos_id} inside, where OLMo-core would cut it, "
                     "or does not end with it, and would be joined to the next one; choose another --to",
                 )
-            rest = layout.max_length - len(row["input_ids"])
+            rest = layout.row_length - len(row["input_ids"])
             tokens.write(row["input_ids"].astype(np.uint32).tobytes() + np.full(rest, filler, np.uint32).tobytes())
             mask.write(_trained(row).tobytes() + bytes(rest))
 

@@ -29,7 +29,7 @@ _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
 _PREFERENCE = "preference"
 _NOT_FOR_PAIRS = (
-    *("pack.strategy", "pack.max_docs", "pack.align", "pack.parallel", "pack.window_tokens"),
+    *("pack.strategy", "pack.row_length", "pack.max_docs", "pack.align", "pack.parallel", "pack.window_tokens"),
     *("loss", "mask", "keep_untrained"),
 )
 """Keys of the configuration that preference pairs do not have: each is a row of its own, whose loss is over both

@@ -46,7 +46,7 @@ MAX_PASSES = 10_000
 
 def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
-    cuts = config.pack.strategy in ("bfd_split", "wrapped") and not pairs
+    cuts = config.pack.cuts_documents and not pairs
     truncate = config.truncate
     return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
 

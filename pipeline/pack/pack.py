@@ -214,7 +214,7 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
             sum(getattr(one, name) for one in counts) for name in ("tokens", "trained", "padding")
         )
         if rows and not selected.pairs:
-            fill = fill_of(tokens, rows, config.truncate.max_length)
+            fill = fill_of(tokens, rows, config.row_length)
             figures.append(SplitFigures(split, rows, bound, fill, every, trained, pieces, padding))
     ledger.check()
     return figures

@@ -138,8 +138,9 @@ def plan_pieces(
         plan = plan_rows(lengths, max(2, int(lengths.max(initial=0))), "none")
     else:
         same = (pieces["document"] << 32) + pieces["start"] if mixes(config) else None
-        align, most = pack.alignment.document, pack.max_docs
-        plan = plan_rows(lengths, config.truncate.max_length, pack.strategy, max_docs=most, align=align, same=same)
+        align, most, row = pack.alignment.document, pack.max_docs, config.row_length
+        limit = config.longest_piece
+        plan = plan_rows(lengths, limit, pack.strategy, row_length=row, max_docs=most, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
     pieces = np.take(pieces, plan.order)  # three times as fast as an index, for records

@@ -127,7 +127,7 @@ def _fills(dataset: Finished) -> dict[str, Histogram]:
             name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
             with pa.memory_map(str(dataset.store.local(name))) as source:
                 tokens = view(pa.ipc.open_file(source).get_batch(0).column("tokens"))
-            out[split] = fill_histogram(tokens, manifest.max_length)
+            out[split] = fill_histogram(tokens, manifest.row_length)
     return out
 
 
@@ -178,7 +178,7 @@ def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Hist
         split=name,
         rows=split.rows,
         bound=0 if pairs else sum(window.bound for window in split.windows),
-        fill=0.0 if pairs else split.fill(manifest.max_length),
+        fill=0.0 if pairs else split.fill(manifest.row_length),
         tokens=split.tokens,
         labels=split.trained,
         pieces=sum(window.pieces for window in split.windows),
@@ -192,7 +192,7 @@ def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None)
     drawn = fills or {}
     splits = [split_figures(name, split, manifest, drawn.get(name)) for name, split in manifest.splits.items()]
     return Packing(
-        manifest.max_length,
+        manifest.row_length,
         "pairs" if manifest.preference else manifest.pack.strategy,
         [one for one in splits if one.rows],
         manifest.pack.padded_for,

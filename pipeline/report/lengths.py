@@ -1,5 +1,8 @@
 """Which `max_length`: compares lengths, and recommends one by simple rules.
 
+Where rows are longer than documents (`pack.row_length`), shorter lengths are compared in these rows, and longer ones in
+rows of their own length; and it is said what still longer rows would save.
+
 1. If long documents are truncated or dropped: the shortest length that keeps `KEEPS` of the trained tokens. If they are
    split: the shortest that also leaves `WHOLE` of the documents whole, or `WHOLE_TEXTS` for plain texts.
 2. A longer length is chosen only if its rows use less space per trained token by more than `CHEAPER`, since longer rows
@@ -19,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
+from ...schemas.config.config import CUTTING, RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.jsontext import parse_json
 from ...schemas.model_facts import Limit, stretching
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...schemas.units import plural, share
-from ...stages.forecast import CANDIDATES, CUTTING, LengthStats, estimate
+from ...stages.forecast import CANDIDATES, LengthStats, estimate
 from ..encode.tokenizer import find_tokenizer
 
 LEAST, MOST = 2, 1 << 24
@@ -63,8 +66,14 @@ def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = 
     """
     multiple = config.pack.alignment.row
     model = (limit.tokens,) if limit is not None and limit.tokens < max(lengths, default=0) else ()
-    rounded = {length - length % multiple for length in (*lengths, *model)}
-    return sorted({config.truncate.max_length, *(one for one in rounded if one >= LEAST)})
+    held = _held_rows(config)  # rows of this length are padded, not their documents
+    rounded = {length if length <= held else length - length % multiple for length in (*lengths, *model)}
+    return sorted({config.longest_piece, *(one for one in rounded if one >= LEAST)})
+
+
+def _held_rows(config: RunConfig) -> int:
+    """The capacity that rows keep at other lengths of documents; 0 if each length has rows of its own."""
+    return 0 if config.pack.cuts_documents else config.pack.row_length or 0
 
 
 def model_limit(tokenizer: str, base: Path) -> Limit | None:
@@ -105,13 +114,15 @@ def choose(
             are compared by their own, which know nothing of windows, of copies that are kept apart, and of where texts
             are split.
     """
-    read, configured, strategy = len(stats.lengths), config.truncate.max_length, config.pack.strategy
+    read, configured, strategy = len(stats.lengths), config.longest_piece, config.pack.strategy
+    held = _held_rows(config)
     longest, points, full = int(stats.lengths.max(initial=0)), list[Point](), False
     for length in candidates(config, lengths, limit):
         if not full or length == configured:
-            points.append(estimate(stats, config, length, strategy))
+            points.append(estimate(stats, config, length, strategy, max(length, held)))
             # Lengths that the user named are all shown. Of others, a longer one would neither keep nor save more.
-            full = full or (lengths == CANDIDATES and length >= longest and points[-1].fill >= _FULL)
+            same = points[-1].fill >= _FULL or length < held
+            full = full or (lengths == CANDIDATES and length >= longest and same)
     in_all, texts = max(read, stats.in_all), stats.labels >= TEXT * stats.tokens > 0
     cuts = strategy in CUTTING or config.truncate.overlong == "split"
     whole = (WHOLE_TEXTS if texts else WHOLE) if cuts else 0.0
@@ -123,7 +134,10 @@ def choose(
         points = [one for one in points if one.max_length <= most or one.max_length == configured]
     own = next(one for one in points if one.max_length == configured)
     name = {"bfd": "tight", "none": "bfd"}.get(strategy)
-    other = estimate(stats, config, configured, name) if name and own.rows - own.bound > SAVES * own.rows else None
+    other = None
+    if name and own.rows - own.bound > SAVES * own.rows:
+        other = estimate(stats, config, configured, name, own.row_length)
+    longer_rows = _longer_rows(stats, config, own) if held else None
     if in_all == read:
         for train in (one for one in packed if one.split == "train"):
             points = [_as_packed(one, train) if one is own else one for one in points]
@@ -135,6 +149,9 @@ def choose(
         points=points,
         strategy=strategy,
         max_length=configured,
+        key="max_length" if configured == config.truncate.max_length else "row_length",
+        row_length=own.row_length,
+        longer_rows=longer_rows,
         overlong=config.truncate.overlong,
         cuts=cuts,
         texts=texts,
@@ -143,6 +160,24 @@ def choose(
         over_limit=int(np.count_nonzero(stats.lengths > limit.tokens)) if limit and configured > limit.tokens else None,
         other=other if other is not None and own.rows - other.rows > SAVES * own.rows else None,
     )
+
+
+def _longer_rows(stats: LengthStats, config: RunConfig, own: Point) -> Point | None:
+    """The same documents in rows of twice the length, or four or eight times: the first that saves `CHEAPER` of the
+    space and comes as near to the best of them; None if none does, or too few rows would be left.
+    """
+    if config.pack.strategy == "none" or 1 - own.fill <= CHEAPER:
+        return None
+    lengths = (own.row_length * times for times in (2, 4, 8))
+    points = [
+        estimate(stats, config, own.max_length, own.strategy, length)
+        for length in lengths
+        if length <= MOST and own.rows * own.row_length >= FEW_ROWS * length
+    ]
+    best = min((_space(one) for one in points), default=_space(own))
+    if best * (1 + CHEAPER) > _space(own):
+        return None
+    return next(one for one in points if _space(one) <= best * (1 + CHEAPER))
 
 
 def _as_packed(point: Point, train: SplitFigures) -> Point:
@@ -192,7 +227,7 @@ def _whole_at(point: Point) -> float:
 
 def _space(point: Point) -> float:
     """Space in rows per trained token. It decides the tokens per step, and the work of batches with fixed shapes."""
-    return point.rows * point.max_length / max(point.labels or point.tokens, 1)
+    return point.rows * point.row_length / max(point.labels or point.tokens, 1)
 
 
 # In words
@@ -221,11 +256,19 @@ def advice_sentence(choice: Choice) -> str:
         said = f"keeps {kept}, and no compared length that may be advised keeps enough"
     else:
         said = f"is enough: it keeps {kept}" if advice.max_length == choice.max_length else f"keeps {kept}"
-    words = f"max_length {advice.max_length:,} {said}"
+    words = f"{choice.key} {advice.max_length:,} {said}"
     after = next((one for one in choice.points if one.max_length > advice.max_length), point)
     if (gain := gone - lost_at(after)) >= _GAIN:
         more = share(after.tokens / max(point.tokens, 1) - 1)
         words += f"; {after.max_length:,} would keep {share(gain, 2)} more, with {more} more tokens to compute"
+    if point.row_length > choice.row_length > choice.max_length:
+        words += f". Rows of {choice.row_length:,} cannot hold such documents: raise pack.row_length, too"
+    if (longer := choice.longer_rows) is not None:
+        own = point_at(choice, choice.max_length)
+        words += (
+            f". With max_length {choice.max_length:,}, rows of {longer.row_length:,} (pack.row_length) would be "
+            f"{share(longer.fill)} full, in place of {share(own.fill)}"
+        )
     if 0 < advice.longer <= _FEW and choice.longest:
         than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
         named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
@@ -240,7 +283,7 @@ def warnings_of(choice: Choice) -> Iterator[str]:
     length, limit = choice.max_length, choice.limit
     if choice.over_limit is not None and limit is not None:
         longer = plural(choice.over_limit, "document is", "documents are") if choice.over_limit else "no document is"
-        yield f"max_length {length:,} is above what the model is made for: {limit.reason}; {longer} longer."
+        yield f"{choice.key} {length:,} is above what the model is made for: {limit.reason}; {longer} longer."
 
 
 # Histograms

@@ -122,10 +122,10 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         if packing.strategy == "pairs":
             yield "pairs", large(rows)
         else:
-            yield f"rows of {packing.max_length:,}", large(rows)
+            yield f"rows of {packing.row_length:,}", large(rows)
             yield "full", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)
     if choice is not None and choice.advice is not None:
-        yield "max_length advised", f"{choice.advice.max_length:,}"
+        yield f"{choice.key} advised", f"{choice.advice.max_length:,}"
     if flow is not None and (unusable := rejected_of(Ledger(dict(flow.sources)).total())):
         yield "unusable rows or examples", large(sum(unusable.values()))
 
@@ -141,7 +141,9 @@ def _choice(choice: Choice) -> Section:
         *([f"{own.documents_lost:,} are left out"] if own.documents_lost else []),
     ]
     of = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}." if parts else " No document is cut."
-    sentence = f"At {choice.max_length:,} with {choice.strategy}, {gone} of the {what} is lost.{of}"
+    longer_rows = choice.row_length > choice.max_length
+    rows_of = f" in rows of {choice.row_length:,}" if longer_rows else ""
+    sentence = f"At {choice.max_length:,}{rows_of} with {choice.strategy}, {gone} of the {what} is lost.{of}"
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
     if advice := advice_sentence(choice):
@@ -150,9 +152,15 @@ def _choice(choice: Choice) -> Section:
     marks = {choice.max_length: "configured", advised: "advised"}
     if advised == choice.max_length:
         marks = {advised: "configured, advised"}
-    rows = [[f"{one.max_length:,}", *_cells(one), marks.get(one.max_length, "")] for one in choice.points]
+    # Where all lengths have rows of their own, their capacity needs no column.
+    own_rows = [[f"{one.row_length:,}"] if longer_rows else [] for one in choice.points]
+    rows = [
+        [f"{one.max_length:,}", *row, *_cells(one), marks.get(one.max_length, "")]
+        for one, row in zip(choice.points, own_rows, strict=True)
+    ]
     overlong = "" if choice.strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
-    grids = [Grid(f"At each length, with {choice.strategy}{overlong}", ("max_length", *_HEAD, ""), rows)]
+    head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, "")
+    grids = [Grid(f"At each length, with {choice.strategy}{overlong}", head, rows)]
     if choice.other is not None:
         rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
         grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
@@ -334,7 +342,7 @@ def packing_grid(packing: Packing) -> Grid:
             f"{one.rows:,}",
             f"{one.bound:,}" if one.bound else "–",
             share(one.fill, 2, fixed=True),
-            *([share(one.padding / (one.rows * packing.max_length), 2)] if padded else []),
+            *([share(one.padding / (one.rows * packing.row_length), 2)] if padded else []),
             f"{one.tokens:,}",
             share(_trained(one)),
             f"{one.pieces / one.rows:.1f}",
@@ -360,7 +368,7 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
         return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
     about = "About " if estimated else ""
     sentence = (
-        f"{about}{plural(main.rows, 'row')} of {packing.max_length:,} tokens, {share(main.fill, 2)} full, "
+        f"{about}{plural(main.rows, 'row')} of {packing.row_length:,} tokens, {share(main.fill, 2)} full, "
         f"by {packing.strategy}"
     )
     if main.bound:
@@ -372,7 +380,7 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
         sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
     sentence += "."
     if packing.padded_for:
-        part = main.padding / (main.rows * packing.max_length)
+        part = main.padding / (main.rows * packing.row_length)
         sentence += f" Padding for {packing.padded_for} takes {share(part, 2)} of the rows."
     return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
 

@@ -55,7 +55,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
         texts, shortened = _texts(piece, decoder, each)
         documents.append(ShownDocument(id, source, piece.start, len(piece.ids), piece.trained, texts, shortened))
-    return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.max_length, documents)
+    return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.row_length, documents)
 
 
 def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None) -> ShownRow:

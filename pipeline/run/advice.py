@@ -53,9 +53,21 @@ def selection_notes(config: RunConfig, ledger: Ledger, formats: Mapping[str, Sou
     """
     if (mask := on_default_mask(config, formats)) is not None:
         yield mask
+    if (length := on_length(config)) is not None:
+        yield length
     if (mixture := on_mixture(config, ledger)) is not None:
         yield mixture
     yield from on_holdout(config, ledger)
+
+
+def on_length(config: RunConfig) -> str | None:
+    """Say that `max_length` limits no document where a strategy cuts them at rows of another length; None elsewhere."""
+    if not config.pack.cuts_documents or config.row_length == config.truncate.max_length:
+        return None
+    return (
+        f"pack.strategy {config.pack.strategy} cuts documents where rows end, every {config.row_length:,} tokens "
+        f"(pack.row_length); truncate.max_length {config.truncate.max_length:,} limits none of them"
+    )
 
 
 def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:

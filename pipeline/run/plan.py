@@ -135,5 +135,4 @@ def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample 
         more = sample.rows_in_all / max(sample.rows, 1)
         counted = ("rows", "tokens", "labels", "pieces", "padding")
         splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
-    length, pack = config.truncate.max_length, config.pack
-    return Packing(length, pack.strategy, splits, pack.padded_for)
+    return Packing(config.row_length, config.pack.strategy, splits, config.pack.padded_for)

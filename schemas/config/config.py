@@ -112,15 +112,16 @@ class SplitConfig(ConfigModel):
 
 
 class TruncateConfig(ConfigModel):
-    """What happens to examples longer than a row."""
+    """What happens to examples longer than `max_length`."""
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
-    """Capacity of a packed row, and the maximum length of an example, in tokens. For preference pairs, it limits
-    prompt and longer completion together."""
+    """Maximum length of an example, in tokens; also the capacity of a packed row, unless `pack.row_length` is larger.
+    For preference pairs, it limits prompt and longer completion together. Strategies that cut documents cut them at
+    the ends of rows instead."""
     overlong: Literal["truncate", "drop", "split"] = "truncate"
     """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces."""
     keep: Literal["start", "end"] = "start"
-    """Which end of a truncated example is kept. Strategies that cut documents do not truncate to a row."""
+    """Which end of a truncated example is kept. Strategies that cut documents do not truncate."""
     split: SplitConfig = SplitConfig()
 
     @model_validator(mode="after")
@@ -157,9 +158,17 @@ class ParallelConfig(ConfigModel):
         return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
 
 
+CUTTING = ("bfd_split", "wrapped")
+"""Strategies that cut documents into pieces themselves."""
+
+
 class PackConfig(ConfigModel):
     """How examples share rows."""
 
+    row_length: int | None = Field(default=None, ge=2, le=2**24)
+    """Capacity of a packed row, in tokens, at least `truncate.max_length`: documents of up to 4,096 tokens in rows of
+    32,768, say. `bfd_split` and `wrapped` cut documents at this length, whatever `max_length` says. Null:
+    `truncate.max_length`."""
     strategy: Literal["bfd", "tight", "bfd_split", "wrapped", "none"] = "bfd"
     """`bfd`: best-fit decreasing, documents stay whole. `tight`: the same in fewer rows, where they can be filled
     better. `bfd_split`: longer ones are cut into pieces first. `wrapped`: concatenate and cut. `none`: one document
@@ -176,6 +185,11 @@ class PackConfig(ConfigModel):
     """Pads for context parallelism, such as `{cp: 2, layout: ring}`: every piece to a multiple of 2·cp for `thd`, or of
     lcm(2·cp, cp·tp) if tp is above 1; every row to a multiple of cp·tp for `ring` and `ulysses`. The padding is never
     trained. Rows then also have `seq_lengths_unpadded`."""
+
+    @property
+    def cuts_documents(self) -> bool:
+        """Whether the strategy cuts documents where rows end, so that no other limit of length applies to them."""
+        return self.strategy in CUTTING
 
     @property
     def alignment(self) -> Alignment:
@@ -291,22 +305,44 @@ class RunConfig(ConfigModel):
                 f"sources.{unweighted[0]}.weight: the other sources have one, and weights are relative to each other; "
                 "give every source a weight, or none"
             )
+        self._rows_hold_documents()
         self._alignment_fits()
-        if self.pack.strategy in ("bfd_split", "wrapped") and self.truncate.overlong != "truncate":
+        if self.pack.cuts_documents and self.truncate.overlong != "truncate":
             raise ValueError(
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
                 f"{self.pack.strategy}, which cuts long documents itself; leave it out"
             )
         return self
 
+    @property
+    def row_length(self) -> int:
+        """Capacity of a packed row, in tokens."""
+        return self.pack.row_length or self.truncate.max_length
+
+    @property
+    def longest_piece(self) -> int:
+        """The most tokens of a piece of a document in a row, without padding."""
+        return self.row_length if self.pack.cuts_documents else self.truncate.max_length
+
+    def _rows_hold_documents(self) -> None:
+        """Raise ValueError if a row is shorter than a document may be."""
+        if self.row_length >= self.truncate.max_length:
+            return
+        default = "" if "max_length" in self.truncate.model_fields_set else ", the default"
+        raise ValueError(
+            f"pack.row_length ({self.row_length}) is less than truncate.max_length ({self.truncate.max_length}{default}"
+            "), but a row must hold the longest document; raise pack.row_length, or lower truncate.max_length"
+        )
+
     def _alignment_fits(self) -> None:
-        """Raise ValueError if rows of `max_length` cannot be padded as asked."""
-        pack, length = self.pack, self.truncate.max_length
+        """Raise ValueError if rows cannot be padded as asked."""
+        pack, length = self.pack, self.row_length
+        key = "truncate.max_length" if pack.row_length is None else "pack.row_length"
         if length % (multiple := pack.alignment.row):
             below = length - length % multiple
             near = " or ".join(str(one) for one in (below, below + multiple) if 2 <= one <= 2**24)
             raise ValueError(
-                f"truncate.max_length ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
+                f"{key} ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
                 f"{near or 'a smaller multiple or fewer devices'}"
             )
         if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.alignment.document > 1):
@@ -332,6 +368,8 @@ class RunConfig(ConfigModel):
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },
         )
+        if self.row_length == self.truncate.max_length:  # the same rows whether it is named or left out
+            data["pack"]["row_length"] = None
         for source, own in zip(data["sources"], self.sources, strict=True):
             if (mask := self.mask_of(own)) != self.mask:
                 source["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))

@@ -1,6 +1,6 @@
 """Turns lengths into a LayoutPlan, without looking at tokens.
 
-Legend: `N` documents given, `D` pieces planned, `R` rows, `C` capacity of a row, `T` tokens.
+Legend: `N` documents given, `D` pieces planned, `R` rows, `C` capacity of a row, `L` limit of a document, `T` tokens.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from .tight import tight_rows
 Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 """How documents are put into rows.
 
-`bfd`: best-fit-decreasing; a document longer than C is planned as its first C tokens.
+`bfd`: best-fit-decreasing; a document longer than L is planned as its first L tokens.
 `tight`: the same pieces, in fewer rows where filling one after another needs fewer.
 `bfd_split`: best-fit-decreasing over the pieces [0:C), [C:2C), ... of every document; no token is left out.
 `wrapped`: concatenate all documents and cut every C tokens.
-`none`: each row holds the first C tokens of one document.
+`none`: each row holds the first L tokens of one document.
 """
 
 _FOR_COPIES = 0.01
@@ -49,6 +49,7 @@ def plan_rows(
     max_length: int,
     strategy: Strategy = "bfd",
     *,
+    row_length: int | None = None,
     max_docs: int | None = None,
     align: int = 1,
     same: NDArray[np.int64] | None = None,
@@ -62,11 +63,13 @@ def plan_rows(
 
     Args:
         lengths: (N,) tokens of each document, integers of 0 or more.
-        max_length: `C`, the most tokens a row may hold, 2 to 2**24.
+        max_length: `L`, the most tokens of a document, 2 to 2**24. `bfd_split` and `wrapped`, which cut documents at
+            `row_length`, ignore it.
         strategy: see `Strategy`.
+        row_length: `C`, the most tokens a row may hold, `max_length` to 2**24. None: `max_length`.
         max_docs: maximum number of pieces in a row. Not for `wrapped`.
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
-            `max_length`. Not for `wrapped`.
+            `row_length`. Not for `wrapped`.
         same: (N,) a number that copies of a document share. A row of `bfd`, `tight` and `bfd_split` gets no two of
             them, unless that needs more than 1 % (and more than one) further rows; then as few as that allows.
 
@@ -74,14 +77,15 @@ def plan_rows(
         ConfigError: an option is out of range, or two of them exclude each other.
         InputError: `lengths` is not one-dimensional, not of integers, or has a negative value.
     """
-    _check_options(max_length, strategy, max_docs, align)
+    capacity = max_length if row_length is None else row_length
+    _check_options(max_length, capacity, strategy, max_docs, align)
     given = _as_lengths(lengths)
     if strategy == "wrapped":
-        return _wrap(given, max_length)
-    pieces = _split(given, max_length) if strategy == "bfd_split" else _truncate(given, max_length)
+        return _wrap(given, capacity)
+    pieces = _split(given, capacity) if strategy == "bfd_split" else _truncate(given, max_length)
     # In units of `align`, so that aligned packing is ordinary packing of fewer, larger units.
     sizes = pieces.lengths if align == 1 else (pieces.lengths - 1) // align + 1
-    units = max_length // align
+    units = capacity // align
     counts = size_counts(sizes, units)
     if strategy == "none":
         placement = Placement(np.arange(len(sizes), dtype=np.int64), np.arange(len(sizes) + 1, dtype=np.int64))
@@ -123,16 +127,20 @@ def _apart(
     return plain
 
 
-def _check_options(max_length: int, strategy: str, max_docs: int | None, align: int) -> None:
+def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:
     if strategy not in get_args(Strategy):
         known = ", ".join(get_args(Strategy))
         raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {known}.")
     pieces = 1 if max_docs is None else max_docs
-    for name, value, least in (("max_length", max_length, 2), ("max_docs", pieces, 1), ("align", align, 1)):
+    lengths = (("max_length", max_length, 2), ("row_length", row_length, 2))
+    for name, value, least in (*lengths, ("max_docs", pieces, 1), ("align", align, 1)):
         if not isinstance(value, int | np.integer) or not least <= value <= _MOST:
             raise ConfigError(f"{name}: {value!r} is not an integer from {least} to {_MOST}.")
-    if max_length % align:
-        raise ConfigError(f"align: {align} does not divide max_length {max_length}.")
+    if row_length < max_length:
+        raise ConfigError(f"row_length: {row_length} is less than max_length {max_length}, the longest document.")
+    if row_length % align:
+        key = "max_length" if row_length == max_length else "row_length"
+        raise ConfigError(f"align: {align} does not divide {key} {row_length}.")
     if strategy == "wrapped" and (max_docs is not None or align > 1):
         raise ConfigError("strategy wrapped lays documents end to end. Leave max_docs and align out, or use bfd_split.")
 
@@ -149,13 +157,13 @@ def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
     return array
 
 
-def _truncate(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
-    """One piece for each non-empty document: its first `capacity` tokens."""
+def _truncate(lengths: NDArray[np.integer], limit: int) -> _PiecesToPlace:
+    """One piece for each non-empty document: its first `limit` tokens."""
     kept = None if not len(lengths) or lengths.min() else np.flatnonzero(lengths)
     if kept is not None:
         lengths = lengths[kept]
-    if len(lengths) and lengths.max() > capacity:
-        lengths = np.minimum(lengths, lengths.dtype.type(capacity))
+    if len(lengths) and lengths.max() > limit:
+        lengths = np.minimum(lengths, lengths.dtype.type(limit))
     return _PiecesToPlace(kept, None, lengths.astype(np.int32, copy=False))
 
 

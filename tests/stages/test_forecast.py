@@ -64,15 +64,24 @@ def stretches(documents: Documents, cuts: bool, limit: int, config: RunConfig) -
     return out
 
 
-def brute(documents: Documents, strategy: str, limit: int, config: RunConfig) -> dict[str, int]:
+def brute(
+    documents: Documents, strategy: str, limit: int, config: RunConfig, row_length: int | None = None
+) -> dict[str, int]:
     """The same figures from a real plan, piece by piece."""
     cuts, wide = config.truncate.overlong == "split" or strategy == "bfd_split", config.pack.align
     stays = stretches(documents, cuts, limit, config)
     pieces = list[Stretch]()
+    if cuts and row_length is not None:  # cut before rows are planned
+        stays = [
+            (number, first, min(first + limit, end))
+            for number, begin, end in stays
+            for first in range(begin, end, limit)
+        ]
     plan = plan_rows(
         np.array([end - begin for _, begin, end in stays], dtype=np.int32),
         limit,
-        "bfd_split" if cuts else "bfd",
+        "bfd_split" if cuts and row_length is None else "tight" if strategy == "tight" else "bfd",
+        row_length=row_length,
         align=wide,
         max_docs=config.pack.max_docs,
     )
@@ -114,6 +123,22 @@ def test_it_counts_what_the_planner_makes(documents: Documents, limit: int, conf
         found, expected = estimate(stats, config, limit, strategy), brute(documents, strategy, limit, config)
         assert {key: getattr(found, key) for key in expected} == expected, strategy
         assert found.bound <= found.rows
+
+
+@given(
+    st.lists(st.lists(st.booleans(), max_size=40), max_size=12),
+    st.sampled_from([3, 4, 7, 16, 32]),
+    st.sampled_from([32, 48, 64]),
+    configs,
+)
+def test_it_counts_rows_that_are_longer(documents: Documents, limit: int, row_length: int, config: RunConfig) -> None:
+    stats = stats_of(documents)
+    for strategy in ("bfd", "tight"):
+        found = estimate(stats, config, limit, strategy, row_length)
+        expected = brute(documents, strategy, limit, config, row_length)
+        assert {key: getattr(found, key) for key in expected} == expected, strategy
+        assert (found.max_length, found.row_length) == (limit, row_length)
+        assert found.fill == (found.tokens / (found.rows * row_length) if found.rows else 0)
 
 
 def test_figures_that_can_be_checked_by_eye() -> None:

@@ -76,10 +76,12 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
             ) from error
         if not should_reduce_batch_size(error):
             raise
+        shorter_documents = trainer.loader.corpus.manifest.max_length < trainer.loader.corpus.row_length
+        key = "pack.row_length" if shorter_documents else "truncate.max_length"
         less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
         raise ConfigError(
             f"memory ran out in a batch of {plural(config.rows_per_device, 'row')} ({str(error).splitlines()[0]}). Set "
-            f"{less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller truncate.max_length"
+            f"{less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller {key}"
         ) from error
     if export is not None:
         trainer.export(export)

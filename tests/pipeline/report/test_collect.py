@@ -223,6 +223,9 @@ def test_preference_pairs(tmp_path: Path) -> None:
         {"pack": {"strategy": "none"}, "mask": "all", "truncate": {"max_length": 64, "keep": "end"}},
         {"pack": {"strategy": "tight", "max_docs": 3}, "truncate": {"max_length": 512}},
         {"pack": {"max_docs": 3, "parallel": {"cp": 2, "layout": "ring"}}},
+        {"pack": {"row_length": 512}, "truncate": {"max_length": 64}},
+        {"pack": {"strategy": "tight", "row_length": 240, "align": 16}, "truncate": {"max_length": 70}},
+        {"pack": {"strategy": "bfd_split", "row_length": 160}, "truncate": {"max_length": 64}},
         {"pack": {"align": 16}, "truncate": {"overlong": "split", "max_length": 128, "split": {"overlap": 9}}},
     ],
     ids=str,
@@ -242,7 +245,8 @@ def test_the_plan_says_what_the_run_does(mixed: Mixed, tmp_path: Path, more: dic
     # One section says what another does, and what the rows are.
     assert ahead.choice == made.choice
     assert made.choice is not None
-    own = (more["pack"].get("strategy", "bfd"), made.packing.max_length)
+    assert made.packing.row_length == more["pack"].get("row_length", made.choice.max_length)
+    own = (more["pack"].get("strategy", "bfd"), made.choice.max_length)
     (point,) = [one for one in made.choice.points if (one.strategy, one.max_length) == own]
     rows, (train,) = read_rows(tmp_path / "out"), [one for one in made.packing.splits if one.split == "train"]
     assert point.rows == train.rows == len(rows)

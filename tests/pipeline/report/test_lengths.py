@@ -23,10 +23,10 @@ from packtrain.pipeline.report.lengths import (
     point_at,
     warnings_of,
 )
-from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.config import CUTTING, RunConfig
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import Choice
-from packtrain.stages.forecast import CANDIDATES, CUTTING, LengthStats
+from packtrain.stages.forecast import CANDIDATES, LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests import kit

@@ -15,6 +15,7 @@ from tests.support.examples import examples
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
+lengths_and_limits = st.tuples(st.lists(st.integers(0, 70), max_size=60), st.integers(2, 64), st.integers(0, 200))
 lengths_and_capacity = st.tuples(st.lists(st.integers(0, 70), max_size=60), st.sampled_from([2, 3, 8, 20, 64]))
 
 
@@ -56,6 +57,21 @@ def test_every_token_once(strategy: Strategy, problem: tuple[list[int], int]) ->
     assert types == [np.int64, np.int64, np.int32, np.int64]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@examples(120)
+@given(lengths_and_limits)
+def test_rows_may_be_longer_than_documents(strategy: Strategy, problem: tuple[list[int], int, int]) -> None:
+    lengths, limit, more = problem
+    plan = plan_rows(lengths, limit, strategy, row_length=limit + more)
+    cuts = strategy in ("bfd_split", "wrapped")
+    short = lengths if cuts else [min(length, limit) for length in lengths]
+    same = plan_rows(short, limit + more, strategy)
+    assert rows_of(plan) == rows_of(same)
+    assert plan.certificate == same.certificate
+    longest = max((stop - start for row in rows_of(plan) for _, start, stop in row), default=0)
+    assert longest <= (limit + more if cuts else limit)
+
+
 @examples(120)
 @given(
     st.lists(st.integers(1, 64), max_size=50),
@@ -85,6 +101,9 @@ def test_align_is_packing_of_padded_lengths(lengths: list[int], align: int, max_
         ({"max_docs": 0}, "max_docs"),
         ({"align": 0}, "align"),
         ({"align": 3}, "align: 3 does not divide max_length 8"),
+        ({"row_length": 7}, "row_length: 7 is less than max_length 8"),
+        ({"row_length": 1 << 25}, "row_length"),
+        ({"row_length": 9, "align": 2}, "align: 2 does not divide row_length 9"),
         ({"strategy": "wrapped", "max_docs": 2}, "strategy wrapped"),
         ({"strategy": "wrapped", "align": 2}, "strategy wrapped"),
     ],
