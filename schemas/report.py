@@ -112,6 +112,10 @@ class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str
     example: int = -1
     """Which example of its row; -1 for the whole row."""
+    remedy: str = ""
+    """What the reason means, and what to do."""
+    excerpt: str = ""
+    """The row's keys and the beginnings of its values, or the beginning of its line; empty if it cannot be shown."""
 
 
 @dataclass(frozen=True, slots=True)

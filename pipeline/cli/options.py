@@ -58,7 +58,8 @@ Input = Annotated[
     typer.Option(
         "--input",
         metavar="PATH",
-        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name. May be repeated.",
+        help="Without a configuration: a data file, a pattern, a folder, a URL or hf://name; each is a source. May be "
+        "repeated.",
     ),
 ]
 Tokenizer = Annotated[
@@ -153,6 +154,7 @@ def load_run(
         ConfigError: neither or both are given; or the configuration is invalid.
     """
     from ..configfile import Setting, load_config
+    from ..inputs.source_names import name_sources
     from ..store.open_store import resolve_place
 
     given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
@@ -174,8 +176,9 @@ def load_run(
     missing = [name for name in needs if not given[name]]
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
-    source = {"name": "data", "path": list(inputs or [])}
-    alone = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": [source]}
+    paths = list(inputs or [])
+    sources = [{"name": name, "path": path} for name, path in zip(name_sources(paths), paths, strict=True)]
+    alone = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}
     if format is not None:
-        overrides.append(Setting("sources.0.format", format, f"--format {format}"))
+        overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
     return load_config(alone, Path.cwd(), overrides)

@@ -1,28 +1,23 @@
-"""Says what encoding found: notes for the user, and rejects.jsonl."""
+"""Says what encoding found: notes for the user."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-import msgspec
-
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import MaskConfig, SourceMaskConfig
-from ...schemas.escape import escape_json, escape_line
-from ...schemas.report import Reject
+from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.tokenize.encode import UNPROVED
-from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES, EncodeCounts
+from ...stages.tokenize.encode_counts import MOST_ROLES, OTHERS, ROLES, EncodeCounts
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
-from ..inputs.source_formats import what_it_is
 from .driver import Encoded, Prepared, first_blocks
 from .first_look import EARLIER, SAMPLED
-from .parts import PartRecord
 
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -43,7 +38,7 @@ class Seen(NamedTuple):
     """Where the configuration has the mask: `mask`, or `sources.1.mask`."""
 
 
-def _seen(config: RunConfig, files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> list[Seen]:
+def seen_blocks(config: RunConfig, files: Sequence[InputFile], counts: Iterable[EncodeCounts]) -> list[Seen]:
     """What was found in each block of some files, in order."""
     masks = {}
     for number, one in enumerate(config.sources):
@@ -57,14 +52,14 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
     """Yield sentences about conversations that are not trained as the user may expect."""
     if (said := unlocated(config, prepared.joined, encoded)) is not None:
         yield said
-    seen = _seen(config, prepared.joined, (record.counts for record in encoded.records))
+    seen = seen_blocks(config, prepared.joined, (record.counts for record in encoded.records))
     roles, first, _ = _found(seen, ROLES)
     if roles:
         each = roles.most_common(MOST_ROLES)
         said = "; ".join(f"{plural(number, 'row')}: role {name!r}{_meant(name)}" for name, number in each)
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
-    looked = _seen(config, first_blocks(prepared.joined), prepared.look.counts)
+    looked = seen_blocks(config, first_blocks(prepared.joined), prepared.look.counts)
     trained = [one for one in looked if one.mask.policy != "all"]  # which trains headers too
     yield from _not_sampled(trained)
     if trained and any(form.make().needs_template for form in prepared.formats.values()):
@@ -75,7 +70,7 @@ def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -
     """A sentence about conversations that the mask leaves out because their turns are not located; None if there are
     none.
     """
-    seen = _seen(config, files, (record.counts for record in encoded.records))
+    seen = seen_blocks(config, files, (record.counts for record in encoded.records))
     needing = [one for one in seen if Mask.of(one.mask).needs_turns]
     count, first, why = _found(needing, UNPROVED)
     if not count:
@@ -144,42 +139,3 @@ def _unnamed_stops(prepared: Prepared) -> Iterator[str]:
             f"stop. The template is believed; add {', '.join(map(str, unnamed))} to eos_token_id in the model's "
             "generation_config.json"
         )
-
-
-def reject_lines(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]) -> bytes:
-    """Return the content of rejects.jsonl: rows that cannot be used, by file and line, with the reason.
-
-    Args:
-        files: as they were encoded.
-        records: one per block, in the order of `files`.
-    """
-    return escape_json(b"".join(msgspec.json.encode(one) + b"\n" for _, one in _refusals(config, files, records)))
-
-
-def first_reject(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord], reason: str) -> str:
-    """Describe the first reject for a reason, for messages: `a.jsonl, line 3: invalid_json: …`; "" if there is none."""
-    for file, one in _refusals(config, files, records):
-        if one.reason == reason:
-            detail = one.detail.removesuffix(".")
-            return f"{one.file}, line {one.line}: {reason}: {detail}.{what_it_is(file, reason)}"
-    return ""
-
-
-def _refusals(
-    config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]
-) -> Iterator[tuple[InputFile, Reject]]:
-    """Yield the rows and examples that are rejected, and conversations that the mask leaves out, with their files."""
-    for one in _seen(config, files, (record.counts for record in records)):
-        kinds = (REJECTED, DROPPED, *((UNPROVED,) if Mask.of(one.mask).needs_turns else ()))
-        listed, last = Counter[tuple[str, str]](), 0
-        for kind, name, row, sub, detail in one.counts.places:
-            if kind in kinds:
-                listed[kind, name] += 1
-                last = row
-                file, line = one.file.at(one.block, row)
-                yield file, Reject(file.source, file.shown, line, name or kind, detail, sub)
-        for (kind, name), count in listed.items():
-            if more := one.counts.found[kind][name] - count:
-                detail = f"and {more:,} more {name or kind}, counted only"
-                file, line = one.file.at(one.block, last)
-                yield file, Reject(file.source, file.shown, line, "more", detail)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ... import __version__
-from ...schemas.errors import InputError, StoreError
+from ...schemas.errors import ConfigError, InputError, StoreError
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..store.local import LocalStore, hash_file, open_regular
 from ..store.open_store import is_url
@@ -75,7 +75,26 @@ def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalSto
         InputError: a file is empty, damaged, or cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    return [file for source in sources for file in first_rows(_scan(source, base, scratch), source.max_rows)]
+    files = [file for source in sources for file in first_rows(_scan(source, base, scratch), source.max_rows)]
+    if len(sources) > 1:
+        _require_different(sources, files)
+    return files
+
+
+def _require_different(sources: "Sequence[SourceConfig]", files: Sequence[InputFile]) -> None:
+    """Raise ConfigError if two sources that are alike but for their names read the same file: its rows would count
+    twice. Sources that do different things with its rows may share it.
+    """
+    settings = {source.name: source.model_dump_json(exclude={"name", "path"}) for source in sources}
+    readers: dict[tuple[int, int], InputFile] = {}
+    for file in files:
+        about = file.path.stat()
+        first = readers.setdefault((about.st_dev, about.st_ino), file)
+        if first.source != file.source and settings[first.source] == settings[file.source]:
+            raise ConfigError(
+                f"sources.{file.source}.path: {file.origin or file.path} is also read by source {first.source}, in the "
+                "same way; its rows would count twice. Leave one out; `repeat` uses rows several times"
+            )
 
 
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:

@@ -9,7 +9,7 @@ from ...schemas.config.source import SourceMaskConfig
 from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
-from ..encode.notes import first_reject
+from ..encode.rejects import first_reject
 from ..inputs.source_formats import SourceFormat
 from ..pack.outcomes import REASONS as OUTCOMES
 from ..pack.pack import Selected

@@ -18,7 +18,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.report import Flow, Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
 from ..configfile import load_config
-from ..encode.notes import reject_lines
+from ..encode.rejects import reject_lines
 from ..inputs.blocks import Block, InputFile
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
@@ -28,6 +28,7 @@ from ..report.document_lengths import read_documents
 from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
 from .prepare import prepare
+from .rejection_limit import describe_many_rejects
 from .run import encode_inputs, select_documents
 from .workers import open_workers, open_workspace
 
@@ -74,6 +75,8 @@ def plan(
     with open_workers(config.run, work) as executor:
         prepared = prepare(config, work, executor, files=files)
         encoded = encode_inputs(config, prepared, work, executor)
+    for problem in describe_many_rejects(config, prepared.joined, encoded.records):
+        observer.note(f"a run would end before it packs: {problem}")
     sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
     told = work if sample is None else replace(work, observer=Observer())  # of a sample, notes could be wrong
     selected = select_documents(config, prepared, encoded, told)

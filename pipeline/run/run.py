@@ -29,7 +29,8 @@ from ..dataset.decode import remember
 from ..dataset.open_dataset import Finished, read_manifest
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
-from ..encode.notes import notes, reject_lines
+from ..encode.notes import notes
+from ..encode.rejects import reject_lines
 from ..encode.tokenizer import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.fetch import called, written
@@ -41,6 +42,7 @@ from ..store.lease import leased
 from .advice import nothing_left, on_rejects, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
+from .rejection_limit import require_few_rejects
 from .workers import Workspace, open_workers, open_workspace
 
 if TYPE_CHECKING:
@@ -124,11 +126,13 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
             return RunEnd(Finished(out, finished), now=False)
         encoded = encode_inputs(config, prepared, work, executor)
         try:
+            if not wrong:  # a dataset that is repaired is finished
+                require_few_rejects(config, prepared.joined, encoded.records)
             selected = select_documents(config, prepared, encoded, work)
-        except InputError:
-            if not out.exists(PLAN):  # else it may be another run's folder
-                _write_rejects(config, prepared, encoded, work)
-            raise
+        except InputError as error:
+            if out.exists(PLAN) or not _write_rejects(config, prepared, encoded, work).bytes:
+                raise  # it may be another run's folder; or no row was rejected
+            raise InputError(f"{error}. All rejected rows: {out.where(REJECTS)}") from None
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.

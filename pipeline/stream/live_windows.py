@@ -33,6 +33,7 @@ from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Printed
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
+from ..run.rejection_limit import describe_many_rejects
 from ..run.run import decontaminate, plan_of
 from ..run.workers import open_workspace
 from ..store.open_store import mark_cache
@@ -93,7 +94,7 @@ class LiveWindows:
             raise
         self._pad_id = padding_id(self.config, self._prepared.spec.tokenizer)
         self._walking: Iterator[PlannedWindow] | None = None
-        self._said_unproved = False
+        self._said_unproved = self._said_rejected = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
         self._end = weakref.finalize(self, self._executor.close)
 
@@ -169,7 +170,12 @@ class LiveWindows:
         encoded = self._encode(blocks)
         if place[1] == 0:  # the first window of an epoch counts the rows beyond max_rows
             encoded = replace(encoded, not_taken=self.blocks.not_taken)
-        said = unlocated(self.config, self.blocks.select(blocks), encoded)
+        files = self.blocks.select(blocks)
+        if not self._said_rejected:
+            for said in describe_many_rejects(self.config, files, encoded.records):
+                self._said_rejected = True  # only once, not in every window
+                self._work.observer.note(said)
+        said = unlocated(self.config, files, encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             self._work.observer.note(said)

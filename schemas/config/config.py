@@ -273,6 +273,10 @@ class RunConfig(ConfigModel):
     keep_untrained: bool = False
     """Keep examples and pieces of split examples in which no token is trained, also if truncation removed the trained
     ones. They are counted either way."""
+    max_rejected: Share | None = Field(default=None, ge=0.0, le=1.0)
+    """The share of a source's rows that may be rejected, such as 0.02 or `2%`: a run with more ends before anything is
+    packed, and names the most frequent reason and its first row; a stream says so, and goes on. `1` allows all. Null:
+    10 % of a source with more than 100 rows. A source's own `max_rejected` overrides it."""
     filter: FilterConfig = FilterConfig()
     """Length limits of all sources; keys of a source's own `filter` override them."""
     duplicates: Literal["keep", "drop"] = "keep"
@@ -351,6 +355,10 @@ class RunConfig(ConfigModel):
                 "pack.parallel with layout thd; leave them out, or take layout ring, or strategy bfd_split"
             )
 
+    def max_rejected_of(self, source: SourceConfig) -> float | None:
+        """The share of a source's rows that may be rejected; None if the default decides, by how many rows it has."""
+        return self.max_rejected if source.max_rejected is None else source.max_rejected
+
     def mask_of(self, source: SourceConfig) -> MaskConfig:
         """The run's mask, with the keys that a source sets itself."""
         return self.mask.model_copy(update=source.mask.model_dump(exclude_none=True))
@@ -363,7 +371,8 @@ class RunConfig(ConfigModel):
                 "out": True,
                 "cache": True,
                 "run": True,
-                "sources": {"__all__": {"path", "split", "subset", "mask"}},
+                "max_rejected": True,  # a run that it ends writes nothing
+                "sources": {"__all__": {"path", "split", "subset", "mask", "max_rejected"}},
                 "decontaminate": {"against"},
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },

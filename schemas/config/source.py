@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from ..errors import did_you_mean
-from .section import ConfigModel, Paths, Size, alone
+from .section import ConfigModel, Paths, Share, Size, alone
 
 AUTO = "auto"
 PYTHON = "python:"
@@ -144,6 +144,8 @@ class SourceConfig(ConfigModel):
     expand: Literal["none", "per_turn"] = "none"
     """`per_turn` makes one example of each assistant turn, with the messages before it as prompt: for templates that
     render the last turn differently."""
+    max_rejected: Share | None = Field(default=None, ge=0.0, le=1.0)
+    """The share of this source's rows that may be rejected, instead of the run's."""
     filter: FilterConfig = FilterConfig()
     """Length limits of this source's examples, instead of the run's."""
     where: str | None = Field(default=None, min_length=1)

@@ -114,7 +114,12 @@ class Bench:
             for name, rows in self.rows.items()
         ]
         config = kit.configure(self.work, *sources, out=str(self.work / out), tokenizer={"path": str(self.folder)})
-        base: Row = {"truncate": {"max_length": 1 << 20}, "pack": {"shuffle": False}, "keep_untrained": True}
+        base: Row = {
+            "truncate": {"max_length": 1 << 20},
+            "pack": {"shuffle": False},
+            "keep_untrained": True,
+            "max_rejected": 1,
+        }
         packed = kit.packed(kit.merged(kit.merged(config, base), keys))
         names = {entry["doc_id"]: entry["id"] for entry in packed.documents()}
         return [row | {"names": [names[one] for one in row["doc_ids"]]} for row in packed.rows()]

@@ -1,0 +1,68 @@
+"""Ends a run of which too many rows cannot be used: a source that is read in the wrong way, or damaged."""
+
+from collections.abc import Iterator, Sequence
+
+from ...schemas.config.config import RunConfig
+from ...schemas.errors import InputError
+from ...schemas.ledger import OWN, REASONS
+from ...schemas.units import plural, share
+from ..encode.parts import PartRecord
+from ..encode.rejects import Rejected, count_rejected, first_reject
+from ..inputs.blocks import InputFile
+
+DEFAULT_SHARE = 0.1
+"""What may be rejected of a source with more than `SMALL_ROWS` rows, unless the configuration says."""
+SMALL_ROWS = 100
+"""Of a smaller source, a few rejected rows are a large share."""
+
+
+def require_few_rejects(config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]) -> None:
+    """Raise if more rows of a source are rejected than `max_rejected` allows.
+
+    Args:
+        files: as they were encoded.
+        records: one per block, in the order of `files`.
+
+    Raises:
+        InputError: names each such source, and of the first one the most frequent reason, with its first row.
+    """
+    problems = list(describe_many_rejects(config, files, records))
+    if problems:
+        raise InputError("\n".join(problems))
+
+
+def describe_many_rejects(
+    config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]
+) -> Iterator[str]:
+    """Yield a sentence about each source of which more rows are rejected than `max_rejected` allows. See
+    `require_few_rejects`.
+    """
+    counts = count_rejected(config, files, records)
+    for number, source in enumerate(config.sources):
+        rejected = counts[source.name]
+        limit = config.max_rejected_of(source)
+        key = f"sources.{number}.max_rejected" if len(config.sources) > 1 else "max_rejected"
+        if limit is None:
+            limit = DEFAULT_SHARE if rejected.rows > SMALL_ROWS else 1.0
+        if rejected.share > limit:
+            own = [file for file in files if file.source == source.name]
+            blocks = zip((file for file in files for _ in file.blocks), records, strict=True)
+            first = first_reject(
+                config, own, [record for file, record in blocks if file.source == source.name], _most_frequent(rejected)
+            )
+            yield _describe(source.name, rejected, limit, first, key)
+
+
+def _most_frequent(rejected: Rejected) -> str:
+    return max(sorted(rejected.reasons), key=lambda reason: rejected.reasons[reason])
+
+
+def _describe(name: str, rejected: Rejected, limit: float, first: str, key: str) -> str:
+    reason = _most_frequent(rejected)
+    number = rejected.rejected_rows + rejected.rejected_examples
+    what = " rows or examples" if rejected.rejected_examples else ""
+    return (
+        f"source {name}: of {plural(rejected.rows, 'row')}, {number:,}{what} cannot be used ({share(rejected.share)}), "
+        f"but max_rejected allows {share(limit)}. Most often {reason} ({rejected.reasons[reason]:,}): "
+        f"{REASONS.get(reason, OWN)} The first: {first} Mend or leave out these rows, or allow more: {key}=1 allows all"
+    )
