@@ -94,7 +94,10 @@ Format = Annotated[
         autocompletion=lambda incomplete: [name for name in _formats() if name.startswith(incomplete)],
     ),
 ]
-MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Tokens of the longest example, and of a row.")]
+MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Most tokens of an example.")]
+RowLength = Annotated[
+    int | None, typer.Option(metavar="N", help="Most tokens of a packed row.", show_default="--max-length")
+]
 Workers = Annotated[int | None, typer.Option(metavar="N", help="Worker processes.", show_default="one for each core")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Orders rows and chooses what is held out.")]
 Folder = Annotated[str, typer.Argument(metavar="DIR", help="A finished dataset, or its URL.")]
@@ -115,6 +118,7 @@ _STANDS_FOR = {
     "mask": "mask.policy",
     "against": "decontaminate.against",
     "max_length": "truncate.max_length",
+    "row_length": "pack.row_length",
     "workers": "run.workers",
     "seed": "seed",
 }

@@ -19,6 +19,7 @@ from .options import (
     Mask,
     MaxLength,
     Out,
+    RowLength,
     Seed,
     Set,
     Tokenizer,
@@ -48,6 +49,7 @@ def plan(
     out: Out = None,
     mask: Mask = None,
     max_length: MaxLength = None,
+    row_length: RowLength = None,
     lengths: Lengths = None,
     rows: Annotated[int | None, typer.Option(min=1)] = None,
     seed: Seed = None,
@@ -70,8 +72,8 @@ def plan(
 
     compared = _compared(lengths)
     loaded, folder = load_run(
-        config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length, seed=seed,
-        workers=workers, needs=("--input", "--tokenizer"),
+        config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length,
+        row_length=row_length, seed=seed, workers=workers, needs=("--input", "--tokenizer"),
     )  # fmt: skip
 
     def make(observer: "Observer") -> "Written":

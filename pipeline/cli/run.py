@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration, plural
-from .options import Config, Format, Input, Mask, MaxLength, Out, Seed, Set, Tokenizer, Workers, load_run
+from .options import Config, Format, Input, Mask, MaxLength, Out, RowLength, Seed, Set, Tokenizer, Workers, load_run
 from .output import show
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def run(
     out: Out = None,
     mask: Mask = None,
     max_length: MaxLength = None,
+    row_length: RowLength = None,
     seed: Seed = None,
     workers: Workers = None,
     settings: Set = None,
@@ -57,7 +58,7 @@ def run(
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
-        max_length=max_length, seed=seed, workers=workers,
+        max_length=max_length, row_length=row_length, seed=seed, workers=workers,
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip

@@ -14,8 +14,8 @@ from tests import kit
 
 Command = Callable[..., Any]
 COMMANDS = {
-    "run": ("--format", "--max-length", "--seed", "--workers"),
-    "plan": ("--format", "--max-length", "--seed", "--workers"),
+    "run": ("--format", "--max-length", "--row-length", "--seed", "--workers"),
+    "plan": ("--format", "--max-length", "--row-length", "--seed", "--workers"),
     "prep": ("--format",),
     "contamination": ("--format", "--workers"),
     "loader": ("--seed",),
@@ -38,10 +38,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_options_are_their_keys(packtrain: Command, here: Path, start: str) -> None:
     """The same datasets come from options and from `--set`, by any number of workers; another seed gives another."""
     words = start.replace("TOKENIZER", str(kit.demo_tokenizer())).split()
-    settings = [("--set", key) for key in ("truncate.max_length=128", "seed=7", "run.workers=1", "run.report=false")]
+    settings = [
+        ("--set", key)
+        for key in ("truncate.max_length=128", "pack.row_length=300", "seed=7", "run.workers=1", "run.report=false")
+    ]
     keys = packtrain("run", *words, "--out", "keys", *(part for pair in settings for part in pair))
     assert keys.code == 0, keys.err
-    options = ("--max-length", 128, "--workers", 2, "--set", "run.report=false")
+    options = ("--max-length", 128, "--row-length", 300, "--workers", 2, "--set", "run.report=false")
     for name, seed in (("options", 7), ("other", 8)):
         done = packtrain("run", *words, "--out", name, "--seed", seed, *options)
         assert done.code == 0, done.err
@@ -50,11 +53,14 @@ def test_options_are_their_keys(packtrain: Command, here: Path, start: str) -> N
 
 
 def test_a_plan_has_the_options_of_a_run(packtrain: Command, here: Path) -> None:
-    done = packtrain("plan", "mix.yaml", "--max-length", 128, "--seed", 7, "--workers", 1, "--json")
+    done = packtrain(
+        "plan", "mix.yaml", "--max-length", 128, "--row-length", 512, "--seed", 7, "--workers", 1, "--json"
+    )
     assert done.code == 0, done.err
     plan = json.loads(done.out)
-    assert plan["choice"]["max_length"] == plan["packing"]["max_length"] == 128
-    by_keys = packtrain("plan", "mix.yaml", "--set", "truncate.max_length=128", "--set", "seed=7", "--json")
+    assert (plan["choice"]["max_length"], plan["packing"]["row_length"]) == (128, 512)
+    settings = [("--set", key) for key in ("truncate.max_length=128", "pack.row_length=512", "seed=7")]
+    by_keys = packtrain("plan", "mix.yaml", *(part for pair in settings for part in pair), "--json")
     assert json.loads(by_keys.out)["packing"] == plan["packing"]
 
 
