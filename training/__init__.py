@@ -6,17 +6,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .batch import collate as collate
     from .batch import cp_part as cp_part
+    from .first_batch.guard import PackedGuard as PackedGuard
+    from .first_batch.guard import guard as guard
     from .loader import PackedLoader as PackedLoader
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
 
 _HOMES = {
+    "PackedGuard": ".first_batch.guard",
     "PackedLoader": ".loader",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
     "collate": ".batch",
     "cp_part": ".batch",
+    "guard": ".first_batch.guard",
     "train": ".trainer.train",
 }
 

@@ -93,6 +93,12 @@ def attention_layers(model: torch.nn.Module) -> list[Any]:
 
 def unwrap(model: Any) -> Any:
     """The model of transformers inside PEFT, DDP, FSDP or torch.compile."""
+    return wrappers_of(model)[-1]
+
+
+def wrappers_of(model: Any) -> list[Any]:
+    """The model itself, then what it wraps, and so on; the last one is the model of transformers."""
+    chain = [model]
     while True:
         inner = vars(model).get("_modules", {})
         if hasattr(model, "_orig_mod"):  # torch.compile
@@ -104,7 +110,8 @@ def unwrap(model: Any) -> Any:
         elif isinstance(inner.get("_fsdp_wrapped_module"), torch.nn.Module):  # FSDP 1
             model = model._fsdp_wrapped_module
         else:
-            return model
+            return chain
+        chain.append(model)
 
 
 def configs_of(config: Any) -> list[Any]:

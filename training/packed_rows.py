@@ -5,12 +5,12 @@ documents. Nothing is copied until a batch is made.
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -159,6 +159,13 @@ class PackedRows:
         ids, *rest = (column.to_pylist() for column in table.columns)
         return dict(zip(ids, zip(*rest, strict=True), strict=True))
 
+    def chunks(self) -> Iterator[tuple[int, "Chunk"]]:
+        """All record batches, each with the number of its first row. Raises IntegrityError as `row`."""
+        for number, start in enumerate(self._starts[:-1]):
+            shard: _Shard = self._shard(number)
+            for begin, chunk in shard.chunks():
+                yield start + begin, chunk
+
     # Shards
 
     def shard_of(self, index: int) -> int:
@@ -205,6 +212,23 @@ class PackedRows:
         raise IntegrityError(f"{self.files.url(MANIFEST)} does not list {name}; pack again with this version")
 
 
+class ChunkPieces(NamedTuple):
+    """All pieces of a record batch, D pieces of R rows with T tokens."""
+
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    begins: NDArray[np.int64]
+    """(D,) where each piece begins in the two columns above."""
+    lengths: NDArray[np.int64]
+    """(D,) without padding, as far as the dataset says."""
+    rows: NDArray[np.int64]
+    """(D,) the row of each piece, from 0 for the first row of the batch."""
+    row_ends: NDArray[np.int64]
+    """(D,) where the row of each piece ends."""
+
+
 class Chunk:
     """One record batch of packed rows.
 
@@ -226,6 +250,35 @@ class Chunk:
                 )
         # Reading one item of a memoryview takes a third of the time that an array needs.
         self._tokens, self._pieces = starts[True].data, starts[False].data
+        self._where = where
+
+    def pieces(self) -> ChunkPieces:
+        """All pieces at once, for code that searches through them.
+
+        Raises:
+            IntegrityError: the pieces of a row do not add up to its tokens.
+        """
+        values = self._values
+        tokens, cuts = (np.asarray(starts, np.int64) for starts in (self._tokens, self._pieces))
+        padded = values["seq_lengths"].astype(np.int64)
+        lengths = values[UNPADDED].astype(np.int64) if UNPADDED in values else padded
+        inside = all(
+            bounds[0] >= 0 and (np.diff(bounds) >= 0).all() and bounds[-1] <= size
+            for bounds, size in ((tokens, len(values["input_ids"])), (cuts, len(padded)))
+        )
+        ends = np.concatenate([[0], np.cumsum(padded)])
+        fits = inside and (lengths >= 0).all() and (lengths <= padded).all()
+        if not fits or not np.array_equal(np.diff(ends[cuts]), np.diff(tokens)):
+            raise IntegrityError(
+                f"{self._where}: the lengths of a row's documents do not add up to its tokens; run packtrain verify on "
+                "its folder"
+            )
+        pieces = np.diff(cuts)
+        used = slice(int(cuts[0]), int(cuts[-1]))
+        begins = ends[:-1][used] + np.repeat(tokens[:-1] - ends[cuts[:-1]], pieces)
+        rows = np.repeat(np.arange(len(pieces)), pieces)
+        row_ends = np.repeat(tokens[1:], pieces)
+        return ChunkPieces(values["input_ids"], values["labels"], begins, lengths[used], rows, row_ends)
 
     def row(self, at: int) -> Row:
         """Row `at` of the batch."""
@@ -251,6 +304,11 @@ class _Shard:
         batches = _read(self._file, pa.ipc.open_stream, record.rows, PACKED).to_batches()
         self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
         self._chunks = [Chunk(batch, self._file.where) for batch in batches]
+
+    def chunks(self) -> Iterator[tuple[int, Chunk]]:
+        for begin, chunk in zip(self._starts, self._chunks, strict=False):
+            self._file.check()
+            yield begin, chunk
 
     def row(self, index: int) -> Row:
         self._file.check()

@@ -24,7 +24,7 @@ from ..schemas.errors import ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
 from .attention import NAME, UNPACKED, Applied, unwrap, use_packed
 from .model import default_device, draw_weights, load_weights, message_of, read_config
-from .probe_setup import Batch, Span, cut_out, random_documents, shrink, spans_of, to_device, undisturbed
+from .probe_setup import Batch, Span, cut_out, is_compiled, random_documents, shrink, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
@@ -243,7 +243,7 @@ def _influence(model: Any, call: Call, batch: Batch, trained: int) -> list[float
         return taken[-1].clone()  # some models change it in place
 
     with torch.enable_grad():
-        if _compiled(model):  # compiled code ignores hooks
+        if is_compiled(model):  # compiled code ignores hooks
             embedded = cut(embedding, None, embedding(batch["input_ids"]))
             outputs = call(
                 {**{key: one for key, one in batch.items() if key != "input_ids"}, "inputs_embeds": embedded}
@@ -322,14 +322,6 @@ def _hint(attention: str, checks: Sequence[Check]) -> str:
             "or another model"
         )
     return UNPACKED if attention == NAME else f"set attention: auto, or {UNPACKED}"
-
-
-def _compiled(model: torch.nn.Module) -> bool:
-    """Whether the model or a part of it is compiled."""
-    return any(
-        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
-        for module in model.modules()
-    )
 
 
 def _logits_of(outputs: Any) -> torch.Tensor:

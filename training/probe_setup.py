@@ -96,7 +96,9 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
             for name, value in list(vars(module).items()):
                 if (name == "p" if dropout else name.endswith(_CHANCE)) and isinstance(value, float) and 0 < value <= 1:
                     changed.append((module, name, value))
-        configs = [one for one in configs_of(bare.config) if getattr(one, "output_router_logits", False)]
+        configs = [
+            one for one in configs_of(getattr(bare, "config", None)) if getattr(one, "output_router_logits", False)
+        ]
         changed.extend((config, "output_router_logits", True) for config in configs)
         for what, name, value in changed:
             setattr(what, name, type(value)(0))
@@ -121,6 +123,14 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
                     buffer.data.copy_(before)
             for weight, grad in grads:
                 weight.grad = grad
+
+
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether the model or a part of it is compiled."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        for module in model.modules()
+    )
 
 
 def shrink(config: Any) -> Any:

@@ -1,0 +1,114 @@
+"""Which trainer calls the model, and which of its settings keep packed documents apart."""
+
+import sys
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+TRL_SETTINGS = {"packing": False, "padding_free": True, "max_length": None}
+"""Settings of SFTConfig for packed rows."""
+LOSSES_THAT_DO_NOT_SHIFT = ("nemo_automodel", "torchtitan")
+"""Trainers which want labels that stand at the token before them already."""
+_BELOW = ("torch", "accelerate", "peft", "transformers", "packtrain", "lightning", "pytorch_lightning")
+"""Packages of frames that call a model for others."""
+ADVICE = {
+    "llamafactory": "LLaMA-Factory: take tokenized_path of packtrain export --to llama-factory, and neat_packing: true",
+    "swift": "ms-swift: take cached_dataset of packtrain export --to llama-factory, padding_free: true and attn_impl: "
+    "flash_attention_2",
+    "axolotl": "Axolotl: batch_flattening: true, sample_packing: false and skip_prepare_dataset: true, with type: "
+    "completion in the dataset",
+    "verl": "verl: model.use_remove_padding=True",
+    "unsloth": "Unsloth drops padding_free where it cannot use it, as on a CPU; take TRL itself, or packtrain train",
+}
+"""By a part of the name of a trainer's modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who called the model, as the stack shows it."""
+
+    trainer: Any
+    """The object that computes the loss; None if there is none with a method `compute_loss`."""
+    package: str
+    """The package of the nearest frame that is a trainer's or the user's; empty if there is none."""
+    names: str
+    """The modules of the trainer's classes and of the frames, in lower case."""
+    labels: tuple[torch.Tensor, ...]
+    """Labels that frames hold, those of the nearest first."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        if self.trainer is not None:
+            return type(self.trainer).__name__
+        return "this loop" if self.package in ("", "__main__") else self.package
+
+
+def find_caller() -> Caller:
+    """Look at the frames above."""
+    trainer: Any = None
+    packages: list[str] = []
+    labels: list[torch.Tensor] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        package = name.partition(".")[0]
+        held = dict(frame.f_locals)
+        itself = held.get("self")
+        if package not in ("torch", "packtrain") and not name.startswith("transformers.models"):
+            batches = [value for value in held.values() if isinstance(value, dict)]
+            labels += [value for value in (held.get("labels"), *_labels_in(batches)) if isinstance(value, torch.Tensor)]
+            if trainer is None and hasattr(type(itself), "compute_loss"):
+                trainer = itself
+        if package not in _BELOW:
+            packages.append(name)
+        frame = frame.f_back
+    classes = type(trainer).__mro__ if trainer is not None else ()
+    names = [f"{one.__module__}.{one.__name__}" for one in classes] + packages
+    nearest = packages[0].partition(".")[0] if packages else ""
+    return Caller(trainer, nearest, " ".join(names).lower(), tuple(labels))
+
+
+def _labels_in(batches: list[dict[Any, Any]]) -> list[Any]:
+    return [batch.get("labels") for batch in batches]
+
+
+def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
+    """The settings of this trainer to change; of one that is not known, what the batch lacks. Empty if nothing is."""
+    for name, advice in ADVICE.items():
+        if name in caller.names:
+            return advice
+    if "shifts them again" in problem:
+        return "give the model the labels as they are packed, unshifted"
+    for name in LOSSES_THAT_DO_NOT_SHIFT:
+        if name in caller.names and "shift" in problem:
+            return f"{name}: take packtrain.training.PackedDataset with shift_labels=True"
+    if advice := _advise_on_trainer(caller):
+        return advice
+    sentences = []
+    mask = batch.get("attention_mask")
+    if isinstance(mask, torch.Tensor) and mask.ndim == 2 and bool((mask == 1).all()):
+        sentences.append("the batch has an attention_mask of ones: leave it out")
+    if batch.get("position_ids") is None and batch.get("cu_seq_lens_q") is None:
+        sentences.append("neither position_ids nor cu_seq_lens_q reach the model: take packtrain.training.collate")
+    if batch.get("use_cache") is not False and " see " in problem:
+        sentences.append("pass use_cache=False")
+    return "; ".join(sentences)
+
+
+def _advise_on_trainer(caller: Caller) -> str:
+    trainer = caller.trainer
+    if "sft_trainer.sfttrainer" in caller.names:
+        actual = {name: getattr(trainer.args, name, "?") for name in TRL_SETTINGS}
+        wrong = [f"{name}={value} (is {actual[name]})" for name, value in TRL_SETTINGS.items() if actual[name] != value]
+        return f"in SFTConfig set {', '.join(wrong)}" if wrong else ""
+    collator = getattr(trainer, "data_collator", None)
+    if collator is None or getattr(collator, "__module__", "").startswith("packtrain."):
+        return ""
+    name = getattr(collator, "__name__", type(collator).__name__)
+    return (
+        f"give the trainer data_collator=packtrain.training.collate (is {name}), and remove_unused_columns=False in "
+        "its arguments"
+    )
