@@ -2,7 +2,7 @@
 
 import sys
 
-from ..schemas.escape import escape
+from ..schemas.escape import escape, without_secrets
 
 
 class Observer:
@@ -26,4 +26,4 @@ class Printed(Observer):
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        print(escape(text), file=sys.stderr, flush=True)
+        print(escape(without_secrets(text)), file=sys.stderr, flush=True)

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
+from .escape import without_secrets
+
 _Enum = TypeVar("_Enum", bound=StrEnum)
 
 
@@ -17,6 +19,9 @@ class PacktrainError(Exception):
     """The root. A message says what is wrong, where (file, line, key), and what to do."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class ConfigError(PacktrainError, ValueError):

@@ -8,11 +8,20 @@ import json
 import logging
 import re
 
+_LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY = re.compile(r"(\bhttps?://[^\s?'\"<>]+)\?[^\s'\"<>]*")
 _ACTIVE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and newline
     "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # characters that reorder or hide text
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
+
+
+def without_secrets(text: str) -> str:
+    """The text without users and passwords in URLs, and without the queries of web addresses, which may be signatures.
+    For everything that is said to the user; texts of the data are shown as they are.
+    """
+    return _QUERY.sub(r"\1", _LOGIN.sub("", text))
 
 
 def escape(text: str) -> str:
@@ -34,11 +43,11 @@ def escape_json(data: bytes) -> bytes:
 
 
 class EscapingFormatter(logging.Formatter):
-    """Formats log records as Python does without configuration, and escapes them."""
+    """Formats log records as Python does without configuration, escaped and without secrets of URLs."""
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        return escape(super().format(record))
+        return escape(without_secrets(super().format(record)))
 
 
 def _escaped(match: "re.Match[str]") -> str:

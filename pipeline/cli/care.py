@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError, InputError, did_you_mean
-from ...schemas.escape import escape_line
+from ...schemas.escape import escape_line, without_secrets
 from ...schemas.units import plural, size
 from .options import Config, Folder, Format, Input, Json, Set, load_run
 from .output import print_line, show
@@ -32,7 +32,7 @@ def wait(folder: str, timeout: Annotated[float, typer.Option(min=0)] = 3600.0) -
     """
     from ..dataset.wait import wait as wait_for
 
-    print_line(f"{folder} is finished: manifest {wait_for(folder, timeout).hash[:16]}")
+    print_line(f"{without_secrets(folder)} is finished: manifest {wait_for(folder, timeout).hash[:16]}")
 
 
 def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_json: Json = False) -> None:
@@ -51,10 +51,11 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
         return check(folder, deep=deep, observer=observer)
 
     def view(done: Any) -> "Lines":
-        return _repaired(folder, done) if repair is not None else _checked(folder, deep, done)
+        name = without_secrets(folder)
+        return _repaired(name, done) if repair is not None else _checked(name, deep, done)
 
     def plain(done: "Verification | Repair") -> dict[str, Any]:
-        return {"folder": folder, "sound": done.sound, "findings": done.findings}
+        return {"folder": without_secrets(folder), "sound": done.sound, "findings": done.findings}
 
     if not show(make, view, plain, as_json=as_json).sound:
         raise typer.Exit(1)

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from ...schemas.escape import escape, escape_line
+from ...schemas.escape import escape, escape_line, without_secrets
 from ...schemas.units import duration, large
 from ..observer import Observer
 from ..report.grid import Grid, Line, clipped
@@ -111,7 +111,7 @@ class ConsoleObserver(Observer):
 
     def note(self, text: str) -> None:
         """See `Observer`."""
-        put(self.console, text)
+        put(self.console, without_secrets(text))
 
     def _rates(self) -> str:
         """Rows, or samples, and tokens per second."""

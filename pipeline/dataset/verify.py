@@ -96,7 +96,9 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         what = f"the ledger's loss weights add up to {said:.9g}, but those of the shards to {weights:.9g}"
         findings.append(Finding(MANIFEST, what))
     known = {MANIFEST, *(file.name for file in manifest.all_files)}
-    for name in dataset.store.names():
+    if not dataset.store.lists_names:
+        observer.note("a web server does not list its files: whether it has others beside the dataset's is not known")
+    for name in dataset.store.names() if dataset.store.lists_names else ():
         if name not in known and "shards/" in name and not name.startswith("_run/"):
             findings.append(Finding(name, "is not in the manifest; remove it, because a reader might take it for data"))
     return Verification(len(manifest.all_files), rows, tokens, tuple(findings))

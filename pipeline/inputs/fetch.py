@@ -13,7 +13,8 @@ import pyarrow as pa
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.files.copy_cache import Copies
-from ...schemas.files.remote import WEB, Remote, RemoteError, describe, filesystem, shown, web
+from ...schemas.files.remote import Remote, RemoteError, describe, filesystem, shown
+from ...schemas.files.web import WEB, open_web
 from ...schemas.fingerprint import fingerprint
 from ..store.local import LocalStore
 from .blocks import Found
@@ -39,13 +40,13 @@ def find_urls(text: str, where: str) -> list[Found]:
     try:
         found = Remote(text, attempts=_LOOKS).ask("", lambda: _look(text))
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no file {text}; check the spelling") from None
+        raise ConfigError(f"{where}: there is no file {shown(text)}; check the spelling") from None
     except RemoteError as error:
-        raise _unreachable(f"{where}: {text}", error) from error
+        raise _unreachable(f"{where}: {shown(text)}", error) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     if not found:
-        raise ConfigError(f"{where}: no data files match {text}; check the pattern")
+        raise ConfigError(f"{where}: no data files match {shown(text)}; check the pattern")
     return found
 
 
@@ -59,7 +60,7 @@ def _unreachable(what: str, error: Exception) -> InputError:
 def _look(url: str) -> list[Found]:
     """See `find_urls`."""
     if urlsplit(url).scheme in WEB:
-        with web(url, {}) as answer:
+        with open_web(url) as answer:
             return [_found(url, answer.length, dict(answer.headers))]
     fs, path = filesystem(url)
     return [_found(fs.unstrip_protocol(name), info.get("size"), info) for name, info in _infos(fs, path).items()]

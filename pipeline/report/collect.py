@@ -93,7 +93,7 @@ def report_of(
         except _DAMAGE as error:
             absent[name] = (
                 f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
-                f"`packtrain verify {store.url}` says whether a file is damaged."
+                f"`packtrain verify {store.where('')}` says whether a file is damaged."
             )
         return None
 
@@ -106,7 +106,7 @@ def report_of(
 
     return make_report(
         "run",
-        store.url,
+        store.where(""),
         absent,
         choice=choice,
         flow=Flow(dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.errors import InputError, IntegrityError
-from ...schemas.escape import escape_line
+from ...schemas.escape import escape_line, without_secrets
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.manifest import Manifest
 from ...schemas.ragged import starts_of
@@ -84,10 +84,11 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
         InputError: a dataset is missing, unfinished or damaged, or has preference pairs.
     """
     sides = [_open(folder) for folder in (a, b)]
+    names = without_secrets(str(a)), without_secrets(str(b))
     one, other = (side.manifest for side in sides)
     hashes = one.hash, other.hash
     if hashes[0] == hashes[1]:
-        return Difference(str(a), str(b), hashes, identical=True)
+        return Difference(*names, hashes, identical=True)
     changed = changes(_figures(one), _figures(other))
     rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
     observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
@@ -97,7 +98,7 @@ def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
         raise InputError(str(error)) from error
     observer.end()
     examples = _compared(left, right, (list(one.splits), list(other.splits)))
-    return Difference(str(a), str(b), hashes, False, changed, examples)
+    return Difference(*names, hashes, False, changed, examples)
 
 
 def _open(folder: str | Path) -> Finished:

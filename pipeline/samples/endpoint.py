@@ -2,10 +2,7 @@
 
 import http.client
 import os
-import re
-import time
 import urllib.error
-import urllib.request
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,15 +11,15 @@ from typing import Annotated, Any
 import msgspec
 
 from ...schemas.errors import PacktrainError
-from ...schemas.escape import escape_line
+from ...schemas.escape import escape_line, without_secrets
+from ...schemas.files.web import Clock, open_web
 from ...schemas.jsontext import decode_note
 from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""
-_PASSWORD = re.compile("(?<=://)[^/@]*@")
 _SECONDS = 1800.0
-"""Time limit of a request."""
+"""Time limit of a request, from its start to its last byte."""
 _AT_ONCE, _AHEAD = 64, 512
 """Requests that run at once; and that are waiting or done, so that one long answer does not hold up the others."""
 _LONGEST_BODY, _LONGEST_TOKEN, _LONGEST_ERROR = 1 << 20, 1 << 10, 4096
@@ -59,7 +56,7 @@ class EndpointEngine:
 
     def __init__(self, url: str, model: str, settings: SampleSettings) -> None:
         self._key = os.environ.get(KEY, "")
-        self._shown = _PASSWORD.sub("", url)
+        self._shown = without_secrets(url)
         self._longest = _LONGEST_BODY + _LONGEST_TOKEN * settings.max_new_tokens
         self._url = f"{url.rstrip('/')}/completions"
         self._common: dict[str, Any] = {
@@ -107,13 +104,13 @@ class EndpointEngine:
             ServerError: it refuses, or cannot be reached.
         """
         try:
-            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
-            # Not for another address that the server may send on to.
-            request.add_unredirected_header("Authorization", f"Bearer {self._key or 'none'}")
-            with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+            headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
+            with open_web(self._url, headers, data=body, clock=Clock(_SECONDS, fixed=True)) as response:
                 return self._read(response)
         except urllib.error.HTTPError as error:
             said = f"answers {error.code}: {self._clean(error.read(_LONGEST_ERROR).decode('utf-8', 'replace'))}"
+        except TimeoutError:
+            said = f"gave no whole answer within {_SECONDS:,.0f} s"
         except (OSError, http.client.HTTPException) as error:
             said = f"cannot be reached ({self._clean(str(error))})"
         raise ServerError(
@@ -125,15 +122,16 @@ class EndpointEngine:
         """The body of an answer, which may not be endless.
 
         Raises:
-            ServerError: it is too long, or takes too long.
+            ServerError: it is too long.
+            OSError, HTTPException: it takes too long, or ends early.
         """
-        data, until = bytearray(), time.monotonic() + _SECONDS
+        data = bytearray()
         while part := response.read1(1 << 16):
             data += part
-            if len(data) > self._longest or time.monotonic() > until:
+            if len(data) > self._longest:
                 raise ServerError(
-                    f"{self._shown} gave an answer of more than {self._longest:,} bytes or {_SECONDS:.0f} s; check it, "
-                    "or lower --max-new-tokens"
+                    f"{self._shown} gave an answer of more than {self._longest:,} bytes; check it, or lower "
+                    "--max-new-tokens"
                 )
         return bytes(data)
 

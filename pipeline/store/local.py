@@ -75,6 +75,11 @@ class Store(ABC):
     def where(self, name: str) -> str:
         """The path or URL of a name, for messages."""
 
+    @property
+    def lists_names(self) -> bool:
+        """Whether `names` can be asked; a web server has no list."""
+        return True
+
     @abstractmethod
     def size(self, name: str) -> int | None:
         """Size in bytes, or None if there is no such name."""

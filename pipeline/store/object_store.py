@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
-from ...schemas.files.remote import Remote, TakenError
+from ...schemas.files.remote import STORES, Remote, TakenError
 from ...schemas.fingerprint import fingerprint
 from ...schemas.manifest import FileRecord
 from .local import Draft, LocalStore, Put, Store
@@ -45,7 +45,7 @@ class ObjectStore(Store):
         return self.objects.where(name)
 
     def size(self, name: str) -> int | None:
-        found = self._head(name)
+        found = self.objects.head(name)
         return int(found["size"]) if found is not None else None
 
     def read(self, name: str) -> bytes | None:
@@ -54,7 +54,13 @@ class ObjectStore(Store):
         except FileNotFoundError:
             return None
 
+    @property
+    def lists_names(self) -> bool:
+        return self.objects.protocol in STORES
+
     def names(self, folder: str = "") -> list[str]:
+        if not self.lists_names:
+            raise StoreError(f"{self.where('')}: a web server does not list its files; name a folder or a bucket")
         key, above = self.objects.key(folder), len(f"{self.objects.key('')}/".lstrip("/"))
 
         def listed() -> list[str]:
@@ -83,7 +89,7 @@ class ObjectStore(Store):
         if not isinstance(file, str):
             fetch = lambda path: self.objects.download(file.name, path, file.bytes, file.hash)  # noqa: E731
             return copies.copy(file.hash, file.bytes, fetch, named=True)
-        found = self._head(file)
+        found = self.objects.head(file)
         if found is None:
             raise FileNotFoundError(f"there is no {self.where(file)}")
         size = int(found["size"])
@@ -111,13 +117,6 @@ class ObjectStore(Store):
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):
             self.objects.request("delete", name)
-
-    def _head(self, name: str) -> Any:
-        """What the store says of an object; None if there is none."""
-        try:
-            return self.objects.request("head", name)
-        except FileNotFoundError:
-            return None
 
     def _put(self, name: str, data: bytes | Path, **options: Any) -> None:
         """Write an object, replacing any content unless the options say otherwise."""

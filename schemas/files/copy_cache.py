@@ -106,6 +106,8 @@ class Copies:
         """
         part = target.with_name(f"{target.name}{own}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
+        if size > shutil.disk_usage(target.parent).total > 0:  # also a size that no file can have
+            raise self._too_small(size)
         part.unlink(missing_ok=True)  # a killed process may have left it
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -121,6 +123,12 @@ class Copies:
             part.unlink(missing_ok=True)
             raise
         return descriptor
+
+    def _too_small(self, size: int) -> StoreError:
+        return StoreError(
+            f"the disk that holds {self.folder} is too small for a file of {size:,} bytes; free some space, or point "
+            "cache=... or PACKTRAIN_CACHE at a folder on another"
+        )
 
     def _make_room(self, own: Path, size: int = 0) -> None:
         """Remove the least recently used files besides `own`, as far as the limit and the disk need it.
@@ -143,10 +151,7 @@ class Copies:
                 if path != own and not (path.suffix and time.time() - info.st_mtime < _DAY):
                     unused.append((info.st_atime_ns, path, info.st_size))
         if excess > sum(bytes for _, _, bytes in unused):
-            raise StoreError(
-                f"the disk that holds {self.folder} is too small for a file of {size:,} bytes; free some space, or "
-                "point cache=... or PACKTRAIN_CACHE at a folder on another"
-            )
+            raise self._too_small(size)
         if self.limit is not None:
             excess = max(excess, used - self.limit)
         for _, path, bytes in sorted(unused):

@@ -10,25 +10,23 @@ import os
 import random
 import re
 import time
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
-from urllib.parse import quote, unquote, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.parse import urlsplit
 
 from blake3 import blake3
 
 from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
+from ..escape import without_secrets
+from .web import REQUEST_SECONDS, WEB, EndlessAnswerError, open_web
 
 STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Protocols of object stores that can be written: their server decides whether a name is free."""
-WEB = ("http", "https")
-CONNECT_SECONDS, REQUEST_SECONDS = 10.0, 60.0
-"""Without a connection, or without a byte, for so long, a request has failed."""
+CONNECT_SECONDS = 10.0
+"""Without a connection for so long, a request to an object store has failed."""
 ATTEMPTS = 8
 """Failures in a row after which a request is given up."""
 FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
@@ -40,7 +38,6 @@ LARGEST = 1 << 30
 _RETRIES = 3
 """How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _STATUS = re.compile(r"status code: (\d{3})")
-_LOGIN = re.compile("(?<=://)[^/@]*@")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
 _used_by: int | None = None
@@ -88,6 +85,29 @@ class Remote:
         """An object's address for messages: without passwords and signatures."""
         base = shown(self.url)
         return f"{base.rstrip('/')}/{name}" if name else base
+
+    def address(self, name: str) -> str:
+        """An object's address on the web, with the query of the URL, which is its signature."""
+        base, mark, query = self.url.partition("?")
+        return f"{base.rstrip('/')}/{name}{mark}{query}" if name else self.url
+
+    def head(self, name: str) -> dict[str, Any] | None:
+        """What a store or a web server says of an object: its `size` in bytes, its `e_tag` and `last_modified`, if it
+        has them. None if there is no such object.
+
+        Raises:
+            RemoteError: see `ask`; or a web server does not say how large the object is.
+        """
+        try:
+            if self.protocol not in WEB:
+                return dict(self.request("head", name))
+            with self.ask(name, lambda: open_web(self.address(name), self.options.get("headers"))) as answer:
+                size, headers = answer.length, answer.headers
+        except FileNotFoundError:
+            return None
+        if size is None:
+            raise RemoteError(f"{self.where(name)}: its server does not say how large it is; copy it to this machine")
+        return {"size": size, "e_tag": headers.get("ETag"), "last_modified": headers.get("Last-Modified")}
 
     def ask(self, name: str, call: Callable[[], Answer]) -> Answer:
         """Make a request, and repeat it until it is answered.
@@ -197,13 +217,11 @@ class Remote:
             options = {"range": {"offset": start}} if start else None
             yield from map(bytes, obstore.get(bucket, self.key(name), options=options).stream(min_chunk_size=PIECE))
         elif self.protocol in WEB:
-            base, mark, query = self.url.partition("?")  # the query is the signature of a web address
-            address = f"{base.rstrip('/')}/{name}{mark}{query}" if name else self.url
-            with web(address, self.options, start) as body:
+            with open_web(self.address(name), self.options.get("headers"), start=start) as body:
                 if start and body.status == 200:  # the server has no ranges
-                    while start and (data := body.read(min(start, PIECE))):
+                    while start and (data := body.read1(min(start, PIECE))):
                         start -= len(data)
-                while data := body.read(PIECE):
+                while data := body.read1(PIECE):
                     yield data
                 if body.length:
                     raise ConnectionError(f"the answer ended {body.length:,} bytes too early")
@@ -274,7 +292,10 @@ def _passes(error: BaseException, status: int | None) -> bool:
         short = status == 400 and any(word in str(error) for word in ("IncompleteBody", "RequestTimeout"))
         return status in (408, 409, 416, 425, 429) or short  # 416: it is shorter than it was
     permanent = (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
-    return not isinstance(error, (*permanent, ValueError)) and type(error).__name__ != "NotSupportedError"
+    return (
+        not isinstance(error, (*permanent, ValueError, EndlessAnswerError))
+        and type(error).__name__ != "NotSupportedError"
+    )
 
 
 def bucket(url: str, options: dict[str, Any]) -> Any:
@@ -300,40 +321,6 @@ def bucket(url: str, options: dict[str, Any]) -> Any:
         raise ConfigError(f"{where} cannot be opened: {said}; check the URL and storage_options") from error
     _used_by = os.getpid()
     return store
-
-
-def web(url: str, options: dict[str, Any], start: int = 0) -> HTTPResponse:
-    """The answer of a web server, whose body has not been read. Close it.
-
-    Args:
-        options: `headers` to send.
-        start: ask for the bytes from here on; a server may send all.
-
-    Raises:
-        OSError: the server cannot be reached, or answers with an error (HTTPError).
-    """
-    headers = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **options.get("headers", {})}
-    if start:
-        headers["Range"] = f"bytes={start}-"
-    parts = urlsplit(url)
-    if parts.username is not None:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
-    answer: HTTPResponse = build_opener(_Redirects).open(Request(address, headers=headers), timeout=REQUEST_SECONDS)
-    return answer
-
-
-class _Redirects(HTTPRedirectHandler):
-    """Follows redirects; the user's headers, such as a token, go to the same host only, never from https to http."""
-
-    def redirect_request(self, req: Request, *args: Any) -> Request | None:
-        made = super().redirect_request(req, *args)
-        if made is not None and (made.host != req.host or (req.type, made.type) == ("https", "http")):
-            own = ("Accept-encoding", "Range", "User-agent")  # as `Request` spells them
-            made.headers = {name: value for name, value in made.headers.items() if name in own}
-        return made
 
 
 def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
@@ -365,7 +352,7 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
 
 def shown(url: str) -> str:
     """A URL for messages: without user and password, and without the signature of a web address."""
-    return _LOGIN.sub("", url.partition("?")[0] if urlsplit(url).scheme in WEB else url)
+    return without_secrets(url)
 
 
 def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:

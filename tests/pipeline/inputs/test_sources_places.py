@@ -24,7 +24,7 @@ from packtrain.pipeline.inputs.scan import scan_inputs
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.schemas.config.config import SourceConfig
 from packtrain.schemas.errors import ConfigError
-from packtrain.schemas.files import remote
+from packtrain.schemas.files.web import open_web
 from packtrain.stages.prep import Options
 
 from tests.support import tasks
@@ -214,7 +214,7 @@ def test_another_host_gets_no_credentials() -> None:
             threading.Thread(target=one.serve_forever, args=(0.02,), daemon=True).start()
         targets.append(f"http://127.0.0.1:{other.server_address[1]}/a.jsonl")
         url = f"http://me:secret@127.0.0.1:{first.server_address[1]}/a.jsonl"
-        with remote.web(url, {"headers": {"X-Token": "secret"}}):
+        with open_web(url, {"X-Token": "secret"}):
             pass
         first.shutdown()
         other.shutdown()

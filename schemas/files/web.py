@@ -1,0 +1,202 @@
+"""Requests to web servers, none of which can make a reader wait or read without end.
+
+Python's client limits the time between two bytes, but not how many answers "100 Continue", trailers, bytes of a
+redirect or single bytes a server may send. Here status line, headers, trailers and body share one clock, which only
+bytes of the body extend.
+"""
+
+import ssl
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+WEB = ("http", "https")
+"""Protocols of the web."""
+REQUEST_SECONDS = 60.0
+"""Without a connection, or without a byte, for so long, a request has failed."""
+LARGEST_FILE = 1 << 50
+"""Most bytes that a server may say an object has: a petabyte."""
+_SLOWEST = 1_000
+"""Bytes of a body per second, on average, below which an answer is given up."""
+_INTERIM_ANSWERS = 8
+"""Answers such as "100 Continue" before the one that counts; servers send one at most."""
+_TRAILERS = 100
+"""Lines after a body: as many as Python's client takes as headers."""
+_WHOLE = 1 << 20
+"""Most bytes of a body that is read whole, such as a redirect's."""
+_BUFFER = 1 << 16
+
+
+class EndlessAnswerError(HTTPException):
+    """A server goes on where an answer would end, or says what cannot be. Asking it again would not help."""
+
+
+class Clock:
+    """The time that one request may take, from now on.
+
+    Args:
+        seconds: until the body begins, by default `REQUEST_SECONDS`; each `_SLOWEST` bytes of the body add a second.
+        fixed: whether nothing adds to `seconds`, and silence is no failure: for servers that compute an answer.
+    """
+
+    def __init__(self, seconds: float | None = None, *, fixed: bool = False) -> None:
+        self._end = time.monotonic() + (REQUEST_SECONDS if seconds is None else seconds)
+        self._fixed = fixed
+
+    def patience(self) -> float:
+        """Seconds to wait for the next byte.
+
+        Raises:
+            TimeoutError: the time is over.
+        """
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer takes too long")
+        return left if self._fixed else min(left, REQUEST_SECONDS)
+
+    def received(self, count: int) -> None:
+        """Count bytes of the body."""
+        if not self._fixed:
+            self._end += count / _SLOWEST
+
+
+class _TimedSocket(RawIOBase):
+    """What a socket receives, as long as the clock runs."""
+
+    def __init__(self, connection: Any, clock: Clock) -> None:
+        self._connection = connection
+        self._file = connection.makefile("rb", buffering=0)
+        self._clock = clock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._connection.settimeout(self._clock.patience())
+        count: int | None = self._file.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """An answer that ends. `read1` reads it piece by piece."""
+
+    def __init__(self, connection: Any, *arguments: Any, clock: Clock, **options: Any) -> None:
+        super().__init__(connection, *arguments, **options)
+        self.fp.close()
+        self.fp = BufferedReader(_TimedSocket(connection, clock), _BUFFER)
+        self._clock = clock
+        self._answers = 0
+
+    def begin(self) -> None:
+        super().begin()
+        if self.length is not None and self.length > LARGEST_FILE:
+            raise EndlessAnswerError(f"it says that the object has {str(self.length)[:30]} bytes")
+
+    def read(self, amt: int | None = None) -> bytes:
+        data = super().read(_WHOLE + 1 if amt is None else amt)
+        if amt is None and len(data) > _WHOLE:
+            raise EndlessAnswerError(f"it sends more than {_WHOLE:,} bytes where few are usual")
+        return data
+
+    def read1(self, n: int = -1) -> bytes:
+        data = super().read1(n)
+        self._clock.received(len(data))
+        return data
+
+    def _read_status(self) -> Any:
+        self._answers += 1
+        if self._answers > _INTERIM_ANSWERS:
+            raise EndlessAnswerError('it sends "100 Continue" without end')
+        return super()._read_status()  # type: ignore[misc]  # typeshed leaves it out
+
+    def _read_and_discard_trailer(self) -> None:
+        for _ in range(_TRAILERS):
+            if self.fp.readline(_BUFFER) in (b"\r\n", b"\n", b""):
+                return
+        raise EndlessAnswerError("it sends trailers without end")
+
+
+class _PlainHandler(HTTPHandler):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._response = partial(_Response, clock=clock)
+
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_connecting(HTTPConnection, self._response), req)
+
+
+class _SecureHandler(HTTPSHandler):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._response = partial(_Response, clock=clock)
+
+    def https_open(self, req: Request) -> HTTPResponse:
+        context = ssl.create_default_context()
+        return self.do_open(_connecting(HTTPSConnection, self._response), req, context=context)
+
+
+def _connecting(kind: Any, response: Any) -> Any:
+    """A class of connections whose answers are timed."""
+
+    def connect(*arguments: Any, **options: Any) -> Any:
+        connection = kind(*arguments, **options)
+        connection.response_class = response
+        return connection
+
+    return connect
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Follows redirects; the user's headers, such as a token, go to the same host only, never from https to http."""
+
+    def redirect_request(self, req: Request, *args: Any) -> Request | None:
+        request = super().redirect_request(req, *args)
+        if request is not None and (request.host != req.host or (req.type, request.type) == ("https", "http")):
+            kept = ("Accept-encoding", "Range", "User-agent")  # as `Request` spells them
+            request.headers = {name: value for name, value in request.headers.items() if name in kept}
+        return request
+
+
+def open_web(
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    start: int = 0,
+    data: bytes | None = None,
+    clock: Clock | None = None,
+) -> HTTPResponse:
+    """The answer of a web server, whose body has not been read. Read it by `read1`, and close it.
+
+    Args:
+        headers: to send besides the usual ones; not to other hosts.
+        start: ask for the bytes from here on; a server may send all.
+        data: to post.
+        clock: of the request; by default a new one.
+
+    Raises:
+        OSError: the server cannot be reached, is too slow, or answers with an error (HTTPError).
+        EndlessAnswerError: its answer has no end; reading the body may raise it, too.
+    """
+    clock = clock or Clock()
+    sent = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **(headers or {})}
+    if start:
+        sent["Range"] = f"bytes={start}-"
+    parts = urlsplit(url)
+    if parts.username is not None:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        sent["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
+    opener = build_opener(_PlainHandler(clock), _SecureHandler(clock), _Redirects)
+    answer: HTTPResponse = opener.open(Request(address, data, sent), timeout=REQUEST_SECONDS)
+    return answer
