@@ -26,7 +26,7 @@ from ..schemas.units import duration
 from .batch import FixedShape, flatten, unpack, untrained
 from .dataset_files import CACHE_BYTES
 from .order import Order, Steps, Tail, detect_rank, divisible
-from .packed_rows import PackedRows, Row
+from .packed_rows import LINEAGE, PackedRows, Row
 
 _LOG = logging.getLogger(__name__)
 _Task = TypeVar("_Task")
@@ -166,9 +166,16 @@ class PackedLoader:
             if shards is not None:
                 shards.close()
 
+    @property
+    def lineage(self) -> dict[str, str]:
+        """`{"packtrain/dataset": …}`, the hash of the dataset's manifest, for the configuration that a log shows:
+        `wandb.init(config={**config, **loader.lineage})`. It is also in `state_dict`.
+        """
+        return self.corpus.lineage
+
     def state_dict(self) -> dict[str, Any]:
         """The loader's position: equal on all ranks, under a kilobyte."""
-        return {**self.steps.beginning, "rows": self._rows}
+        return {**self.steps.beginning, "rows": self._rows, **self.lineage}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state, on any number of ranks and rows per step.
@@ -176,7 +183,9 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        rows = read_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        # The same rows may be in a dataset with another manifest.
+        given = {key: value for key, value in state.items() if key != LINEAGE} if isinstance(state, Mapping) else state
+        rows = read_state(given, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
         if rows > self.total_rows:
             raise ConfigError(
                 f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "

@@ -269,6 +269,17 @@ def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
 # What a model can take
 
 
+def name_dataset(model: Any, rows: PackedRows) -> None:
+    """Put the hash of the dataset's manifest into the model's configuration, if it has one.
+
+    TensorBoard, Weights & Biases, MLflow, trackio and others show that configuration as transformers' own callbacks log
+    it, and every checkpoint and finished model holds it in config.json.
+    """
+    config = getattr(unwrap(model), "config", None)
+    for name, value in rows.lineage.items() if config is not None else ():
+        setattr(config, name, value)
+
+
 def may_leave_weights_unused(model: Any) -> bool:
     """Whether some weights may get no gradient in a step: experts without a token, or parts that text does not use."""
     config = model.config

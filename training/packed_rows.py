@@ -23,6 +23,8 @@ from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
 
 DOCUMENTS = "documents.parquet"
+LINEAGE = "packtrain/dataset"
+"""Key under which logs, checkpoints and models name the dataset that they were trained on."""
 OPEN_SHARDS = 256
 """Most shards that are mapped at once, because each has an open file."""
 _PAIR = 32 * 4096 / 6.7e9
@@ -135,6 +137,11 @@ class PackedRows:
         """Fingerprint of the rows and their order, used to refuse states of another dataset."""
         text = "".join(f"{shard.hash} {shard.rows}\n" for shard in self._shards)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def lineage(self) -> dict[str, str]:
+        """The manifest's hash under `LINEAGE`, for the configuration that a log shows."""
+        return {LINEAGE: self.manifest.hash}
 
     def row(self, index: int) -> Row:
         """Row `index`. Raises IndexError beyond the last one, and IntegrityError if its file was changed."""

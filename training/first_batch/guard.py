@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
 from ..attention import wrappers_of
+from ..model import name_dataset
 from ..packed_rows import PackedRows
 from .documents import DocumentFinder, FoundDocument
 from .isolation import find_leak
@@ -39,6 +40,8 @@ _CALL_WHAT_THEY_WRAP = ("DistributedDataParallel", "FullyShardedDataParallel", "
 class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """A callback for trainers of transformers: `callbacks=[PackedGuard("packed")]`. For any other, see `guard`.
 
+    The hash of the dataset's manifest goes into the model's configuration, as `packtrain/dataset`.
+
     Args:
         data: folder or URL that `packtrain run` wrote.
         split: the one that trains.
@@ -54,6 +57,10 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._hooks: list[RemovableHandle] = []
         self._checking = False
         self._batches = 0
+
+    def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """See transformers."""
+        name_dataset(_model_in(model), self._rows)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """See transformers."""
@@ -175,6 +182,7 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
     watching = PackedGuard(data, split)
     if hasattr(trainer_or_model, "add_callback"):
         trainer_or_model.add_callback(watching)
+        watching.on_init_end(None, None, None, model=trainer_or_model.model)
         return watching
     if not isinstance(trainer_or_model, torch.nn.Module):
         raise ConfigError(
@@ -182,6 +190,7 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
             "model that it trains"
         )
     watching.watch(trainer_or_model)
+    watching.on_init_end(None, None, None, model=trainer_or_model)
     return watching
 
 

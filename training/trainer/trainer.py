@@ -33,6 +33,7 @@ from ..model import (
     find_tokenizer,
     load_model,
     may_leave_weights_unused,
+    name_dataset,
     refuse_other_tokenizer,
     vocabulary_of,
 )
@@ -112,6 +113,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         model = add_adapters(load_model(config.model, base, config.seed), config.lora, config.seed)
         padded = config.loader.static_shapes
         check_fits(model, "the data", self.loader.corpus, padded=padded)
+        name_dataset(model, self.loader.corpus)
         if held is not None:
             check_fits(model, "the held-out data", held.rows)
         steps = len(self.loader) // parts
