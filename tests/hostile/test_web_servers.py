@@ -182,7 +182,7 @@ def test_a_dataset_on_a_plain_web_server(
         assert outcome.code == 0, (words, outcome)
         assert "SECRET" not in outcome.out + outcome.err, words
     assert "a web server does not list its files" in kit.cli("verify", plain_server, cwd=tmp_path).out
-    damaged = next(foreign.rglob("data-*.arrow"))
+    damaged = next((foreign / "train").rglob("*.arrow"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
     outcome = kit.cli("verify", plain_server, cwd=tmp_path)
     assert outcome.code == 1
