@@ -68,23 +68,6 @@ def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None, most: ND
     return _walk(counts, max_docs, most)[1]
 
 
-def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
-    nearest two copies of that size are apart.
-
-    Args:
-        same: (N,) a number that the copies of a sequence share.
-    """
-    rank = np.empty(len(sizes), dtype=np.int64)
-    rank[descending(sizes, len(counts) - 1)] = np.arange(len(sizes))
-    order = np.lexsort((rank, same))
-    first, second = order[:-1], order[1:]
-    copies = (same[first] == same[second]) & (sizes[first] == sizes[second])
-    out = counts.copy()
-    np.minimum.at(out, sizes[first[copies]], (rank[second] - rank[first])[copies])
-    return out
-
-
 def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]:
     """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices."""
     kind = np.uint16 if capacity < 1 << 16 else np.int32  # of 16 bits, numpy's stable sort is a radix sort

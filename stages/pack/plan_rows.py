@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
-from .best_fit import Placement, best_fit_decreasing, most_apart, rows_needed
+from .best_fit import Placement, best_fit_decreasing
 from .bounds import bound_of_whole_pieces, size_counts
+from .copies_apart import best_fit_apart, tight_apart
 from .tight import tight_rows
 
 Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
@@ -26,8 +27,6 @@ Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
 `none`: each row holds the first L tokens of one document.
 """
 
-_FOR_COPIES = 0.01
-"""The share of further rows that keeping copies apart may cost."""
 _MOST = 1 << 24
 """The largest capacity; the planner keeps a few arrays with one entry per possible size."""
 
@@ -71,7 +70,8 @@ def plan_rows(
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
             `row_length`. Not for `wrapped`.
         same: (N,) a number that copies of a document share. A row of `bfd`, `tight` and `bfd_split` gets no two of
-            them, unless that needs more than 1 % (and more than one) further rows; then as few as that allows.
+            them, unless that needs more than 1 % (and more than one) further rows; then as few as these rows allow, as
+            far as `copies_apart` finds them.
 
     Raises:
         ConfigError: an option is out of range, or two of them exclude each other.
@@ -93,7 +93,8 @@ def plan_rows(
         placement = (tight_rows if strategy == "tight" else best_fit_decreasing)(sizes, counts, max_docs)
         if same is not None:
             of_pieces = same if pieces.order is None else same[pieces.order]
-            placement = _apart(placement, sizes, counts, max_docs, of_pieces)
+            keep_apart = tight_apart if strategy == "tight" else best_fit_apart
+            placement = keep_apart(placement, sizes, counts, max_docs, of_pieces)
     index, row_offsets = placement.order, placement.row_offsets
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
@@ -107,24 +108,6 @@ def plan_rows(
             pieces=len(index),
         ),
     )
-
-
-def _apart(
-    plain: Placement,
-    sizes: NDArray[np.integer],
-    counts: NDArray[np.int64],
-    max_docs: int | None,
-    same: NDArray[np.int64],
-) -> Placement:
-    """The sequences of a placement with copies in different rows, as far as that costs few rows: where none in a row
-    costs too much, more are tried.
-    """
-    most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
-    while (most < counts).any():
-        if rows_needed(counts, max_docs, most) <= rows + max(1, int(rows * _FOR_COPIES)):
-            return best_fit_decreasing(sizes, counts, max_docs, most)
-        most *= 2
-    return plain
 
 
 def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:

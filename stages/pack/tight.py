@@ -28,22 +28,34 @@ _PERCENT = 90
 tokens would fill."""
 
 
-def tight_rows(sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: int | None = None) -> Placement:
-    """Pack `sizes` into rows of capacity `C`: never more rows than `best_fit_decreasing`.
+def tight_rows(
+    sizes: NDArray[np.integer],
+    counts: NDArray[np.int64],
+    max_docs: int | None = None,
+    most: NDArray[np.int64] | None = None,
+    rows_apart: int | None = None,
+) -> Placement:
+    """Pack `sizes` into rows of capacity `C`: never more rows than `best_fit_decreasing` with the same `most`.
 
     Args:
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many pieces have each size.
         max_docs: the most pieces in a row.
+        most: (C + 1,) how many of each size a row may take; None for no limit.
+        rows_apart: about how many rows keep to `most`; what is left then fills rows without that limit. None: all.
     """
-    placement = best_fit_decreasing(sizes, counts, max_docs)
+    placement = best_fit_decreasing(sizes, counts, max_docs, most)
     least, capacity = len(placement.row_offsets) - 1, len(counts) - 1
     if least <= bound_of_whole_pieces(counts, max_docs) or (max_docs is not None and max_docs < 3):
         return placement  # it has the fewest rows; those of up to two pieces always are
     unit = 1 + (capacity - 1) // (_UNITS if len(sizes) <= _FEW else _FEW_UNITS)
     units = capacity // unit
     rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
-    patterns = _filled(np.bincount(rounded, minlength=units + 1), max_docs or len(sizes))
+    limits = None
+    if most is not None:
+        limits = np.full(units + 1, len(sizes))
+        np.minimum.at(limits, rounded, most[sizes])
+    patterns = _filled(np.bincount(rounded, minlength=units + 1), max_docs or len(sizes), limits, rows_apart)
     if sum(times for _, times in patterns) >= least:
         return placement
     flat: list[int] = []
@@ -61,10 +73,15 @@ def tight_rows(sizes: NDArray[np.integer], counts: NDArray[np.int64], max_docs: 
 class _Stock:
     """The sizes left: counts, and as two sets of bits, bit s and bit C - s for each size s."""
 
-    __slots__ = ("_mirrored", "capacity", "counts", "present")
+    __slots__ = ("_mirrored", "capacity", "counts", "most", "present")
 
-    def __init__(self, counts: NDArray[np.int64]) -> None:
-        """Args: counts: (C + 1,) how many pieces have each size; none of size 0."""
+    def __init__(self, counts: NDArray[np.int64], most: NDArray[np.int64] | None = None) -> None:
+        """
+        Args:
+            counts: (C + 1,) how many pieces have each size; none of size 0.
+            most: (C + 1,) how many of each size a row may take; None for no limit.
+        """
+        self.most = most.tolist() if most is not None else None
         self.capacity = len(counts) - 1
         self.counts = {size: int(counts[size]) for size in np.flatnonzero(counts).tolist()}
         self.present, self._mirrored = (
@@ -75,14 +92,26 @@ class _Stock:
     def take(self, size: int, number: int = 1) -> None:
         self.counts[size] -= number
         if not self.counts[size]:
-            self.present ^= 1 << size
-            self._mirrored ^= 1 << (self.capacity - size)
+            self.flip(size)
 
-    def pair(self, space: int) -> int:
-        """The larger size of the pair that fills `space` exactly with sizes nearest to each other, or 0."""
+    def flip(self, size: int) -> None:
+        """Hide a size that is left, or show it again."""
+        self.present ^= 1 << size
+        self._mirrored ^= 1 << (self.capacity - size)
+
+    def allows(self, size: int, held: dict[int, int], number: int) -> bool:
+        """Whether a row that holds some sizes may take so many more of one."""
+        return self.most is None or held.get(size, 0) + number <= self.most[size]
+
+    def pair(self, space: int, held: dict[int, int]) -> int:
+        """The larger size of the pair that fills `space` exactly with sizes nearest to each other, or 0.
+
+        Args:
+            held: what the row holds.
+        """
         half = (space + 1) // 2
         both = (self.present & (self._mirrored >> (self.capacity - space))) >> half
-        if not space & 1 and both & 1 and self.counts[half] < 2:
+        if not space & 1 and both & 1 and (self.counts[half] < 2 or not self.allows(half, held, 2)):
             both ^= 1
         return half + (both & -both).bit_length() - 1 if both else 0
 
@@ -95,18 +124,25 @@ class _Stock:
         return times
 
 
-def _filled(counts: NDArray[np.int64], max_docs: int) -> list[Pattern]:
+def _filled(
+    counts: NDArray[np.int64], max_docs: int, most: NDArray[np.int64] | None = None, rows_apart: int | None = None
+) -> list[Pattern]:
     """Fill one row after another.
 
     Args:
         counts: (C + 1,) how many pieces have each size; none of size 0.
         max_docs: the most pieces of a row, at least 3.
+        most: (C + 1,) how many of each size a row may take; None for no limit.
+        rows_apart: about how many rows keep to `most`; the last ones do not. None: all.
     """
-    stock = _Stock(counts)
+    stock = _Stock(counts, most)
     capacity = stock.capacity
     pieces, tokens = int(counts.sum()), int((counts * np.arange(capacity + 1)).sum())
     rows: list[Pattern] = []
+    filled = 0
     while stock.present:
+        if rows_apart is not None and filled >= rows_apart:
+            stock.most = None
         largest = stock.present.bit_length() - 1
         stock.take(largest)
         held = {largest: 1}
@@ -115,6 +151,7 @@ def _filled(counts: NDArray[np.int64], max_docs: int) -> list[Pattern]:
         times = 1 + stock.again(held, tokens // capacity // 64)  # not all alike at once, as tokens and pieces change
         pieces -= times * number
         tokens -= times * size
+        filled += times
         rows.append((held, times))
     return rows
 
@@ -128,20 +165,30 @@ def _fill_row(stock: _Stock, held: dict[int, int], slots: int, *, many: bool) ->
         many: short pieces are to be used, so a pair comes before one size that fills the space.
     """
     space = stock.capacity - sum(held)
+    full: list[int] = []  # sizes of which the row may take no more
+
+    def hide_full(size: int) -> None:
+        if stock.counts[size] and not stock.allows(size, held, 1):
+            stock.flip(size)
+            full.append(size)
 
     def add(size: int) -> None:
         nonlocal slots, space
         stock.take(size)
         held[size] = held.get(size, 0) + 1
         slots, space = slots - 1, space - size
+        hide_full(size)
 
+    hide_full(next(iter(held)))
     while many and slots > 2 and (left := stock.present) and (smallest := (left & -left).bit_length() - 1) <= space:
         add(smallest)
     while slots and space and (fits := stock.present & ((1 << (space + 1)) - 1)):
         largest = fits.bit_length() - 1
         alone = slots == 1 or space >= slots * largest or (largest == space and not many)
-        if not alone and (larger := stock.pair(space)):
+        if not alone and (larger := stock.pair(space, held)):
             add(larger)
             add(space)
-            return
+            break
         add(largest)
+    for size in full:
+        stock.flip(size)
