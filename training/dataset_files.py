@@ -2,6 +2,8 @@
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -10,8 +12,8 @@ import pyarrow as pa
 
 from ..schemas.errors import ConfigError, InputError, IntegrityError
 from ..schemas.files.copy_cache import Copies
+from ..schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
 from ..schemas.files.remote import Remote
-from ..schemas.names import check_found
 
 CACHE_BYTES = 64 << 30
 
@@ -97,8 +99,8 @@ class DatasetFiles:
         """
         if not self.is_local:
             return self._remote.read(name)
-        with open(self._open(name), "rb") as file:  # noqa: PTH123  # a descriptor
-            return file.read()
+        with self._refusals(name):
+            return read_regular(self.folder / name, LISTING_BYTES, inside=[self.folder])
 
     def map(self, name: str, bytes: int, hash: str) -> MappedFile:
         """A file. Of a local one only the size is compared; `packtrain verify --deep` compares hashes.
@@ -110,7 +112,8 @@ class DatasetFiles:
         """
         try:
             if self.is_local:
-                descriptor = self._open(name)
+                with self._refusals(name), open_regular(self.folder / name, inside=[self.folder]) as file:
+                    descriptor = os.dup(file.fileno())
             else:
                 fetch = self._remote.download
                 descriptor = self._copies.open(hash, bytes, lambda path: fetch(name, path, bytes, hash))
@@ -122,8 +125,14 @@ class DatasetFiles:
             raise IntegrityError(f"{self.url(name)} is missing; packtrain verify --repair rebuilds it") from None
         return MappedFile(descriptor, bytes, self.url(name))
 
-    def _open(self, name: str) -> int:
-        path = self.folder / name
-        if path.exists():
-            check_found(path, os.path.realpath(path), os.path.realpath(self.folder), regular=path.is_file())
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    @contextmanager
+    def _refusals(self, name: str) -> Iterator[None]:
+        """What is no regular file of the folder, or a link to itself, is damage. A missing file is the caller's."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            raise
+        except OSError as error:
+            raise IntegrityError(
+                f"{self.url(name)} cannot be read: {error.strerror or error}; packtrain verify --repair rebuilds it"
+            ) from error

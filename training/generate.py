@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from ..schemas.errors import ConfigError
+from ..schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ..schemas.fingerprint import hash_bytes
 from ..schemas.jsontext import parse_json
 from ..schemas.samples import SampleAnswer, SampleRequest, SampleSettings
-from .model import load_weights, put_adapter, read_config
+from .adapter import CONFIG, put_adapter, read_adapter
+from .model import load_weights, read_config
 
 SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given, by type of device."""
@@ -142,9 +144,9 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     if not model.is_dir():
         raise ConfigError(f"MODEL: there is no folder {model}; give a model's folder, such as the export of a training")
     adapter = None
-    if (model / "adapter_config.json").is_file():
+    if (model / CONFIG).exists():
         adapter = model
-        named = base or Path(str(_json(model / "adapter_config.json").get("base_model_name_or_path") or ""))
+        named = base or Path(str(read_adapter(model).get("base_model_name_or_path") or ""))
         if not (named / "config.json").is_file():
             raise ConfigError(
                 f"MODEL: {model} is an adapter of {str(named)!r}, where there is no config.json; give the folder of "
@@ -157,10 +159,8 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
         raise ConfigError(
             f"MODEL: {model} has no config.json; give a folder that holds a whole model, such as a training's OUT/model"
         )
-    for folder, begins in ((model, ""), (adapter, "adapter_model")):  # peft looks in a hub for an adapter's
-        if folder and not any(one.suffix in _WEIGHTS and one.name.startswith(begins) for one in folder.iterdir()):
-            what = "an adapter_config.json" if begins else "a config.json"
-            raise ConfigError(f"MODEL: {folder} has {what} but no weights; give a folder with *.safetensors")
+    if not any(path.suffix in _WEIGHTS for path in model.iterdir()):
+        raise ConfigError(f"MODEL: {model} has a config.json but no weights; give a folder with *.safetensors")
     text = read_config(model).get_text_config()
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int):
@@ -174,7 +174,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(path.read_bytes())
+        found = parse_json(read_regular(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
     if not isinstance(found, dict):

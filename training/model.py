@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..schemas.errors import ConfigError, InputError
+from ..schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular, read_regular_text
+from ..schemas.files.model_folder import check_model_folder
 from ..schemas.fingerprint import hash_bytes
 from ..schemas.jsontext import parse_json
-from ..schemas.model_facts import Limit, stretching
+from ..schemas.model_facts import Limit, check_counts, stretching
 from ..schemas.names import check_name
+from .adapter import import_peft
 from .attention import configs_of, unwrap
 from .packed_rows import PackedRows
 
@@ -49,7 +52,14 @@ def read_config(folder: Path) -> Any:
 
     where = folder / "config.json"
     try:
+        check_model_folder(folder)
+        check_counts(parse_json(read_regular(where, SETTINGS_BYTES)))
         found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    except OSError as error:
+        raise ConfigError(
+            f"model: {error.filename or where} cannot be read: {error.strerror or message_of(error)}; copy the model "
+            "again"
+        ) from error
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         raise ConfigError(f"model: the configuration {where} cannot be read: {message_of(error)}") from error
     for one in configs_of(found):
@@ -97,7 +107,7 @@ def load_weights(folder: Path, **options: Any) -> Any:
     options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
         for index in folder.glob("*.index.json"):
-            for name in parse_json(index.read_bytes())["weight_map"].values():
+            for name in parse_json(read_regular(index, LISTING_BYTES))["weight_map"].values():
                 check_name(name)  # transformers would open what lies elsewhere
         model, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # of a damaged or hostile folder, and of any architecture
@@ -108,27 +118,6 @@ def load_weights(folder: Path, **options: Any) -> Any:
             "the complete folder of a causal language model"
         )
     return model
-
-
-def put_adapter(model: Any, folder: Path) -> Any:
-    """The model with the adapter that a folder holds (peft.PeftModel).
-
-    Raises:
-        ConfigError: peft is missing, or the adapter does not fit.
-    """
-    peft = _peft()
-    try:
-        return peft.PeftModel.from_pretrained(model, str(folder))
-    except Exception as error:  # of a damaged or hostile folder
-        raise _not_loaded(folder, error) from error
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ConfigError(f"lora: adapters need peft ({error}); pip install 'packtrain[lora]'") from None
-    return peft
 
 
 def _not_loaded(folder: Path, error: Exception) -> ConfigError:
@@ -192,7 +181,7 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> A
     """
     if settings is None:
         return model
-    peft, rank = _peft(), settings.get("r", 16)
+    peft, rank = import_peft(), settings.get("r", 16)
     given = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings}
     try:
         with torch.random.fork_rng(devices=[]):
@@ -232,9 +221,12 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
     from transformers import AutoTokenizer
 
     try:
+        check_model_folder(folder)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {message_of(error)}") from error
+        named = getattr(error, "filename", None)
+        said = f"{named}: {getattr(error, 'strerror', None)}" if named else message_of(error)
+        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {said}") from error
     packed = rows.manifest.plan.get("tokenizer", {}).get("template")
     if hash_bytes(template) == packed:
         tokenizer.chat_template = template.decode()
@@ -255,7 +247,7 @@ def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
     if not file.is_file():
         return
     try:
-        theirs = Tokenizer.from_file(str(file)).get_vocab()
+        theirs = Tokenizer.from_str(read_regular_text(file, LISTING_BYTES)).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
     for token, number in tokenizer.get_vocab().items():

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
+from ..schemas.files.arrow_sizes import require_bounded
 from ..schemas.manifest import Manifest, ShardRecord
 from ..schemas.names import MANIFEST
 from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
@@ -326,6 +327,7 @@ class _Shard:
 def _read(file: MappedFile, opened: Callable[[pa.Buffer], Any], rows: int, schema: pa.Schema) -> pa.Table:
     """What a file holds; IntegrityError if it does not have these columns, and so many rows."""
     try:
+        require_bounded(memoryview(file.buffer), 0)
         table = opened(file.buffer).read_all()
         for one in schema:
             if one.name not in table.schema.names or table.schema.field(one.name).type != one.type:

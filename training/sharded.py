@@ -11,10 +11,12 @@ import pickle
 import re
 import shutil
 import warnings
+from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
 
 from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreError
+from ..schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
 from ..schemas.names import check_name
 from .model import read_config
 
@@ -34,6 +36,8 @@ _CLASSES = {
     "collections": {"OrderedDict"},
     "builtins": {"set"},
 }  # fmt: skip
+_SLACK = 4
+"""How much larger than the files the tensors may be: a file that was cut short is named when it is read."""
 _WRAPPERS = re.compile(r"(_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What wrappers of a model put before the names of its weights, anywhere."""
 
@@ -76,8 +80,8 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
         draft.mkdir(parents=True)
         save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors")
         for name in _BESIDE:
-            if (checkpoint / name).is_file():
-                shutil.copyfile(checkpoint / name, draft / name)
+            if (checkpoint / name).exists():
+                (draft / name).write_bytes(read_regular(checkpoint / name, LISTING_BYTES, inside=[checkpoint]))
         draft.rename(out)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
@@ -118,6 +122,13 @@ def read_weights(folder: Path) -> dict[str, Any]:
             f"{folder} holds a model with adapters; the export at the end of the training is the adapter alone: take "
             "that, or resume the training to its end"
         )
+    needed = sum(math.prod(one.size) * one.properties.dtype.itemsize for one in found.values())
+    held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    if not 0 <= needed <= _SLACK * held:
+        raise IntegrityError(
+            f"{folder / _INDEX} lists tensors of {needed:,} bytes, and the files beside it have {held:,}; copy the "
+            "checkpoint again"
+        )
     read = {key: torch.empty(tuple(one.size), dtype=one.properties.dtype) for key, one in found.items()}
     try:
         with warnings.catch_warnings():
@@ -141,12 +152,12 @@ def read_index(path: Path) -> Any:
     from torch.distributed.checkpoint.metadata import Metadata
 
     try:
-        with path.open("rb") as file:
-            found = _IndexReader(file).load()
+        found = _IndexReader(BytesIO(read_regular(path, LISTING_BYTES, inside=[path.parent]))).load()
         if not isinstance(found, Metadata) or not isinstance(found.state_dict_metadata, dict):
             raise ValueError("it lists no tensors")
-        for info in found.storage_data.values():
-            check_name(PurePath(info.relative_path).as_posix())
+        for name in sorted({PurePath(info.relative_path).as_posix() for info in found.storage_data.values()}):
+            check_name(name)
+            open_regular(path.parent / name, inside=[path.parent]).close()
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
         raise IntegrityError(
             f"{path} cannot be read as the index of a checkpoint: {error}; take another checkpoint"

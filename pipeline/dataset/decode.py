@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import InputError, StoreError
+from ...schemas.files.foreign import LISTING_BYTES, read_regular_text
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
@@ -97,7 +98,7 @@ def load_decoder(folder: Path) -> Decoder:
     if not path.is_file():
         raise InputError(f"{folder} has no tokenizer.json; give the tokenizer's folder with --tokenizer")
     try:
-        return Decoder(Tokenizer.from_file(str(path)))
+        return Decoder(Tokenizer.from_str(read_regular_text(path, LISTING_BYTES)))
     except Exception as error:  # tokenizers does not raise a more specific error
         raise InputError(f"{path} cannot be read ({error}); give the tokenizer's folder with --tokenizer") from error
 

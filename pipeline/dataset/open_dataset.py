@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import map_regular
 from ...schemas.manifest import Manifest, ShardRecord
 from ...schemas.names import MANIFEST, PLAN
 from ..store.lease import look
@@ -44,14 +46,14 @@ class Finished:
         path, rows, columns = self.store.where(shard.name), 0, schema_of(self.manifest.schema)
         again = "packtrain verify --repair rebuilds it"
         try:
-            file = self.store.local(shard)
-            with pa.memory_map(str(file)) as source:
-                for batch in pa.ipc.open_stream(source):
-                    if [(one.name, one.type) for one in batch.schema] != [(one.name, one.type) for one in columns]:
-                        raise ValueError(f"it has the wrong columns: {batch.schema.names}")
-                    batch.validate(full=True)
-                    rows += batch.num_rows
-                    yield batch
+            data = map_regular(self.store.local(shard))
+            require_bounded(data, 0)
+            for batch in pa.ipc.open_stream(data):
+                if [(one.name, one.type) for one in batch.schema] != [(one.name, one.type) for one in columns]:
+                    raise ValueError(f"it has the wrong columns: {batch.schema.names}")
+                batch.validate(full=True)
+                rows += batch.num_rows
+                yield batch
         except FileNotFoundError:
             raise IntegrityError(f"{path} is missing; {again}") from None
         except PacktrainError:
@@ -105,7 +107,7 @@ class Finished:
             path = self.store.local(record)
             if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
                 raise ValueError("its content does not match the manifest")
-            with pq.ParquetFile(path) as file:
+            with pq.ParquetFile(pa.BufferReader(map_regular(path, ahead=False))) as file:
                 held = (file.metadata.row_group(group).column(0).statistics for group in range(file.num_row_groups))
                 groups = [at for at, one in enumerate(held) if ((wanted >= one.min) & (wanted <= one.max)).any()]
                 table = file.read_row_groups(groups, ["doc_id", "id", "source"])

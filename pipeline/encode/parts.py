@@ -12,6 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import map_regular
 from ...schemas.manifest import FileRecord
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_runs
@@ -80,10 +82,11 @@ class EncodedPart:
 
     def __init__(self, path: Path) -> None:
         try:
-            with pa.memory_map(str(path)) as source:
-                reader = pa.ipc.open_file(source)
-                self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
-        except (OSError, pa.ArrowInvalid) as error:
+            data = map_regular(path)
+            require_bounded(data, 0)
+            reader = pa.ipc.open_file(data)
+            self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
+        except (OSError, ValueError, pa.ArrowInvalid) as error:
             raise IntegrityError(
                 f"the encoded part {path} cannot be read ({error}); delete it and run again to rebuild it"
             ) from error

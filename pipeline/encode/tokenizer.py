@@ -9,8 +9,12 @@ folder's content and the versions, where later runs read it in milliseconds.
 import contextlib
 import gc
 import os
+import resource
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +22,8 @@ from typing import Annotated, Any
 import msgspec
 
 from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.files.foreign import read_regular_text
+from ...schemas.files.model_folder import read_small_files
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ...schemas.jsontext import decode_note
 from ...stages.tokenize.vocabulary import SpecialTokenAffixes
@@ -27,12 +33,12 @@ from ..store.sealed_notes import get_user_note, put_user_note
 FORMAT = 3
 """Version of the answer; increase it whenever the answer changes."""
 GENERATION_CONFIG = "generation_config.json"
-_MAX_BYTES = 1 << 20
+ASK_SECONDS = 300.0
+"""How long transformers may take to load a tokenizer; it takes seconds."""
+ASK_BYTES = 16 << 30
+"""Address space that it may use for that; it uses some gigabytes."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Environment variables of the process that asks transformers, besides this one's."""
-_SUFFIXES = {".json", ".jinja", ".model", ".txt", ".bpe", ".tiktoken"}
-"""Files that can decide a tokenizer. A model's folder also holds weights: many gigabytes that do not."""
-_SUBFOLDERS = ("additional_chat_templates",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +96,11 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
         TaskError: the process that asks transformers was killed by a signal.
     """
     folder = find_tokenizer(str(path), base)
-    note = _note(folder)
+    files = _read_files(folder)
+    note = _note(files)
     spec = get_user_note(note, TokenizerSpec)
     if spec is None:
-        question = _questions.pop(note) if note in _questions else _Question(folder)
+        question = _questions.pop(note) if note in _questions else _Question(folder, files)
         spec = _answer(question)
         put_user_note(note, spec)
     name = _name(folder)
@@ -104,7 +111,7 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
         chat_template=template,
         template_name=origin,
         template_hash=hash_bytes(template.encode()) if template is not None else "",
-        generation_stops=generation_stops(folder),
+        generation_stops=generation_stops(files.get(GENERATION_CONFIG)),
     )
 
 
@@ -118,11 +125,12 @@ def ask_ahead(path: str | Path, base: Path) -> bool:
     """
     try:
         folder = find_tokenizer(str(path), base)
-        note = _note(folder)
+        files = _read_files(folder)
     except (TokenizerError, OSError):
         return False
+    note = _note(files)
     if note not in _questions and get_user_note(note, TokenizerSpec) is None:
-        _questions[note] = _Question(folder)
+        _questions[note] = _Question(folder, files)
     return note in _questions
 
 
@@ -171,7 +179,7 @@ def _template(given: str | Path, base: Path) -> tuple[str, str]:
         return given, "tokenizer.chat_template"
     path = base / given
     try:
-        return path.read_text(encoding="utf-8"), path.name
+        return read_regular_text(path), path.name
     except (OSError, ValueError) as error:  # no possible path, or no text
         why = getattr(error, "strerror", None) or error
         raise TokenizerError(
@@ -187,38 +195,50 @@ class _GenerationConfig(msgspec.Struct):
     eos_token_id: _Id | Annotated[list[_Id], msgspec.Meta(max_length=64)] | None = None
 
 
-def generation_stops(folder: Path) -> tuple[int, ...]:
-    """`eos_token_id` of a folder's generation_config.json, in the order of the file.
+def generation_stops(content: bytes | None) -> tuple[int, ...]:
+    """`eos_token_id` of a generation_config.json, in the order of the file.
 
-    The file is read as data, within limits; one that is absent or makes no sense names no stops.
+    The file is read as data; one that is absent or makes no sense names no stops.
     """
     try:
-        with (folder / GENERATION_CONFIG).open("rb") as file:
-            ids = decode_note(file.read(_MAX_BYTES), _GenerationConfig).eos_token_id
-    except (OSError, ValueError):
+        ids = decode_note(content, _GenerationConfig).eos_token_id
+    except ValueError:
         return ()
     return tuple(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
 
 
-def _folder_key(folder: Path) -> str:
-    """A hash of the folder's own files, without weights, and of the versions that read them."""
-    files = [
-        [path.relative_to(folder).as_posix(), hash_bytes(path.read_bytes())]
-        for base in (folder, *(folder / name for name in _SUBFOLDERS))
-        for path in (sorted(base.iterdir()) if base.is_dir() else ())
-        if path.is_file() and path.suffix in _SUFFIXES
-    ]
-    return fingerprint([FORMAT, version("transformers"), version("tokenizers"), files])
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """The small files of a folder, by their names, without weights.
+
+    Raises:
+        TokenizerError: one is not a regular file of the folder, or they are too large.
+    """
+    try:
+        return read_small_files(folder)
+    except OSError as error:
+        raise TokenizerError(
+            f"tokenizer.path: {error.filename or folder} cannot be read: {error.strerror or error}; give a folder of "
+            "regular files, as the tokenizer's author published them"
+        ) from error
 
 
 class _Question:
-    """A child process that asks transformers about a folder."""
+    """A child process that asks transformers about a folder, within `ASK_SECONDS` and `ASK_BYTES`.
 
-    def __init__(self, folder: Path) -> None:
+    It gets a copy of the files that were read, so that it opens no other, and finds no code.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[str, bytes]) -> None:
         self.folder = folder
+        self.above = tempfile.TemporaryDirectory(prefix="packtrain-tokenizer-")
+        self.copy = Path(self.above.name, folder.name or "tokenizer")
+        self.copy.mkdir()
+        for name, content in files.items():
+            (self.copy / name).parent.mkdir(exist_ok=True)
+            (self.copy / name).write_bytes(content)
         self.kills_before = out_of_memory_kills()
         # -P prevents the import of a folder called transformers in the working directory.
-        command = [sys.executable, "-P", "-m", __name__, str(folder)]
+        command = [sys.executable, "-P", "-m", __name__, str(self.copy), str(ASK_BYTES)]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -232,25 +252,36 @@ _questions: dict[str, _Question] = {}
 """Questions that `ask_ahead` began and `load_tokenizer` has not yet read, by the note that will keep the answer."""
 
 
-def _note(folder: Path) -> str:
-    """The name under which the user's cache keeps what transformers says of a folder."""
-    return f"tokenizers/{_folder_key(folder)}.json"
+def _note(files: Mapping[str, bytes]) -> str:
+    """The name under which the user's cache keeps what transformers says of a folder with these files: a hash of them,
+    and of the versions that read them.
+    """
+    hashes = [[name, hash_bytes(content)] for name, content in files.items()]
+    return f"tokenizers/{fingerprint([FORMAT, version('transformers'), version('tokenizers'), hashes])}.json"
 
 
 def _answer(question: _Question) -> TokenizerSpec:
     """What transformers says of a folder.
 
     Raises:
-        TokenizerError: transformers cannot load it.
+        TokenizerError: transformers cannot load it, or not within the limits.
         TaskError: the process was killed by a signal.
     """
     folder, process = question.folder, question.process
-    with process:
+    with question.above, process:
         try:
-            output, complaints = process.communicate()
+            output, complaints = process.communicate(timeout=ASK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TokenizerError(
+                f"the tokenizer folder {folder} was not loaded within {ASK_SECONDS:,.0f} seconds, which no tokenizer "
+                "needs; take another one, or another copy of it"
+            ) from None
         except BaseException:
             process.kill()
             raise
+    if process.returncode == -signal.SIGABRT and b"memory allocation" in complaints:
+        raise _needs_too_much(folder)
     if process.returncode < 0:  # a signal says nothing about the folder
         reason = exit_reason(process.returncode, question.kills_before)
         raise TaskError(
@@ -262,12 +293,22 @@ def _answer(question: _Question) -> TokenizerSpec:
     except msgspec.MsgspecError:
         tail = complaints.decode(errors="replace").strip().splitlines()[-1:]
         said = {"error": f"the process that loads it ended with {process.returncode}: {''.join(tail)}"}
+    if str(said.get("error", "")).startswith(MemoryError.__name__):
+        raise _needs_too_much(folder)
     if "error" in said:
         missing = "" if (folder / "tokenizer.json").is_file() else f"{folder} has no tokenizer.json, and "
         raise TokenizerError(
-            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}: {said['error']}"
+            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}: "
+            + str(said["error"]).replace(str(question.copy), str(folder))
         )
     return msgspec.convert(said, TokenizerSpec)
+
+
+def _needs_too_much(folder: Path) -> TokenizerError:
+    return TokenizerError(
+        f"the tokenizer folder {folder} needs more than {ASK_BYTES >> 30:,} GiB of memory to be loaded, which no "
+        "tokenizer does; take another one, or another copy of it"
+    )
 
 
 # The child process
@@ -329,5 +370,8 @@ def _main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = int(sys.argv[2]) if hard == resource.RLIM_INFINITY else min(int(sys.argv[2]), hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     gc.disable()  # imports make many objects and little garbage: a tenth of a second
     _main(sys.argv[1])

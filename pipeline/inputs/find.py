@@ -8,11 +8,11 @@ import fnmatch
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import ConfigError, InputError
+from ...schemas.files.foreign import kernel_devices
 from ..store.open_store import is_url
 from .blocks import Found, choose_split
 from .fetch import find_urls
@@ -167,15 +167,9 @@ def regular(path: str | Path, where: str) -> os.stat_result:
             f"{where}: {name} is a folder, a pipe or a device, and inputs are regular files; write its rows to a file, "
             "and name that"
         )
-    if found.st_dev in _of_the_kernel():
+    if found.st_dev in kernel_devices():
         raise ConfigError(f"{where}: {name} is made by the kernel while it is read; give a file with data")
     return found
-
-
-@cache
-def _of_the_kernel() -> set[int]:
-    """The devices whose files are made while they are read."""
-    return {place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir()}
 
 
 def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import IO, Any
 import blake3
 
 from ...schemas.errors import InputError
+from ...schemas.files.foreign import open_regular
 from .blocks import Block, changed
 
 BOM = b"\xef\xbb\xbf"
@@ -83,14 +84,14 @@ def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tu
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
 
-def read_bytes(block: Block) -> bytes:
+def block_bytes(block: Block) -> bytes:
     """The bytes of a block of lines.
 
     Raises:
         InputError: the file cannot be read, or has changed since the scan.
     """
     try:
-        with block.path.open("rb", buffering=0) as file:
+        with open_regular(block.path) as file:
             file.seek(block.start)
             data = file.read(block.end - block.start)
     except OSError as error:

@@ -10,7 +10,7 @@ from ...schemas.errors import RowRejectedError
 from ...stages.prep import Format, Options, PreparedBlock, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile
-from .lines import read_bytes
+from .lines import block_bytes
 from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
 from .tables import read_table, to_rows
 
@@ -35,7 +35,7 @@ def read_rows(
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
         return to_rows(read_table(block, columns).slice(0, most), columns)
-    data = read_bytes(block) if block.spooled is None else unspool(block)
+    data = block_bytes(block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)

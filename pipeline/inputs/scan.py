@@ -27,8 +27,9 @@ import msgspec
 
 from ... import __version__
 from ...schemas.errors import ConfigError, InputError, StoreError
+from ...schemas.files.foreign import open_regular
 from ...schemas.fingerprint import fingerprint, hash_bytes, version
-from ..store.local import LocalStore, hash_file, open_regular
+from ..store.local import LocalStore, hash_file
 from ..store.open_store import is_url
 from ..store.sealed_notes import get_note, put_note
 from .blocks import Block, Found, InputFile

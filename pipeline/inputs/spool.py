@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
+from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import hash_bytes
 from ..store.local import LocalStore, explain, nameless
 from .blocks import Block, Lines, Reject
@@ -34,6 +35,8 @@ Item = TypeVar("Item")
 ROW_TOO_LONG = "row_too_long"
 """The ledger's reason for rows that are too long."""
 _CHUNK = 1 << 20
+_UNPACKED = 4
+"""A kept block unpacks to at most this many times the bytes of its rows, and a chunk for its columns."""
 _LONGEST = 4
 """A row of separated values longer than this many times the limit is not searched for its end."""
 _FIX = "write the file again with a program's CSV writer, which doubles quotes within a field"
@@ -277,9 +280,12 @@ def unspool(block: Block) -> bytes:
     """
     path = cast(Path, block.spooled)
     try:
-        data = path.read_bytes()
-        out: bytes = pa.Codec("zstd").decompress(data[8:], int.from_bytes(data[:8], "little"), asbytes=True)
-    except (OSError, MemoryError, OverflowError, pa.ArrowException):
+        data = map_regular(path)
+        size = int.from_bytes(data[:8], "little")
+        # What the rows of a block take bounds what its file may unpack to.
+        most = _UNPACKED * (block.end - block.start) + _CHUNK
+        out: bytes = pa.Codec("zstd").decompress(data[8:], size, asbytes=True) if size <= most else b""
+    except (OSError, MemoryError, OverflowError, ValueError, pa.ArrowException):
         out = b""
     if hash_bytes(out) != block.content:
         raise IntegrityError(

@@ -15,6 +15,8 @@ import blake3
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import hash_bytes
 from ...stages.prep.rowjson import decode_json
 from .blocks import Block, BlockRows, Records, Reject, changed
@@ -23,6 +25,8 @@ from .spool import groups, keep, unspool
 
 _TOO_LARGE = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
+_MOST_UNPACKED = 1 << 30
+"""Bytes that one compressed record batch may unpack to."""
 _STEP = 64
 """Kept blocks are cut at multiples of this many rows of a batch."""
 _BATCH_ROWS = 1024
@@ -43,8 +47,9 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
     with _damage(path, kind.value):
         if kind is Container.PARQUET:
             return _scan_parquet(path, size, cache)
-        with pa.memory_map(str(path)) as source:
-            return keep(_cut(_checked(path, _batches(source)), size), cache)
+        data = map_regular(path, ahead=False)
+        require_bounded(data, _MOST_UNPACKED)
+        return keep(_cut(_checked(path, _batches(pa.BufferReader(data))), size), cache)
 
 
 def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
@@ -59,10 +64,8 @@ def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
     """
     if block.spooled is not None:
         return pa.ipc.open_stream(unspool(block)).read_all()
-    import pyarrow.parquet as pq
-
-    with _damage(block.path, Container.PARQUET.value), pq.ParquetFile(block.path, memory_map=True) as file:
-        if _hash_groups(block.path, file, *block.groups) != block.content:
+    with _damage(block.path, Container.PARQUET.value), _parquet(block.path) as (file, data):
+        if _hash_groups(data, file, *block.groups) != block.content:
             raise changed(block)
         return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
 
@@ -92,10 +95,8 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
 
 
 def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
-    import pyarrow.parquet as pq
-
     blocks, at, line = list[Block](), 0, 0
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with _parquet(path) as (file, data):
         _check_columns(path, file.schema_arrow.names)
         every = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         last = 0
@@ -104,31 +105,39 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
             if count > _TOO_LARGE * size:
                 return keep(_cut(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size), cache)
             if rows:
-                digest = _hash_groups(path, file, first, last)
+                digest = _hash_groups(data, file, first, last)
                 blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
                 at, line = at + count, line + rows
     return blocks
 
 
-def _hash_groups(path: Path, file: Any, first: int, last: int) -> str:
+@contextmanager
+def _parquet(path: Path) -> Iterator[tuple[Any, memoryview]]:
+    """A Parquet file (pyarrow.parquet.ParquetFile), and its bytes."""
+    import pyarrow.parquet as pq
+
+    data = map_regular(path, ahead=False)
+    with pq.ParquetFile(pa.BufferReader(data)) as file:
+        yield file, data
+
+
+def _hash_groups(data: memoryview, file: Any, first: int, last: int) -> str:
     """BLAKE3 of row groups: of their bytes, and of how to decode them."""
     digest = blake3.blake3(str(file.schema_arrow.remove_metadata()).encode())
-    with pa.memory_map(str(path)) as source:
-        for number in range(first, last):
-            group = file.metadata.row_group(number)
-            digest.update(f"\n{group.num_rows}".encode())
-            for index in range(group.num_columns):
-                column = group.column(index)
-                start, dictionary = column.data_page_offset, column.dictionary_page_offset
-                if dictionary is not None and 0 < dictionary < start:
-                    start = dictionary
-                count = column.total_compressed_size
-                if start < 0 or count < 0 or start + count > source.size():
-                    raise ValueError(f"the footer of row group {number:,} points outside of the file")
-                how = (column.path_in_schema, column.physical_type, column.compression, sorted(column.encodings))
-                digest.update(f"\n{how} {column.num_values} {count}\n".encode())
-                source.seek(start)
-                digest.update(source.read_buffer(count))
+    for number in range(first, last):
+        group = file.metadata.row_group(number)
+        digest.update(f"\n{group.num_rows}".encode())
+        for index in range(group.num_columns):
+            column = group.column(index)
+            start, dictionary = column.data_page_offset, column.dictionary_page_offset
+            if dictionary is not None and 0 < dictionary < start:
+                start = dictionary
+            count = column.total_compressed_size
+            if start < 0 or count < 0 or start + count > len(data):
+                raise ValueError(f"the footer of row group {number:,} points outside of the file")
+            how = (column.path_in_schema, column.physical_type, column.compression, sorted(column.encodings))
+            digest.update(f"\n{how} {column.num_values} {count}\n".encode())
+            digest.update(data[start : start + count])
     return digest.hexdigest()
 
 

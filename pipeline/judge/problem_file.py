@@ -2,10 +2,12 @@
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import InputError, RowRejectedError
+from ...schemas.files.foreign import open_regular
 from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, problem_of
 from ...stages.prep import Options
@@ -66,7 +68,7 @@ class ProblemFile:
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         form = AppsFormat(Options(prompt_only=not self.references))
-        with self.path.open("rb") as file:
+        with BufferedReader(open_regular(self.path)) as file:
             for number, line in enumerate(bounded(file, f"--data {self.path}", _LONGEST)):
                 if line.isspace():
                     continue

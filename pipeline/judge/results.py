@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from ...schemas.errors import OutputError
+from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
 from ...stages.judge.comparators import Verdict
 from ..store.appended import RECORD, AppendedFile
-from ..store.local import open_regular
 
 NAME, SUMMARY, PAGE = "results.jsonl", "summary.json", "report.html"
 """The files of an evaluation: its results, its numbers, and its page."""

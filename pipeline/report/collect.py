@@ -18,6 +18,8 @@ import yaml
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError, StoreError
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import map_regular, read_lines
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
 from ...schemas.manifest import Manifest, SplitRecord
@@ -125,8 +127,9 @@ def _fills(dataset: Finished) -> dict[str, Histogram]:
     for split, record in manifest.splits.items():
         if record.rows and not manifest.preference:
             name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
-            with pa.memory_map(str(dataset.store.local(name))) as source:
-                tokens = view(pa.ipc.open_file(source).get_batch(0).column("tokens"))
+            data = map_regular(dataset.store.local(name))
+            require_bounded(data, 0)
+            tokens = view(pa.ipc.open_file(data).get_batch(0).column("tokens"))
             out[split] = fill_histogram(tokens, manifest.row_length)
     return out
 
@@ -145,8 +148,8 @@ def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | N
 
 def rejects_of(dataset: Finished) -> list[Reject]:
     """Some rejected rows of each reason and source, in file order; none if the file is gone."""
-    with suppress(OSError, StoreError), Path(dataset.store.local(REJECTS)).open("rb") as file:
-        return some_of(islice(file, _LINES))
+    with suppress(OSError, StoreError):
+        return some_of(islice(read_lines(dataset.store.local(REJECTS)), _LINES))
     return []
 
 

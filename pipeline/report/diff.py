@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line, without_secrets
+from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.manifest import Manifest
 from ...schemas.ragged import starts_of
@@ -201,7 +202,7 @@ def _table(dataset: Finished) -> pa.Table:
         if record is None:
             raise FileNotFoundError(NAME)
         path = dataset.store.local(record)
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(pa.BufferReader(map_regular(path))) as file:
             return file.read(columns=["doc_id", "id", "tokens"])
     except (pa.ArrowException, OSError) as error:
         raise IntegrityError(

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import CUTTING, RunConfig
 from ...schemas.errors import PacktrainError
+from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 from ...schemas.model_facts import Limit, stretching
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
@@ -83,7 +84,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
         tokenizer, base: as for `find_tokenizer`.
     """
     try:
-        config = parse_json((find_tokenizer(tokenizer, base) / "config.json").read_bytes())
+        config = parse_json(read_regular(find_tokenizer(tokenizer, base) / "config.json", SETTINGS_BYTES))
     except (PacktrainError, OSError, ValueError, RecursionError):
         return None
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):

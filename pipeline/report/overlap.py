@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from heapq import nlargest
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ...schemas.errors import StoreError
+from ...schemas.files.foreign import read_lines
 from ...schemas.report import Hit, Overlap, OverlapCount
 from ...schemas.units import plural
 from ..contamination import NAME
@@ -64,10 +64,9 @@ def noted_hits(out: Store) -> Iterator[Hit]:
         StoreError: the file is gone.
     """
     try:
-        with Path(out.local(NAME)).open("rb") as file:
-            for line in file:
-                with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                    yield msgspec.json.decode(line, type=Hit)
+        for line in read_lines(out.local(NAME)):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                yield msgspec.json.decode(line, type=Hit)
     except OSError as error:
         raise StoreError(
             f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"

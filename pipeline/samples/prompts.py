@@ -7,6 +7,7 @@ reference tokenizer encodes it, and puts its own tokens before a text, never bef
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ import msgspec
 from ...schemas.config.config import TokenizerConfig
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.escape import escape_line
+from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
@@ -82,7 +84,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     found: dict[int, SamplePrompt] = {}
     ends: list[str | None] = []
     # A template may have no end, and a process can be killed.
-    with data.open("rb") as file, closing(Pool(1)) as pool:
+    with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:
         lines = enumerate(bounded(file, f"--data {data}", _LONGEST))
         tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
         for prompts, end in pool.map(_render, tasks):

@@ -5,6 +5,7 @@ was in, and the next one goes on with it.
 """
 
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,11 @@ import msgspec
 
 from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
+from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
 from ...schemas.samples import Sample
 from ..inputs.lines import bounded
 from ..store.appended import AppendedFile
-from ..store.local import open_regular
 
 _LONGEST = 64 << 20
 """Bytes of a line."""
@@ -42,7 +43,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     """
     seen: set[tuple[int, int]] = set()
     try:
-        with open_regular(path) as raw, open(raw.fileno(), "rb", closefd=False) as file:
+        with BufferedReader(open_regular(path)) as file:
             for number, line in enumerate(bounded(file, str(path), _LONGEST), start=1):
                 if line.isspace():
                     continue

@@ -19,20 +19,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from io import FileIO
 from pathlib import Path
 from typing import IO
 
 import blake3
 
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
+from ...schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
 from ...schemas.fingerprint import hash_stream
 from ...schemas.manifest import FileRecord
 from ...schemas.names import check_found
 
 TEMPORARY = ".tmp-"
 """How the name of a draft begins."""
-_LARGEST_NOTE = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,10 +185,7 @@ class LocalStore(Store):
 
     def read(self, name: str) -> bytes | None:
         try:
-            with open_regular(self.path(name)) as file:
-                if os.fstat(file.fileno()).st_size > _LARGEST_NOTE:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-                return file.read()
+            return read_regular(self.path(name), LISTING_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -285,18 +281,6 @@ def _runs(process: str) -> bool:
         return Path("/proc", process, "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
         return False
-
-
-def open_regular(path: Path) -> FileIO:
-    """Open a regular file for reading. Raises OSError for a named pipe or a device, which could block forever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return FileIO(descriptor, "rb")
 
 
 def hash_file(path: Path) -> Put:

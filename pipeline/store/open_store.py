@@ -9,8 +9,9 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
+from ...schemas.files.foreign import open_regular
 from ...schemas.files.remote import STORES, shown
-from .local import LocalStore, open_regular
+from .local import LocalStore
 from .local import Store as Store
 from .object_store import ObjectStore
 

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from ...schemas.errors import BusyError, ConfigError, StoreError
 from ...schemas.files import lock
+from ...schemas.files.foreign import LISTING_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         ConfigError: it is not a whole checkpoint; says which file is at fault.
     """
     try:
-        data = parse_json((folder / MARKER).read_bytes())
+        data = parse_json(read_regular(folder / MARKER, LISTING_BYTES))
         if (version := data.pop("format", None)) != FORMAT:
             raise ValueError(f"it is of format {version!r}, and not {FORMAT}")
         state = msgspec.convert(data, CheckpointState)

@@ -19,10 +19,11 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError, InputError
+from ..adapter import put_adapter
 from ..attention import use_packed
 from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
-from ..model import add_adapters, check_fits, default_device, load_model, put_adapter
+from ..model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import MAKE_HOLDOUT, PackedRows
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward, Targets, targets, token_losses

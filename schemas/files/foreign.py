@@ -1,0 +1,148 @@
+"""The one way to open a file that somebody else may have written: of a dataset, a cache, a tokenizer or model folder, a
+checkpoint, an adapter, samples, problems, inputs.
+
+Every read of such a file has a limit of
+
+- kind: a regular file, of no file system whose files the kernel makes while they are read. A named pipe, a device or
+  `/proc/kmsg` would hang the process, or never end;
+- size: of a file that is read as a whole. The limit is applied to what is read, whatever size the file says it has;
+- place: where a folder is not the user's own, a link may not lead out of it;
+- time: a regular file ends. What is computed from its content has limits of its own where that can take long: a
+  tokenizer is loaded, and a pattern tried, in another process.
+
+Everything raises OSError, whose `strerror` is a clause for messages, with `{path} cannot be read: ` before it.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
+from io import BufferedReader, FileIO
+from pathlib import Path
+
+SETTINGS_BYTES = 16 << 20
+"""Most bytes of a file of settings: a configuration, a chat template, a note about a run."""
+LISTING_BYTES = 1 << 30
+"""Most bytes of a file that lists others or a vocabulary: a manifest, an index of weights, a tokenizer.json."""
+
+
+def open_regular(path: str | Path, *, limit: int | None = None, inside: Iterable[Path] = ()) -> FileIO:
+    """Open a regular file for reading.
+
+    Args:
+        limit: most bytes that it may have; None where it is read in pieces or mapped.
+        inside: folders of which one must hold the file, with all links resolved; none if it may lie anywhere.
+
+    Raises:
+        OSError: there is none; it is a folder, a named pipe, a device, or made by the kernel; it is too large; it is a
+            link that leads out of the folders; its name has a NUL character.
+    """
+    try:
+        # Without O_NONBLOCK, opening a named pipe waits for somebody who writes into it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except ValueError:
+        raise OSError(errno.EINVAL, "its name has a NUL character", str(path)) from None
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_dev in kernel_devices():
+            raise OSError(errno.EINVAL, "it is made by the kernel while it is read", str(path))
+        if limit is not None and status.st_size > limit:
+            raise _too_large(path, f"{status.st_size:,}", limit)
+        _require_inside(path, inside)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return FileIO(descriptor, "rb")
+
+
+def read_regular(path: str | Path, limit: int, *, inside: Iterable[Path] = ()) -> bytes:
+    """The content of a regular file.
+
+    Args:
+        limit: most bytes that it may have.
+        inside: see `open_regular`.
+
+    Raises:
+        OSError: see `open_regular`; it cannot be read.
+    """
+    with open_regular(path, limit=limit, inside=inside) as file:
+        data = bytearray()
+        # The size may be wrong, or change: one more byte than allowed shows it.
+        while piece := file.read(min(limit + 1 - len(data), 1 << 24)):
+            data += piece
+        if len(data) > limit:
+            raise _too_large(path, f"more than {limit:,}", limit)
+        return bytes(data)
+
+
+def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES, *, inside: Iterable[Path] = ()) -> str:
+    """As `read_regular`, of a text in UTF-8, with line ends as `\\n`.
+
+    Raises:
+        OSError: see `read_regular`.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    text = read_regular(path, limit, inside=inside).decode("utf-8")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_lines(path: str | Path, longest: int = SETTINGS_BYTES) -> Iterator[bytes]:
+    """The lines of a regular file, with their ends, one at a time. What is longer comes in parts.
+
+    Args:
+        longest: bytes of a line.
+
+    Raises:
+        OSError: see `open_regular`.
+    """
+    with BufferedReader(open_regular(path)) as file:
+        yield from iter(partial(file.readline, longest), b"")
+
+
+def map_regular(path: str | Path, *, ahead: bool = True, inside: Iterable[Path] = ()) -> memoryview:
+    """The content of a regular file, mapped into memory, not copied.
+
+    Args:
+        ahead: let the kernel read all of it at once, where all of it is used.
+        inside: see `open_regular`.
+
+    Raises:
+        OSError: see `open_regular`.
+    """
+    with open_regular(path, inside=inside) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return memoryview(b"")
+        return memoryview(
+            mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | (_AHEAD if ahead else 0), prot=mmap.PROT_READ)
+        )
+
+
+_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
+"""Linux's flag that reads a mapped file at once; other systems read it page by page."""
+
+
+@cache
+def kernel_devices() -> frozenset[int]:
+    """The devices whose files the kernel makes while they are read; some are regular files without an end."""
+    return frozenset(place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir())
+
+
+def _require_inside(path: str | Path, folders: Iterable[Path]) -> None:
+    places = [os.path.realpath(folder) for folder in folders]
+    if places and not any(os.path.realpath(path).startswith(f"{place.rstrip('/')}/") for place in places):
+        raise OSError(
+            errno.ELOOP,
+            f"it is a link that leads out of {places[0]}, and is not followed; replace it by the file that it leads to",
+            str(path),
+        )
+
+
+def _too_large(path: str | Path, size: str, limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has {size} bytes, and may have {limit:,}", str(path))

@@ -1,0 +1,140 @@
+"""Every read of a file that somebody else may have written goes through `schemas/files/foreign.py`."""
+
+import ast
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packtrain.schemas.files.foreign import map_regular, open_regular, read_lines, read_regular, read_regular_text
+
+from tests.support.hostile import patience
+from tests.support.sources import trees
+
+READERS = frozenset(
+    (
+        *("open", "fdopen", "read_text", "read_bytes", "copyfile", "memmap", "fromfile", "mmap"),
+        *("memory_map", "OSFile", "ParquetFile", "from_file", "from_pretrained", "safe_open", "load_file"),
+        *("load_peft_weights", "Unpickler", "ZipFile", "CompressedInputStream"),
+    )
+)
+"""Names of functions and methods that open a file which they are given."""
+LOADERS = {"load": {"json", "pickle", "torch", "np", "numpy", "yaml"}, "read_table": {"pq"}, "copy": {"shutil"}}
+"""Names that mean so only as functions of these modules."""
+ONE = "schemas/files/foreign.py"
+REMOTE = ("schemas/files/remote.py", "schemas/files/copy_cache.py")
+"""The client of servers and its cache, which have limits of their own."""
+
+OURS = "written by this very run or process"
+CHECKED = "after check_model_folder, which opens each file in the one way"
+BYTES = "of bytes that were read in the one way"
+LOCKED = "a file of ours to write, opened without following links"
+KERNEL = "the kernel's own, about this machine"
+USERS = "named by the user of this machine, who may name a pipe; so many characters and no more"
+
+ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
+    ("pipeline/cli/main.py", "open"): (2, "the null device"),
+    ("pipeline/cli/main.py", "fdopen"): (1, "the null device"),
+    ("pipeline/configfile.py", "open"): (1, USERS),
+    ("pipeline/dataset/open_dataset.py", "ParquetFile"): (1, BYTES),
+    ("pipeline/encode/tokenizer.py", "from_pretrained"): (1, "of a copy of what was read in the one way"),
+    ("pipeline/execute/executor.py", "read_text"): (1, KERNEL),
+    ("pipeline/execute/template_watchdog.py", "open"): (1, KERNEL),
+    ("pipeline/export/foreign_formats.py", "open"): (5, OURS),
+    ("pipeline/inputs/source_formats.py", "read_text"): (1, "the user's own reader, which is run"),
+    ("pipeline/inputs/spool.py", "CompressedInputStream"): (1, "of a file that was opened in the one way; in pieces"),
+    ("pipeline/inputs/spool.py", "mmap"): (1, OURS),
+    ("pipeline/inputs/tables.py", "ParquetFile"): (1, BYTES),
+    ("pipeline/judge/inside.py", "fdopen"): (1, "inside of the sandbox"),
+    ("pipeline/judge/inside.py", "load"): (1, "inside of the sandbox"),
+    ("pipeline/judge/sandbox.py", "read_text"): (1, "the package's own"),
+    ("pipeline/pack/outcomes.py", "memmap"): (1, OURS),
+    ("pipeline/pack/shard.py", "fromfile"): (1, OURS),
+    ("pipeline/pack/table.py", "memmap"): (1, OURS),
+    ("pipeline/pack/table.py", "memory_map"): (1, OURS),
+    ("pipeline/report/diff.py", "ParquetFile"): (1, BYTES),
+    ("pipeline/store/appended.py", "fdopen"): (1, LOCKED),
+    ("pipeline/store/appended.py", "open"): (1, LOCKED),
+    ("pipeline/store/lease.py", "open"): (2, LOCKED),
+    ("pipeline/store/local.py", "open"): (2, "a draft of ours, and a folder to sync"),
+    ("pipeline/store/local.py", "read_bytes"): (1, KERNEL),
+    ("schemas/files/lock.py", "open"): (1, LOCKED),
+    ("training/adapter.py", "from_pretrained"): (1, CHECKED),
+    ("training/adapter.py", "load_peft_weights"): (1, CHECKED),
+    ("training/dataset_files.py", "mmap"): (1, BYTES),
+    ("training/dataset_files.py", "open"): (1, "a copy of a remote file, in the cache of the machine"),
+    ("training/launch/__init__.py", "read_text"): (1, "the package's own"),
+    ("training/model.py", "from_pretrained"): (3, CHECKED),
+    ("training/packed_rows.py", "read_table"): (1, BYTES),
+    ("training/trainer/checkpoint.py", "open"): (2, LOCKED),
+}
+"""(module, function) → how many calls of it there are, and why they need no limits."""
+
+
+def calls() -> Iterator[tuple[str, str, int]]:
+    """(module, function, line) of every call that may open a file."""
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            loads = isinstance(owner, ast.Name) and owner.id in LOADERS.get(name, ())
+            if str(path) not in (ONE, *REMOTE) and (name in READERS or loads):
+                yield str(path), name, node.lineno
+
+
+def test_every_read_goes_through_the_one_function() -> None:
+    """A new call is not forbidden: read in the one way, or say here why not."""
+    found = defaultdict[tuple[str, str], list[int]](list)
+    for path, name, line in calls():
+        found[path, name].append(line)
+    assert len(found) > 10, "nothing was looked at"
+    wrong = {place: lines for place, lines in found.items() if ALLOWED.get(place, (0, ""))[0] != len(lines)}
+    assert not wrong, f"opened elsewhere: {wrong}"
+    assert set(ALLOWED) <= set(found), "no longer there"
+
+
+# The one way itself
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    folder, pipe, loop = tmp_path / "folder", tmp_path / "pipe", tmp_path / "loop"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    zero = tmp_path / "zero"
+    zero.symlink_to("/dev/zero")
+    places = [folder, pipe, loop, zero, tmp_path / "no", f"{tmp_path}/a\0b", "/proc/self/status", "/dev/zero"]
+    with patience(60):
+        for place in places:
+            for read in (open_regular, map_regular, read_regular_text, lambda path: list(read_lines(path))):
+                with pytest.raises(OSError, match=r".") as told:
+                    read(place)  # type: ignore[operator]
+                assert told.value.strerror
+
+
+def test_no_more_than_the_limit_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"12345")
+    assert read_regular(file, 5) == b"12345"
+    with pytest.raises(OSError, match=r"it has 5 bytes, and may have 4"):
+        read_regular(file, 4)
+    os.truncate(file, 1 << 40)
+    with patience(60), pytest.raises(OSError, match="and may have"):
+        read_regular(file, 1 << 20)
+
+
+def test_a_link_out_of_its_folder_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (tmp_path / "outside").write_text("secret")
+    (folder / "inside").write_text("good")
+    (folder / "out").symlink_to(tmp_path / "outside")
+    (folder / "in").symlink_to(folder / "inside")
+    assert read_regular(folder / "in", 99, inside=[folder]) == b"good"
+    assert read_regular(folder / "out", 99) == b"secret", "where it may lead anywhere"
+    with pytest.raises(OSError, match="is a link that leads out of"):
+        read_regular(folder / "out", 99, inside=[folder])
+    assert read_regular(folder / "out", 99, inside=[folder, tmp_path]) == b"secret"
