@@ -66,6 +66,7 @@ def test_code_from_the_folder_is_never_run(theirs: Path, tmp_path: Path, name: s
         *(("tokenizer.json", kind) for kind in ("secret", "pipe", "loop", "zero")),
         *(pytest.param("tokenizer_config.json", kind, marks=pytest.mark.slow) for kind in ("secret", "pipe")),
         *(pytest.param("chat_template.jinja", kind, marks=pytest.mark.slow) for kind in ("loop", "zero")),
+        *(("generation_config.json", kind) for kind in ("pipe", "zero")),
     ],
 )
 def test_a_file_that_is_none_is_not_taken(theirs: Path, tmp_path: Path, name: str, kind: str) -> None:
@@ -76,7 +77,40 @@ def test_a_file_that_is_none_is_not_taken(theirs: Path, tmp_path: Path, name: st
         os.mkfifo(theirs / name)
     else:
         (theirs / name).symlink_to({"secret": tmp_path / "secret", "loop": theirs / name}.get(kind, Path("/dev/zero")))
-    assert said_of(theirs) or name == "chat_template.jinja"
+    assert str(theirs / name) in said_of(theirs).replace("\n", "")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zero", "huge", "secret of the kernel"])
+def test_a_template_is_a_regular_file(theirs: Path, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "template.jinja"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "huge":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    else:
+        path.symlink_to("/dev/zero" if kind == "zero" else "/proc/self/environ")
+    done = cli(
+        *("run", saved(configure(tmp_path, "chats", tokenizer={"path": str(theirs), "chat_template": str(path)}))),
+    )
+    assert done.code == 2
+    assert "tokenizer.chat_template: cannot read" in done.err
+
+
+def test_asking_for_a_tokenizer_ends(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from packtrain.pipeline.encode import tokenizer as asking
+
+    monkeypatch.setenv("PACKTRAIN_CACHE", str(theirs.parent / "user"))
+    with monkeypatch.context() as limits:
+        limits.setattr(asking, "ASK_SECONDS", 0.01)
+        assert "was not loaded within" in said_of(theirs).replace("\n", " ")
+    whole = (theirs / "tokenizer.json").read_bytes()
+    (theirs / "tokenizer.json").write_bytes(whole + b" " * (1 << 27))
+    with monkeypatch.context() as limits:
+        limits.setattr(asking, "ASK_BYTES", 3 << 26)
+        assert "GiB of memory to be loaded" in said_of(theirs).replace("\n", " ")
+    (theirs / "tokenizer.json").write_bytes(whole)
+    assert not said_of(theirs)
 
 
 BROKEN = (b"", b"[" * 100_000, b"\xff" * 99, b'{"model": {"type": "BPE", "vocab": {"a": 1e99}}}')

@@ -3,8 +3,9 @@
 import ast
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packtrain.schemas.files.foreign import map_regular, open_regular, read_lines, read_regular, read_regular_text
@@ -99,6 +100,11 @@ def test_every_read_goes_through_the_one_function() -> None:
 # The one way itself
 
 
+def all_lines(path: str | Path) -> list[bytes]:
+    """What `read_lines` gives."""
+    return list(read_lines(path))
+
+
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     folder, pipe, loop = tmp_path / "folder", tmp_path / "pipe", tmp_path / "loop"
     folder.mkdir()
@@ -106,12 +112,22 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     loop.symlink_to(loop)
     zero = tmp_path / "zero"
     zero.symlink_to("/dev/zero")
-    places = [folder, pipe, loop, zero, tmp_path / "no", f"{tmp_path}/a\0b", "/proc/self/status", "/dev/zero"]
+    places: list[str | Path] = [
+        folder,
+        pipe,
+        loop,
+        zero,
+        tmp_path / "no",
+        f"{tmp_path}/a\0b",
+        "/proc/self/status",
+        "/dev/zero",
+    ]
+    reads: tuple[Callable[[str | Path], Any], ...] = (open_regular, map_regular, read_regular_text, all_lines)
     with patience(60):
         for place in places:
-            for read in (open_regular, map_regular, read_regular_text, lambda path: list(read_lines(path))):
+            for read in reads:
                 with pytest.raises(OSError, match=r".") as told:
-                    read(place)  # type: ignore[operator]
+                    read(place)
                 assert told.value.strerror
 
 
