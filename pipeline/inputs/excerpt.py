@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import RowRejectedError
+from ...schemas.files.foreign import open_regular
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block
-from .lines import read_bytes
+from .lines import block_bytes
 from .spool import unspool
 from .tables import read_table, to_rows
 
@@ -43,14 +44,14 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
         table = read_table(block, None)
         records = ((row, to_rows(table.slice(row, 1), None).records) for row in rows)
         return {row: _excerpt_of(record[0][1]) for row, record in records if record}
-    lines = (read_bytes(block) if block.spooled is None else unspool(block)).split(b"\n")
+    lines = (block_bytes(block) if block.spooled is None else unspool(block)).split(b"\n")
     marked = block.kind == "rows"  # of rows that could not be read, spooled blocks keep the reason alone
     return {row: _excerpt_of_line(lines[row]) for row in rows if not (marked and lines[row].startswith(b"!"))}
 
 
 def _beginning(block: Block) -> str:
     """The first bytes of a row that is too long to be read."""
-    with block.path.open("rb") as file:
+    with open_regular(block.path) as file:
         file.seek(block.start)
         return file.read(CHARACTERS).decode(errors="backslashreplace")
 
