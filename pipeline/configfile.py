@@ -56,6 +56,11 @@ class Setting(NamedTuple):
             return cls(key.strip(), value, f"--set {text}")
 
 
+def settings_of(overrides: Mapping[str, Any] | None) -> list[Setting]:
+    """The settings in the `overrides` of a function."""
+    return [Setting(key, value, f"overrides[{key!r}]") for key, value in (overrides or {}).items()]
+
+
 def load_config(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     base: Path | None = None,
@@ -75,8 +80,9 @@ def load_config(
         ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would
         be valid.
     """
+    overrides = list(overrides)
     if isinstance(config, RunConfig):
-        if not in_memory:
+        if not in_memory and not overrides:
             return config, base or Path.cwd()
         config = config.model_dump(mode="json", exclude_unset=True)
     return load_as(RunConfig, config, base, overrides, in_memory)

@@ -7,6 +7,7 @@ rendered or tokenized a second time.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,11 +17,13 @@ from ..schemas.jsontext import decode_note
 from ..schemas.ledger import NOT_DRAWN
 from ..schemas.ledger import REASONS as MEANINGS
 from ..schemas.names import REJECTS
+from ..schemas.notebook import Shown, Table
 from ..schemas.report import Reject
 from ..schemas.rows import example_id
+from ..schemas.units import plural
 from ..stages.arrays import view
 from .dataset.decode import pieces
-from .dataset.open_dataset import Finished
+from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name
 from .pack.outcomes import REASONS
 from .pack.table import NAME as TABLE
@@ -61,8 +64,8 @@ class Standing:
     """Trained labels."""
 
 
-@dataclass(slots=True)
-class Story:
+@dataclass(frozen=True, slots=True, repr=False)
+class Story(Shown):
     """What became of one example."""
 
     id: str
@@ -77,9 +80,41 @@ class Story:
     """Tokens before any cut."""
     copies: int = 0
     """How often it is packed."""
-    standings: list[Standing] = field(default_factory=list)
+    standings: tuple[Standing, ...] = ()
     cut: dict[str, int] = field(default_factory=dict)
     """The tokens that are in no row, by what cut them."""
+
+    def summary(self) -> str:
+        size = plural(self.tokens, "token") if self.tokens else ""
+        rows = f"in {plural(len(self.standings), 'row')}" if self.standings else ""
+        return f"{self.id} is " + ": ".join(filter(None, (self.state, rows, size, self.reason, self.detail)))
+
+    def tables(self) -> Iterator[Table]:
+        if self.standings:
+            rows = ((standing.split, standing.row, standing.start, standing.trained) for standing in self.standings)
+            yield Table("", ("split", "row", "from token", "trained tokens"), rows)
+        if self.cut:
+            yield Table("Cut", ("by", "tokens"), self.cut.items())
+
+
+def explain(folder: str | Path, example: str | int) -> Story:
+    """What became of one example of a finished dataset: its places in rows, or why it has none.
+
+    >>> story = packtrain.explain("packed", "chats/chats:17")
+    >>> story.state
+    'packed'
+    >>> story.standings[0].split
+    'train'
+
+    Args:
+        folder: the dataset, or its URL.
+        example: the example's id, or the number of its document.
+
+    Raises:
+        InputError: there is no such dataset or example; says which examples its row gave, if any.
+        IntegrityError: a file of the folder is missing or damaged.
+    """
+    return Follower(open_dataset(folder)).of(str(example))
 
 
 class Follower:
@@ -137,22 +172,23 @@ class Follower:
         story = Story(address.id, "packed", doc_id, tokens=int(one.length[0]), copies=int(one.copies[0]))
         if not story.copies:
             return self._dropped(story, address, int(one.outcome[0]))
-        story.cut = _cut(one)
+        standings = list[Standing]()
         for split, row in _rows_of(self.dataset, doc_id):
             if self.dataset.manifest.preference:
-                story.standings.append(Standing(split, row, 0, 0))
+                standings.append(Standing(split, row, 0, 0))
                 continue
-            mine = (piece for piece in pieces(self.dataset, row, split) if piece.doc_id == doc_id)
-            story.standings += [Standing(split, row, piece.start, piece.trained) for piece in mine]
-        return story
+            of_document = (piece for piece in pieces(self.dataset, row, split) if piece.doc_id == doc_id)
+            standings += [Standing(split, row, piece.start, piece.trained) for piece in of_document]
+        return replace(story, cut=_cut(one), standings=tuple(standings))
 
     def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
-        story.state, story.reason = "dropped", REASONS[outcome] if outcome < len(REASONS) else ""
+        reason = REASONS[outcome] if outcome < len(REASONS) else ""
         entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        story.detail = entry.detail if entry is not None else MEANINGS.get(story.reason, "")
-        if story.reason == "duplicate" and story.doc_id is not None:
-            story.twin = self._address_of(_twin(self.documents, story.doc_id)).id
-        return story
+        detail = entry.detail if entry is not None else MEANINGS.get(reason, "")
+        twin = ""
+        if reason == "duplicate" and story.doc_id is not None:
+            twin = self._address_of(_twin(self.documents, story.doc_id)).id
+        return replace(story, state="dropped", reason=reason, detail=detail, twin=twin)
 
     def _address_of(self, doc_id: int) -> _Address:
         source, file, line, sub = self.origins.place(self.documents, doc_id)

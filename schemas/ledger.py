@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from .errors import IntegrityError
+from .notebook import Shown, Table
 
 
 @dataclass(slots=True)
@@ -116,11 +117,25 @@ class SourceLedger:
         )
 
 
-@dataclass(slots=True)
-class Ledger:
+@dataclass(slots=True, repr=False)
+class Ledger(Shown):
     """The counts of a run, by source."""
 
     sources: dict[str, SourceLedger] = field(default_factory=dict)
+
+    def summary(self) -> str:
+        total = self.total()
+        packed = sum(total.examples_packed.values())
+        return f"{total.rows_read:,} rows read, {packed:,} examples packed, {total.labels_trained:,} tokens trained"
+
+    def tables(self) -> Iterator[Table]:
+        rows = [
+            (name, source.rows_read, source.rows_used, sum(source.rows_rejected.values()), source.examples_made,
+             sum(source.examples_packed.values()), source.tokens_packed, source.labels_trained)
+            for name, source in self.sources.items()
+        ]  # fmt: skip
+        head = ("source", "rows read", "used", "rejected", "examples", "packed", "tokens packed", "tokens trained")
+        yield Table("Ledger", head, rows)
 
     def check(self) -> None:
         """Raise IntegrityError naming the first source and equation that does not close."""

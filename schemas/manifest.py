@@ -1,7 +1,7 @@
 """The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,8 @@ from .jsontext import indented_json, parse_json
 from .layout import Certificate, fill_of
 from .ledger import Ledger
 from .names import check_hash, check_name
+from .notebook import Shown, Table
+from .units import plural
 
 if TYPE_CHECKING:
     from .config.config import PackConfig
@@ -88,8 +90,8 @@ class SplitRecord:
         return self.tokens - self.document_tokens if self.windows else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+@dataclass(frozen=True, slots=True, repr=False)
+class Manifest(Shown):
     """Everything that decided the bytes, and everything that was written."""
 
     plan: dict[str, Any]
@@ -100,6 +102,17 @@ class Manifest:
     files: tuple[FileRecord, ...]
     """All other files of the dataset."""
     ledger: Ledger
+
+    def summary(self) -> str:
+        rows = ", ".join(f"{plural(split.rows, 'row')} in {name}" for name, split in self.splits.items())
+        return f"{rows}; {self.hash[:16]}"
+
+    def tables(self) -> Iterator[Table]:
+        rows = (
+            (name, len(split.shards), split.rows, split.tokens, split.trained) for name, split in self.splits.items()
+        )
+        yield Table("Splits", ("split", "shards", "rows", "tokens", "trained tokens"), rows)
+        yield from self.ledger.tables()
 
     @property
     def all_files(self) -> tuple[FileRecord, ...]:

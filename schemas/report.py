@@ -4,12 +4,15 @@ Tokens, labels and rows are counts; shares are 0 to 1. A section is None if it i
 why. Texts in these structs come from the data and must be escaped.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from .ledger import SourceLedger
+from .ledger import Ledger, SourceLedger
 from .model_facts import Limit
+from .notebook import Shown, Table
+from .units import plural, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +165,8 @@ class Hit(msgspec.Struct, frozen=True):
     """The longest run of words that both share, without case and punctuation; at most 60 words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+@dataclass(frozen=True, slots=True, repr=False)
+class Overlap(Shown):
     """Is the evaluation data in it?"""
 
     sentence: str
@@ -174,6 +177,18 @@ class Overlap:
     counts: list[OverlapCount]
     shown: list[Hit]
     """Some hits, the strongest first."""
+
+    def summary(self) -> str:
+        return self.sentence
+
+    def tables(self) -> Iterator[Table]:
+        counts = ((count.source, count.evaluation, count.examples, count.most, count.rows) for count in self.counts)
+        head = ("source", "evaluation file", "examples", "nearly all", "evaluation rows")
+        yield Table("Examples that share text", head, counts)
+        hits = (
+            (hit.id, hit.evaluation, hit.evaluation_line, hit.kind, share(hit.share), hit.shared) for hit in self.shown
+        )
+        yield Table("The strongest", ("example", "evaluation file", "line", "of", "share", "shared text"), hits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +215,14 @@ class ShownDocument:
     shortened: bool
     """Whether text was left out."""
 
+    @property
+    def text(self) -> str:
+        """Its text; what is trained is between ⟦ and ⟧."""
+        return "".join(f"⟦{piece.text}⟧" if piece.weight else piece.text for piece in self.pieces)
 
-@dataclass(frozen=True, slots=True)
-class ShownRow:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShownRow(Shown):
     """A packed row as text, or a preference pair: prompt, chosen and rejected completion."""
 
     split: str
@@ -211,6 +231,27 @@ class ShownRow:
     capacity: int
     """Tokens that the row can hold; for a pair, its own tokens."""
     documents: list[ShownDocument]
+    pair: bool = False
+    """Whether it is a preference pair."""
+
+    @property
+    def trained(self) -> int:
+        """Trained tokens."""
+        return sum(document.trained for document in self.documents)
+
+    def summary(self) -> str:
+        what = "a preference pair" if self.pair else plural(len(self.documents), "document")
+        fill = share(self.tokens / self.capacity, fixed=True)
+        of = " tokens" if self.pair else f" of {self.capacity:,} tokens ({fill})"
+        return f"row {self.row} of {self.split}: {what}, {self.tokens:,}{of}, {self.trained:,} trained"
+
+    def tables(self) -> Iterator[Table]:
+        head = ("document", "source", "first token", "tokens", "trained", "text, ⟦trained⟧")
+        rows = (
+            (document.id, document.source, document.start, document.tokens, document.trained, document.text)
+            for document in self.documents
+        )
+        yield Table("", head, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +315,8 @@ class Sample:
     rows_in_all: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """Everything that the report shows."""
 
     kind: str
@@ -296,3 +337,34 @@ class Report:
     made: Made | None = None
     absent: dict[str, str] = field(default_factory=dict)
     """For each missing section, by name: why, and how to get it."""
+
+    def summary(self) -> str:
+        what = "plan of" if self.kind == "plan" else "report of"
+        sampled = f", from {self.sample.rows:,} of {self.sample.rows_in_all:,} rows" if self.sample is not None else ""
+        splits = self.packing.splits if self.packing is not None else []
+        rows = ", ".join(f"{plural(split.rows, 'row')} in {split.split}" for split in splits)
+        return f"{what} {self.name}{sampled}{f': {rows}' if rows else ''}"
+
+    def tables(self) -> Iterator[Table]:
+        if self.packing is not None:
+            splits = (
+                (split.split, split.rows, share(split.fill), split.tokens, split.labels)
+                for split in self.packing.splits
+            )
+            caption = f"Packing by {self.packing.strategy}"
+            yield Table(caption, ("split", "rows", "fill", "tokens", "trained tokens"), splits)
+        if self.choice is not None:
+            points = (
+                (point.max_length, point.rows, share(point.fill), point.documents_cut, point.documents_lost,
+                 point.tokens_lost, point.labels_lost)
+                for point in self.choice.points
+            )  # fmt: skip
+            head = ("max_length", "rows", "fill", "documents cut", "left out", "tokens lost", "trained tokens lost")
+            yield Table("Which max_length", head, points)
+        if self.flow is not None:
+            yield from Ledger(self.flow.sources).tables()
+            rejects = (
+                (reject.source, reject.file, reject.line, reject.reason, reject.detail) for reject in self.flow.rejects
+            )
+            if self.flow.rejects:
+                yield Table("Some rejected rows", ("source", "file", "line", "reason", "detail"), rejects)

@@ -4,10 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .attention import use_packed as use_packed
     from .batch import collate as collate
     from .batch import cp_part as cp_part
     from .first_batch.guard import PackedGuard as PackedGuard
     from .first_batch.guard import guard as guard
+    from .isolation_probe import probe as probe
     from .loader import PackedLoader as PackedLoader
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
@@ -21,7 +23,9 @@ _HOMES = {
     "collate": ".batch",
     "cp_part": ".batch",
     "guard": ".first_batch.guard",
+    "probe": ".isolation_probe",
     "train": ".trainer.train",
+    "use_packed": ".attention",
 }
 
 
@@ -29,3 +33,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

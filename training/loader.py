@@ -7,6 +7,7 @@ exactly where it stopped with another number of ranks or rows per step.
 
 import atexit
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -139,6 +140,17 @@ class PackedLoader:
         """The size to which rows are padded; None without `static_shapes`."""
         self._rows = 0
 
+    def __getitem__(self, index: object) -> dict[str, Any]:
+        """Refused, because only a torch DataLoader around the loader asks for it.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "a PackedLoader gives whole batches by itself, and makes them ahead in a thread; iterate over it, without "
+            "a torch DataLoader around it"
+        )
+
     @property
     def total_rows(self) -> int:
         """Number of rows of all epochs, over all ranks."""
@@ -149,7 +161,12 @@ class PackedLoader:
         return self.steps.left(self._rows) * self.accumulate
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the rank's batches from the current state on. The state advances as batches are returned."""
+        """Yield the rank's batches from the current state on. The state advances as batches are returned.
+
+        Raises:
+            ConfigError: this is one of several worker processes of a torch DataLoader.
+        """
+        refuse_workers("PackedLoader")
         first, width = self._rows, self.rows_per_step
         positions = range(first, first + self.steps.left(first) * width, width)
         shards = None if self.corpus.files.is_local else _ShardsAhead(self.steps)
@@ -232,6 +249,21 @@ class PackedLoader:
         return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
             f"whose rows are in {', '.join(urls[:3])}{more}"
+        )
+
+
+def refuse_workers(name: str) -> None:
+    """Raise ConfigError in one of several worker processes of a torch DataLoader: each would deliver every row.
+
+    Args:
+        name: what is iterated over.
+    """
+    torch_data = sys.modules.get("torch.utils.data")  # not imported here: without it, there is no such process
+    worker = torch_data.get_worker_info() if torch_data is not None else None
+    if worker is not None and worker.num_workers > 1:
+        raise ConfigError(
+            f"a {name} is read by {worker.num_workers} workers of a torch DataLoader, each of which would deliver "
+            "every row; take num_workers=0: the next batches are made ahead in a thread anyway"
         )
 
 

@@ -17,7 +17,7 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, untrained
-from .loader import read_state
+from .loader import read_state, refuse_workers
 from .order import Tail, detect_rank, divisible
 from .packed_rows import Chunk
 
@@ -101,8 +101,10 @@ class PackedStream:
 
         Raises:
             InputError, IntegrityError: see `pipeline.stream.live_windows.LiveWindows.walk`.
-            ConfigError: no step would be full, and `tail` is `drop`.
+            ConfigError: no step would be full, and `tail` is `drop`; or this is one of several worker processes of a
+                torch DataLoader.
         """
+        refuse_workers("PackedStream")
         self._ledger = Ledger()
         begun: list[PlannedWindow] = []
         try:

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,7 @@ from .output import show, training_extra
 
 if TYPE_CHECKING:
     from ..export.publish import Published
+    from ..export.targets import Exported
     from ..observer import Observer
     from ..report.grid import Lines
 
@@ -44,42 +45,31 @@ def export(
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
     """
-    hub, model = to.startswith("hf://"), to == "model"
-    for name, given, fits, owner in (
-        ("--eos-id", eos_id is not None, not hub and not model, "olmo-core"),
-        ("--private", private, hub, "hf://OWNER/NAME"),
-        ("--dry-run", dry_run, hub, "hf://OWNER/NAME"),
-        ("--out", out is not None, not hub, "a format or a model"),
-    ):
-        if given and not fits:
-            raise ConfigError(f"{name} is for --to {owner}, not for {to[:80]}; leave it out")
-    if out is None and not hub:
-        raise ConfigError("--out DIR is needed: the folder to write")
-    if model:
-        show(
-            partial(_gather, Path(folder), Path(str(out))), lambda _: iter([f"{out}: a model that transformers loads"])
-        )
-    elif out is None:
-        from ..export.publish import publish
+    if to == "model":
+        for name, is_given in (("--eos-id", eos_id is not None), ("--private", private), ("--dry-run", dry_run)):
+            if is_given:
+                owner = "olmo-core" if name == "--eos-id" else "hf://OWNER/NAME"
+                raise ConfigError(f"{name} is for --to {owner}, not for model; leave it out")
+        if out is None:
+            raise ConfigError("--out DIR is needed: the folder to write")
+        show(partial(_gather, Path(folder), Path(out)), lambda _: iter([f"{out}: a model that transformers loads"]))
+        return
+    from ..export.publish import Published
+    from ..export.targets import export as export_dataset
 
-        def put(observer: "Observer") -> "Published":
-            return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
+    def write(observer: "Observer") -> "Exported | Published":
+        return export_dataset(folder, to, out, eos_id=eos_id, private=private, dry_run=dry_run, observer=observer)
 
-        show(put, partial(_published_lines, to))
-    else:
-        from ..export.export import export as export_dataset
+    def view(done: "Exported | Published") -> "Lines":
+        return _published_lines(to, done) if isinstance(done, Published) else _exported_lines(done)
 
-        def write(observer: "Observer") -> dict[str, Any]:
-            return export_dataset(folder, out, to, eos_id=eos_id, observer=observer)
-
-        show(write, partial(_exported_lines, out))
+    show(write, view)
 
 
-def _exported_lines(out: str, made: dict[str, Any]) -> "Lines":
-    for name, split in made["splits"].items():
-        rows, tokens, trained = split["rows"], split["tokens"], split["trained"]
-        yield f"{name}: {plural(rows, 'row')}, {tokens:,} tokens, of which {trained:,} are trained"
-    yield f"{out}: {plural(made['files'], 'file')}, {size(made['bytes'])}"
+def _exported_lines(done: "Exported") -> "Lines":
+    for name, split in done.splits.items():
+        yield f"{name}: {plural(split.rows, 'row')}, {split.tokens:,} tokens, of which {split.trained:,} are trained"
+    yield f"{done.out}: {plural(done.files, 'file')}, {size(done.bytes)}"
 
 
 def _published_lines(target: str, done: "Published") -> "Lines":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import ConfigError
-from ...schemas.units import plural, share
+from ...schemas.units import plural
 from .options import (
     Config,
     Folder,
@@ -92,13 +92,14 @@ def report(folder: Folder, as_json: Json = False) -> None:
 
     Writes DIR/report.html and DIR/report.json; with --json, it prints the numbers and writes no file.
     """
-    from ..dataset.open_dataset import open_dataset
-    from ..report.report_files import report_again, write_report
+    from ..report.report_files import HTML, JSON
+    from ..report.report_files import report as make_report
+    from ..store.open_store import open_store, resolve_place
 
     def make(_: "Observer") -> "Written":
-        dataset = open_dataset(folder)
-        made = report_again(dataset)
-        return made, None if as_json else write_report(made, dataset.store)
+        made = make_report(folder, write=not as_json)
+        store = open_store(resolve_place(folder, Path.cwd()))
+        return made, None if as_json else (store.where(HTML), store.where(JSON))
 
     show(make, _report_lines, lambda made: made[0], as_json=as_json)
 
@@ -145,9 +146,10 @@ def diff(
         b (B): another one.
         everything: show all changes instead of about a screen.
     """
-    from ..report.diff import compare, difference_lines
+    from ..report.diff import diff as compare
+    from ..report.diff import difference_lines
 
-    show(partial(compare, a, b), partial(difference_lines, everything), as_json=as_json)
+    show(lambda observer: compare(a, b, observer=observer), partial(difference_lines, everything), as_json=as_json)
 
 
 def inspect(
@@ -165,41 +167,28 @@ def inspect(
         example (ID): say what became of one example, by its id or its doc id.
         tokenizer: with --row: the tokenizer's folder; by default the run's.
     """
-    from ..dataset.open_dataset import open_dataset
-
     if example is not None:
         if row is not None or split is not None or tokenizer is not None:
             raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
-        from ..explain import Follower
+        from ..explain import explain
 
-        show(lambda _: Follower(open_dataset(folder)).of(example), partial(_story_lines, folder))
+        show(lambda _: explain(folder, example), partial(_story_lines, folder))
         return
+    from ..report.shown import inspect as inspect_row
 
-    def make(_: "Observer") -> "tuple[bool, ShownRow]":
-        from ..dataset.decode import find_decoder, load_decoder
-        from ..report.shown import shown_row
-
-        dataset = open_dataset(folder)
-        decoder = load_decoder(tokenizer) if tokenizer is not None else find_decoder(dataset)
-        return dataset.manifest.preference, shown_row(dataset, split or "train", row or 0, decoder)
-
-    show(make, _row_lines)
+    show(lambda _: inspect_row(folder, row or 0, split or "train", tokenizer=tokenizer), _row_lines)
 
 
-def _row_lines(made: "tuple[bool, ShownRow]") -> "Lines":
+def _row_lines(row: "ShownRow") -> "Lines":
     from ...schemas.report import ShownPiece
 
-    pair, row = made
-    what = "a preference pair" if pair else plural(len(row.documents), "document")
-    of = " tokens" if pair else f" of {row.capacity:,} tokens ({share(row.tokens / row.capacity, fixed=True)})"
-    trained = sum(one.trained for one in row.documents)
-    yield f"row {row.row} of {row.split}: {what}, {row.tokens:,}{of}, {trained:,} trained"
+    yield row.summary()
     yield [ShownPiece("marks: not trained, ", 0, 0), ShownPiece("trained", 1, 0)]
     for one in row.documents:
         yield ""
         start = f", from its token {one.start:,} on" if one.start else ""
         counts = f"{plural(one.tokens, 'token')}{start}, {one.trained:,} trained"
-        yield f"{f'{one.source} of ' if pair else ''}{one.id}: {counts}", "bold"
+        yield f"{f'{one.source} of ' if row.pair else ''}{one.id}: {counts}", "bold"
         yield one.pieces
 
 
@@ -236,19 +225,15 @@ def contamination(
             decontaminate.against. --set decontaminate.ngram= says how many words must be shared in a row: 13.
         out (FILE.jsonl): write all hits to this file.
     """
-    from tempfile import TemporaryDirectory
+    from ..run.contaminated import contamination as find
+    from ..store.open_store import cache_root, resolve_place
 
-    from ..run.contaminated import find_contamination
-
-    files = [str(Path(one).absolute()) if "://" not in one else one for one in against or ()]
-    with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
-        cache = None if config else temporary
-        loaded, base = load_run(
-            config, settings, input, cache=cache, format=format, against=files or None, workers=workers
-        )
-        if loaded.decontaminate is None:
-            raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")
-        show(partial(find_contamination, loaded, base, hits=out), partial(_contamination_lines, out))
+    files = [str(Path(path).absolute()) if "://" not in path else path for path in against or ()]
+    loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
+    data = loaded.model_dump(mode="json", exclude_unset=True)
+    if config is not None:
+        data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
+    show(lambda observer: find(data, hits=out, observer=observer, base=base), partial(_contamination_lines, out))
 
 
 def _contamination_lines(out: Path | None, found: "Overlap") -> "Lines":

@@ -16,8 +16,8 @@ from .output import print_line, show, training_extra
 
 if TYPE_CHECKING:
     from ...training.attention import Applied
+    from ...training.isolation_probe import ProbeReport
     from ...training.loader import PackedLoader
-    from ...training.probe import ProbeReport
     from ...training.trainer.evaluate import StepLoss
     from ...training.trainer.train_config import TrainConfig
     from ..report.grid import Lines
@@ -196,7 +196,7 @@ def probe(
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
     """
     with training_extra():
-        from ...training.probe import probe_model
+        from ...training.isolation_probe import probe_model
 
     def look(_: object) -> "Probed":
         try:

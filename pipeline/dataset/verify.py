@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from ...schemas.errors import IntegrityError
 from ...schemas.manifest import FileRecord, Manifest, ShardRecord
 from ...schemas.names import MANIFEST
+from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...schemas.units import plural
 from ...stages.arrays import list_lengths, view
 from ..observer import Observer
 from ..store.open_store import Store
@@ -41,8 +43,8 @@ class Finding:
         return f"{self.where}: {self.what}"
 
 
-@dataclass(frozen=True, slots=True)
-class Verification:
+@dataclass(frozen=True, slots=True, repr=False)
+class Verification(Shown):
     """What `verify` checked and found."""
 
     files: int
@@ -55,9 +57,21 @@ class Verification:
         """Whether there are no findings."""
         return not self.findings
 
+    def summary(self) -> str:
+        counts = ((self.files, "file"), (self.rows, "row"), (self.tokens, "token"))
+        checked = ", ".join(plural(number, what) for number, what in counts)
+        return f"{'sound' if self.sound else plural(len(self.findings), 'finding')} in {checked}"
+
+    def tables(self) -> Iterator[Table]:
+        if self.findings:
+            yield Table("", ("where", "what"), ((finding.where, finding.what) for finding in self.findings))
+
 
 def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None = None) -> Verification:
     """Check a dataset: every row's invariants, sizes and counts; with `deep`, every byte against its hash.
+
+    >>> packtrain.verify("packed", deep=True).sound
+    True
 
     Raises:
         InputError: the folder has no finished dataset.

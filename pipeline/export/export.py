@@ -29,7 +29,7 @@ NOTE = "export.json"
 _CARRY_ALL = ("mds", "trl")
 
 
-def export(
+def write_export(
     dataset: str | Path,
     out: str | Path,
     to: str,

@@ -16,6 +16,8 @@ from typing import Any
 
 from ...schemas.errors import ConfigError, OutputError, PacktrainError, StoreError
 from ...schemas.fingerprint import version
+from ...schemas.notebook import Shown, Table
+from ...schemas.units import plural, size
 from ..observer import Observer
 from ..report.card import NAME as CARD
 from ..report.card import dataset_card
@@ -24,8 +26,8 @@ from .export import open_sound
 _TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+@dataclass(frozen=True, slots=True, repr=False)
+class Published(Shown):
     """What goes, and what became of it."""
 
     card: str
@@ -34,6 +36,15 @@ class Published:
     commit: str | None = None
     """The commit that holds it; None after a dry run."""
     url: str = ""
+
+    def summary(self) -> str:
+        state = (
+            f"{self.url}, commit {self.commit[:12]}" if self.commit is not None else "nothing was published: a dry run"
+        )
+        return f"{state}; {plural(len(self.files), 'file')}, {size(sum(self.files.values()))}"
+
+    def tables(self) -> Iterator[Table]:
+        yield Table("", ("file", "bytes"), self.files.items())
 
 
 def publish(

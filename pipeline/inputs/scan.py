@@ -14,7 +14,7 @@ Every block's hash is checked again when it is encoded.
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -64,7 +64,7 @@ class _Note(msgspec.Struct):
     files: list[InputFile]
 
 
-def scan_inputs(sources: "Iterable[SourceConfig]", base: Path, scratch: LocalStore) -> list[InputFile]:
+def scan_inputs(sources: "Sequence[SourceConfig]", base: Path, scratch: LocalStore) -> list[InputFile]:
     """All files of all sources, in order, hashed and cut, up to each source's `max_rows`.
 
     Args:

@@ -21,9 +21,10 @@ from ...schemas.escape import escape_line, without_secrets
 from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.manifest import Manifest
+from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED
-from ...schemas.units import share
+from ...schemas.units import plural, share
 from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
@@ -64,8 +65,8 @@ class Examples:
     """Examples that have the same tokens and as many copies in both, whatever their ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Shown):
     """Everything that a diff shows."""
 
     a: str
@@ -77,13 +78,35 @@ class Difference:
     examples: Examples | None = None
     """None if the datasets are identical."""
 
+    def summary(self) -> str:
+        if self.identical:
+            return f"{self.a} and {self.b} are the same dataset, byte for byte"
+        same = f", {plural(self.examples.same, 'example')} the same" if self.examples is not None else ""
+        changed = plural(len(self.changes), "number or setting", "numbers or settings")
+        return f"{self.a} (A) and {self.b} (B) differ in {changed}{same}"
 
-def compare(a: str | Path, b: str | Path, observer: Observer) -> Difference:
+    def tables(self) -> Iterator[Table]:
+        rows = ((change.section, *_cells(change)) for change in self.changes)
+        yield Table("", ("section", "what", "A", "B", "change"), rows)
+        if self.examples is not None:
+            named = self.examples.named
+            kinds = ((KINDS[kind], self.examples.counts[kind], ", ".join(named[kind][:FIRST])) for kind in named)
+            yield Table("Examples", ("which", "how many", "the first"), kinds)
+
+
+def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> Difference:
     """Compare two finished datasets of packed rows, given by their folders or URLs.
+
+    >>> difference = packtrain.diff("packed", "packed-2k")
+    >>> difference.identical
+    False
+    >>> [(change.a, change.b) for change in difference.changes if change.key == "truncate.max_length"]
+    [(256, 2048)]
 
     Raises:
         InputError: a dataset is missing, unfinished or damaged, or has preference pairs.
     """
+    observer = observer or Observer()
     sides = [_open(folder) for folder in (a, b)]
     names = without_secrets(str(a)), without_secrets(str(b))
     one, other = (side.manifest for side in sides)

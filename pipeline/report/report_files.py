@@ -10,7 +10,7 @@ from ...schemas.escape import escape_json
 from ...schemas.report import Report
 from ...stages.tokenize.engines import reference_tokenizer
 from ..dataset.decode import Decoder
-from ..dataset.open_dataset import Finished
+from ..dataset.open_dataset import Finished, open_dataset
 from ..observer import Observer
 from ..pack.pack import Selected
 from ..store.open_store import Store
@@ -25,6 +25,32 @@ HTML, JSON = "report.html", "report.json"
 def report_json(report: Report) -> bytes:
     """Return all numbers as JSON; NaN and infinity become null."""
     return escape_json(msgspec.json.format(msgspec.json.encode(report), indent=1)) + b"\n"
+
+
+def report(folder: str | Path, *, write: bool = False) -> Report:
+    """The report of a finished dataset: what happened to the data, what is trained, how good the packing is, and which
+    length would fit.
+
+    >>> report = packtrain.report("packed")
+    >>> [split.split for split in report.packing.splits]
+    ['train']
+    >>> sorted(report.flow.sources)
+    ['chats', 'pairs']
+
+    Args:
+        folder: the dataset, or its URL.
+        write: also write its page and its numbers into the folder, as report.html and report.json.
+
+    Raises:
+        InputError: there is no such dataset.
+        IntegrityError: a file of it is missing or damaged.
+        OutputError: a file cannot be written.
+    """
+    dataset = open_dataset(folder)
+    result = report_again(dataset)
+    if write:
+        write_report(result, dataset.store)
+    return result
 
 
 def report_again(dataset: Finished) -> Report:

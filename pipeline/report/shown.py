@@ -1,9 +1,11 @@
 """A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
 
+from pathlib import Path
+
 from ...schemas.errors import PacktrainError
 from ...schemas.report import ShownDocument, ShownPiece, ShownRow
-from ..dataset.decode import Decoder, Piece, find_decoder, pieces
-from ..dataset.open_dataset import Finished
+from ..dataset.decode import Decoder, Piece, find_decoder, load_decoder, pieces
+from ..dataset.open_dataset import Finished, open_dataset
 
 ROWS = 6
 ROW_CHARACTERS = 4_000
@@ -17,6 +19,29 @@ _UNTRAINED = 400
 _STRETCHES = 8
 """Maximum number of stretches of a document that are shown: half from its start, half from its end."""
 _GAP = " … "
+
+
+def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer: str | Path | None = None) -> ShownRow:
+    """A packed row as text, document by document, with what is trained; or a preference pair.
+
+    >>> row = packtrain.inspect("packed", 3)
+    >>> [document.source for document in row.documents][0] in ("chats", "pairs")
+    True
+    >>> 0 < row.trained <= row.tokens
+    True
+
+    Args:
+        folder: a finished dataset, or its URL.
+        row: which row of the split, from 0.
+        tokenizer: the tokenizer's folder; by default the run's.
+
+    Raises:
+        InputError: there is no such dataset, split or row; or the tokenizer is gone.
+        IntegrityError: a file is missing or damaged.
+    """
+    dataset = open_dataset(folder)
+    decoder = load_decoder(Path(tokenizer)) if tokenizer is not None else find_decoder(dataset)
+    return shown_row(dataset, split, row, decoder)
 
 
 def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) -> tuple[list[ShownRow], str | None]:
@@ -73,7 +98,7 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         shortened = text != whole
         texts.append(ShownDocument(id, part, 0, len(ids), len(ids) if trained else 0, shown, shortened))
     tokens = sum(one.tokens for one in texts)
-    return ShownRow(split, number, tokens, tokens, texts)
+    return ShownRow(split, number, tokens, tokens, texts, pair=True)
 
 
 def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[ShownPiece], bool]:

@@ -1,37 +1,71 @@
 """Compares sources with evaluation data, and nothing else: no tokenizer is needed, and nothing is packed."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from ...schemas.config.config import RunConfig
-from ...schemas.errors import OutputError
+from ...schemas.config.config import DecontaminateConfig, RunConfig
+from ...schemas.errors import ConfigError, OutputError
 from ...schemas.report import Overlap
+from ..configfile import Setting, load_config
 from ..contamination import compare, prepare_evaluation
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
 from ..report.overlap import overlap_of
 from ..store.local import LocalStore, require_no_file_above
+from ..store.open_store import is_url
 from .workers import open_workers, open_workspace
 
 
-def find_contamination(
-    config: RunConfig,
-    base: Path,
-    observer: Observer,
+def contamination(
+    config: "RunConfig | Mapping[str, Any] | str | Path",
     *,
-    hits: Path | None = None,
+    against: str | Path | Sequence[str | Path] | None = None,
+    hits: str | Path | None = None,
+    observer: Observer | None = None,
+    base: Path | None = None,
 ) -> Overlap:
-    """Compare the configuration's sources with the evaluation files of its `decontaminate`.
+    """Find training examples that share text with evaluation rows. Nothing is packed, and no tokenizer is needed.
+
+    >>> sources = [{"name": "pairs", "path": "pairs.jsonl", "keys": {"prompt": "question", "completion": "answer"}}]
+    >>> found = packtrain.contamination({"sources": sources}, against="test.jsonl")
+    >>> found.examples
+    1
 
     Args:
+        config: as for `run`. A mapping needs only `sources`; without `cache`, nothing is kept. With a file, what is
+            found stays in its cache: a run with `decontaminate` finds it there.
+        against: evaluation files, as in a source's `path`; relative ones start at the working directory. By default
+            those of `decontaminate.against`.
         hits: where to write all hits, as JSON lines; None writes no file.
+        base: where relative paths of `config` start.
 
     Raises:
         ConfigError, InputError: something that the user can fix.
         OutputError: `hits` exists, or cannot be written.
     """
-    section = config.decontaminate
-    assert section is not None
+    observer = observer or Observer()
+    paths = [against] if isinstance(against, str | Path) else against
+    if isinstance(config, Mapping):
+        config = {"out": "packed", "tokenizer": {"path": "unused"}, **config}
+    settings = []
+    if paths is not None:
+        absolute = [str(path) if is_url(str(path)) else str(Path(path).absolute()) for path in paths]
+        settings.append(Setting("decontaminate.against", absolute, "against"))
+    with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
+        if isinstance(config, Mapping) and config.get("cache") is None:
+            settings.append(Setting("cache", temporary, "the cache"))
+        loaded, folder = load_config(config, base, settings)
+        if loaded.decontaminate is None:
+            raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")
+        return _compare(loaded, folder, loaded.decontaminate, observer, Path(hits) if hits is not None else None)
+
+
+def _compare(
+    config: RunConfig, base: Path, section: DecontaminateConfig, observer: Observer, hits: Path | None
+) -> Overlap:
     if hits is not None:
         require_no_file_above(hits, "--out")
         if hits.exists():

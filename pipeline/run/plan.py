@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.report import Flow, Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
-from ..configfile import load_config
+from ..configfile import load_config, settings_of
 from ..encode.rejects import reject_lines
 from ..inputs.blocks import Block, InputFile
+from ..inputs.fetch import called, written
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
@@ -31,6 +32,9 @@ from .prepare import prepare
 from .rejection_limit import describe_many_rejects
 from .run import encode_inputs, select_documents
 from .workers import open_workers, open_workspace
+
+if TYPE_CHECKING:
+    import datasets
 
 _PLACES = 32
 """Places of a source that rows are taken from, if it has enough blocks: neighbouring rows are often alike."""
@@ -45,27 +49,37 @@ def plan(
     lengths: Sequence[int] = CANDIDATES,
     *,
     rows: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    data: Mapping[str, "datasets.Dataset"] | None = None,
     observer: Observer | None = None,
     base: Path | None = None,
 ) -> Report:
     """Report what a run would do, without packing anything.
 
+    >>> report = packtrain.plan("mix.yaml", lengths=(256, 512, 1024))
+    >>> [point.max_length for point in report.choice.points]
+    [256, 512, 1024]
+    >>> report.packing.splits[0].rows > 0
+    True
+
     Args:
         lengths: those to compare; the configured one is added.
         rows: approximate number of rows to encode, evenly from all inputs; None for all rows.
-        config, base, observer: as for `run`.
+        config, overrides, data, base, observer: as for `run`.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
         StoreError, IntegrityError, TaskError: a failure.
     """
-    loaded, folder = load_config(config, base)
+    data = data or {}
+    loaded, folder = load_config(config, base, settings_of(overrides), {name: called(name) for name in data})
     observer = observer or Observer()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
     whole = loaded.run.model_copy(update={"shard": None})  # with a share (--shard) it would see only a part of the data
     config = loaded.model_copy(update={"run": whole})
     work, files, every = open_workspace(config, folder, observer), None, 0
+    config = written(config, data, work.scratch) if data else config
     if rows is not None:
         observer.begin("load inputs", 0, "")
         files = scan_inputs(config.sources, work.base, work.scratch)

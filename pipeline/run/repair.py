@@ -3,7 +3,7 @@
 The other files are left alone. The run writes the manifest that is there, or says that what it made does not match it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 from ...schemas.errors import InputError
 from ...schemas.manifest import Manifest
 from ...schemas.names import MANIFEST, PLAN
+from ...schemas.notebook import Shown, Table
+from ...schemas.units import plural
 from ..configfile import load_config
 from ..dataset.open_dataset import open_output, read_manifest
 from ..dataset.output_folder import check_plan, plan_bytes
@@ -22,8 +24,8 @@ from .run import make_dataset
 from .workers import open_workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+@dataclass(frozen=True, slots=True, repr=False)
+class Repair(Shown):
     """What was wrong with a dataset, and what repair did about it."""
 
     findings: tuple[Finding, ...]
@@ -37,6 +39,18 @@ class Repair:
         """Whether the dataset has no findings now."""
         return not self.remaining
 
+    def summary(self) -> str:
+        found = plural(len(self.findings), "finding")
+        return f"{found}, {len(self.remaining):,} of which remain" if self.findings else "sound, nothing to repair"
+
+    def tables(self) -> Iterator[Table]:
+        if self.findings:
+            rows = (
+                (finding.where, finding.what, "still wrong" if finding in self.remaining else "repaired")
+                for finding in self.findings
+            )
+            yield Table("", ("where", "what", "now"), rows)
+
 
 def repair(
     folder: str | Path,
@@ -46,6 +60,9 @@ def repair(
     observer: Observer | None = None,
 ) -> Repair:
     """Rebuild the damaged or missing files of a finished dataset. Its inputs must still be there.
+
+    >>> packtrain.repair("packed", "mix.yaml").sound
+    True
 
     Args:
         folder: a finished dataset, or its URL.

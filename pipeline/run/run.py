@@ -23,7 +23,7 @@ from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
 from ...schemas.manifest import FileRecord, Manifest
 from ...schemas.names import PLAN, REJECTS
-from ..configfile import load_config
+from ..configfile import load_config, settings_of
 from ..contamination import compare
 from ..dataset.decode import remember
 from ..dataset.open_dataset import Finished, read_manifest
@@ -54,21 +54,29 @@ if TYPE_CHECKING:
 def run(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     *,
+    overrides: Mapping[str, Any] | None = None,
     data: Mapping[str, "datasets.Dataset"] | None = None,
     observer: Observer | None = None,
-    quiet: bool = False,
+    quiet: bool = True,
     base: Path | None = None,
 ) -> Manifest:
     """Run packtrain and return the manifest of the finished dataset.
 
     A finished dataset is left as it is; an interrupted run continues where it stopped.
 
+    >>> manifest = packtrain.run("mix.yaml", overrides={"truncate.max_length": 512, "out": "packed-512"})
+    >>> manifest.splits["train"].rows > 0
+    True
+    >>> manifest.ledger.sources["chats"].rows_read
+    160
+
     Args:
         config: a RunConfig, the same as plain data, or the path of a YAML file.
+        overrides: key → value, which replaces that of the configuration, such as `{"truncate.max_length": 4096}`.
         data: name → a dataset in memory, each a source of that name. The configuration may have a source of the same
             name without `path`, which says how to use it. Each is written once into the cache, by its content.
-        observer: receives progress and notes. By default notes are printed on standard error.
-        quiet: print nothing.
+        observer: receives progress and notes.
+        quiet: without an observer: print nothing. False prints notes on standard error.
         base: the folder where relative paths of the configuration start. By default the folder of the file, or
             the working directory.
 
@@ -77,7 +85,7 @@ def run(
         StoreError, IntegrityError, TaskError: a failure.
     """
     data = data or {}
-    loaded, folder = load_config(config, base, in_memory={name: called(name) for name in data})
+    loaded, folder = load_config(config, base, settings_of(overrides), {name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
     end = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
     manifest = end.dataset.manifest

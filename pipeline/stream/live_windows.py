@@ -172,9 +172,9 @@ class LiveWindows:
             encoded = replace(encoded, not_taken=self.blocks.not_taken)
         files = self.blocks.select(blocks)
         if not self._said_rejected:
-            for said in describe_many_rejects(self.config, files, encoded.records):
+            for problem in describe_many_rejects(self.config, files, encoded.records):
                 self._said_rejected = True  # only once, not in every window
-                self._work.observer.note(said)
+                self._work.observer.note(problem)
         said = unlocated(self.config, files, encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window

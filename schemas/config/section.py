@@ -1,10 +1,16 @@
 """The base class of all parts of the configuration: validated by pydantic, frozen, without unknown keys."""
 
+import inspect
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Annotated, Any
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, field_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(?:([kmgtp])(i?))?b?", re.IGNORECASE | re.ASCII)
 LARGEST = 2**63
@@ -66,10 +72,68 @@ def alone(key: str, kind: Any) -> BeforeValidator:
     return BeforeValidator(whole, json_schema_input_type=kind)
 
 
+def _describe_keys(model: type["ConfigModel"], before: str = "") -> Iterator[str]:
+    """The keys of a section, and those of the sections in it, as in the Args of a docstring."""
+    for name, field in model.model_fields.items():
+        section = _section_of(field.annotation)
+        default = "required" if field.is_required() else f"default {_shown_default(field.get_default())}"
+        text = " ".join((field.description or (section.summary if section is not None else "")).split())
+        about = f"{before}{name} ({_shown_type(field.annotation)}, {default}): {text}"
+        yield textwrap.fill(
+            about,
+            112,
+            initial_indent=" " * 4,
+            subsequent_indent=" " * 8,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        if section is not None:
+            in_list = get_origin(field.annotation) is tuple
+            yield from _describe_keys(section, f"{before}{name}{'[]' if in_list else ''}.")
+
+
+def _section_of(annotation: Any) -> "type[ConfigModel] | None":
+    """The section that a key holds, or a list of such; None if it holds a value."""
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigModel)), None)
+
+
+def _shown_default(value: Any) -> str:
+    return "a section of defaults" if isinstance(value, BaseModel) else repr(value)
+
+
+def _shown_type(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, get_args(annotation)))
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_shown_type(kind) for kind in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return _shown_type(get_args(annotation)[0])
+    if isinstance(annotation, type) and get_origin(annotation) is None:
+        return "None" if annotation is type(None) else annotation.__name__
+    inner = ", ".join(_shown_type(kind) for kind in get_args(annotation) if kind is not Ellipsis)
+    return f"{getattr(get_origin(annotation), '__name__', str(annotation))}[{inner}]"
+
+
 class ConfigModel(BaseModel):
     """A part of the configuration: unknown keys are refused, values are frozen."""
 
+    summary: ClassVar[str] = ""
+    """What the section is, as its class says; its `__doc__` also describes its keys."""
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, str_max_length=_LONGEST)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Describe the keys in the docstring, for `help`."""
+        cls.summary = inspect.cleandoc(cls.__doc__ or "")
+        cls.__doc__ = "\n".join([cls.summary, "", "Keys:", *_describe_keys(cls)])
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """The schema describes each key by itself."""
+        schema = handler.resolve_ref_schema(handler(core_schema))
+        schema["description"] = cls.summary
+        return schema
 
     @field_validator("*", mode="after")
     @classmethod

@@ -146,7 +146,9 @@ def page(now: str) -> str:
     """The page with the sections that the models call for."""
     out = []
     for path, model, keys in sections(RunConfig):
-        out.append(f"## {f'`{path}`' if path else 'Top level'}\n\n{sentence(model.__doc__)}\n")
+        out.append(
+            f"## {f'`{path}`' if path else 'Top level'}\n\n{sentence(getattr(model, 'summary', '') or model.__doc__)}\n"
+        )
         lines = ["| key | type | default | identity | meaning |", "|---|---|---|---|---|"]
         for key in keys:
             name = key.path.removeprefix(f"{path}.")

@@ -24,7 +24,7 @@ PIPELINE = ("packtrain.pipeline.",)
 TRAINING = (
     *(*PIPELINE, "torch.distributed.run", "transformers", "accelerate.commands.launch", "packtrain.training"),
     *("packtrain.training.attention", "packtrain.training.launch.doctor", "packtrain.training.launch.ranks"),
-    *("packtrain.training.probe", "packtrain.training.trainer.train", "packtrain.training.trainer.trainer"),
+    *("packtrain.training.isolation_probe", "packtrain.training.trainer.train", "packtrain.training.trainer.trainer"),
     *("transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto", "transformers.trainer"),
     *("torch.distributed.fsdp", "trl", "peft"),
 )

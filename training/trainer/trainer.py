@@ -26,6 +26,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
 from ..attention import use_packed
+from ..isolation_probe import ProbeReport, probe
 from ..loader import PackedLoader
 from ..model import (
     add_adapters,
@@ -39,7 +40,6 @@ from ..model import (
 )
 from ..order import detect_rank
 from ..packed_rows import PackedRows
-from ..probe import ProbeReport, probe
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure

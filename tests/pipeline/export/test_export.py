@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.export.export import export
+from packtrain.pipeline.export.export import write_export
 from packtrain.pipeline.export.foreign_formats import FORMATS
 from packtrain.pipeline.run.run import run
 
@@ -121,8 +121,8 @@ def test_a_killed_export_is_not_there_and_the_next_one_is_whole(made: Made, tmp_
     process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
-    export(made("bfd"), tmp_path / "out", "mds")
-    export(made("bfd"), tmp_path / "other", "mds")
+    write_export(made("bfd"), tmp_path / "out", "mds")
+    write_export(made("bfd"), tmp_path / "other", "mds")
     assert contents(tmp_path / "out") == contents(tmp_path / "other")
 
 
@@ -140,5 +140,5 @@ def test_a_split_without_rows(little: Any, tmp_path: Path) -> None:
     manifest = run(config, base=tmp_path)
     assert [split.rows for split in manifest.splits.values()] in ([1, 0], [0, 1])
     for to in FORMATS:
-        made = export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
+        made = write_export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
         assert sorted(split["rows"] for split in made["splits"].values()) == [0, 1]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.export.export import export
+from packtrain.pipeline.export.export import write_export
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
@@ -21,7 +21,7 @@ Read = Callable[..., list[dict[str, Any]]]
 
 def exported(dataset: Path, out: Path, to: str, **options: Any) -> dict[str, Any]:
     """An export of all rows and tokens."""
-    made, whole = export(dataset, out, to, **options), open_dataset(dataset).manifest
+    made, whole = write_export(dataset, out, to, **options), open_dataset(dataset).manifest
     assert made["dataset"] == whole.hash
     for name, split in whole.splits.items():
         assert made["splits"][name] == {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}

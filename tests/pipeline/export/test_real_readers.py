@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
-from packtrain.pipeline.export.export import export
+from packtrain.pipeline.export.export import write_export
 from tokenizers import Tokenizer
 
 from .foreign_readers import olmo_rules
@@ -92,13 +92,13 @@ def test_the_rows_come_back(
     name, packages = installed
     dataset = made("bfd")
     if name == "streaming":
-        export(dataset, tmp_path / "out", "mds")
+        write_export(dataset, tmp_path / "out", "mds")
         assert read(STREAMING, packages, tmp_path / "out", "train") == read_rows(dataset)
         return
     eos = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json")).token_to_id("<|im_end|>")
     assert eos is not None
     length = open_dataset(dataset).manifest.max_length
-    export(dataset, tmp_path / "out", "olmo-core", eos_id=eos)
+    write_export(dataset, tmp_path / "out", "olmo-core", eos_id=eos)
     found = read(OLMO, packages, tmp_path / "out", "train", eos, length)
     assert found == [list(row) for row in olmo_rules(tmp_path / "out", "train", eos, length)]
     assert len(found) == len(read_rows(dataset))

@@ -17,16 +17,16 @@ def config(tmp_path: Path) -> kit.Config:
     return made | {"sources": [{"name": "chats", "format": "messages"}]}
 
 
-def test_notes_are_printed_unless_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_are_printed_only_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = kit.corpus("chats")
     rows[3] = {"messages": "none"}
     kit.write(tmp_path / "mine.jsonl", rows)
     config = kit.configure(tmp_path, kit.source("chats", path="mine.jsonl"))
-    packtrain.run(config, base=tmp_path)
+    packtrain.run(config, base=tmp_path, quiet=False)
     said = capsys.readouterr()
     assert said.out == ""
     assert f"1 row or example was rejected; see {tmp_path}/out/rejects.jsonl\n" in said.err
-    packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path, quiet=True)
+    packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path)
     assert capsys.readouterr() == ("", "")
 
 

@@ -9,7 +9,7 @@ import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
 from packtrain.training.attention import NAME, configs_of, use_packed
-from packtrain.training.probe import ProbeReport, probe
+from packtrain.training.isolation_probe import ProbeReport, probe
 from packtrain.training.probe_setup import shrink
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 

@@ -8,7 +8,7 @@ import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import collate
 from packtrain.training.attention import NAME, use_packed
-from packtrain.training.probe import ProbeReport, probe
+from packtrain.training.isolation_probe import ProbeReport, probe
 from transformers import AutoModelForCausalLM
 
 from tests.training.probe.architectures import (

@@ -1,0 +1,114 @@
+"""A finished dataset for people who look at it in Python: what `packtrain.open` gives."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...schemas.errors import InputError, IntegrityError, did_you_mean
+from ...schemas.ledger import Ledger
+from ...schemas.manifest import Manifest, SplitRecord
+from ...schemas.notebook import Shown, Table
+from ..store.local import Put, hash_file
+from .open_dataset import Finished, open_dataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Dataset(Shown):
+    """A finished dataset."""
+
+    _finished: Finished
+
+    @property
+    def path(self) -> str:
+        """Its folder or URL."""
+        return self._finished.store.url
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it was made from, and every file of it."""
+        return self._finished.manifest
+
+    @property
+    def splits(self) -> Mapping[str, SplitRecord]:
+        """`train`, and `holdout` if there is one: their shards, rows and tokens."""
+        return self.manifest.splits
+
+    @property
+    def ledger(self) -> Ledger:
+        """What became of every row, token and label, by source."""
+        return self.manifest.ledger
+
+    def documents(self) -> "pa.Table":
+        """The table of packed documents: doc_id, id, source, file, line and more; `to_pandas()` makes a DataFrame.
+
+        Raises:
+            IntegrityError: documents.parquet is missing or damaged.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from ..pack.documents import NAME
+
+        store = self._finished.store
+        try:
+            record = {file.name: file for file in self.manifest.files}[NAME]
+            path = store.local(record)
+            if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
+                raise ValueError("its content does not match the manifest")
+            return pq.read_table(path)
+        except (OSError, pa.ArrowException, ValueError, LookupError) as error:
+            raise IntegrityError(
+                f"{store.where(NAME)} is missing or damaged ({error}); packtrain verify --repair rebuilds it"
+            ) from error
+
+    def rows(self, split: str = "train") -> "pa.Table":
+        """The packed rows of a split, in their order, mapped from its shards: input_ids, labels, position_ids,
+        seq_lengths, doc_starts and doc_ids; or the preference pairs.
+
+        Raises:
+            InputError: there is no such split.
+            IntegrityError: a shard is missing or damaged.
+        """
+        import pyarrow as pa
+
+        from ...schemas.rows import schema_of
+
+        record = self.splits.get(split)
+        if record is None:
+            known = list(self.splits)
+            raise InputError(
+                f"there is no split {split!r}; choose one of {', '.join(known)}{did_you_mean(split, known)}"
+            )
+        batches = (batch for shard in record.shards for batch in self._finished.batches(shard))
+        return pa.Table.from_batches(batches, schema_of(self.manifest.schema))
+
+    def summary(self) -> str:
+        return f"{self.path}, {self.manifest.summary()}"
+
+    def tables(self) -> Iterator[Table]:
+        yield from self.manifest.tables()
+
+
+def open(folder: str | Path) -> Dataset:
+    """A finished dataset: its splits, its ledger, its documents and its rows.
+
+    >>> dataset = packtrain.open("packed")
+    >>> dataset.splits["train"].rows == dataset.rows("train").num_rows
+    True
+    >>> dataset.documents().column_names[:3]
+    ['doc_id', 'id', 'source']
+    >>> sorted(dataset.ledger.sources)
+    ['chats', 'pairs']
+
+    Args:
+        folder: what `packtrain run` wrote, or its URL.
+
+    Raises:
+        InputError: the folder has no finished dataset; says what works on it, or how the run ended.
+        IntegrityError: the manifest is damaged; or something in the folder leads out of it, or is not a regular file.
+    """
+    return Dataset(open_dataset(folder))

@@ -1,0 +1,94 @@
+"""Where a finished dataset can go: into the format of another trainer, or to the Hugging Face Hub."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...schemas.errors import ConfigError
+from ...schemas.notebook import Shown, Table
+from ...schemas.units import plural, size
+from ..observer import Observer
+from .export import write_export
+from .publish import Published, publish
+
+HUB = "hf://"
+"""How the name of a repository on the Hub begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedSplit:
+    """What was written of one split."""
+
+    rows: int
+    tokens: int
+    trained: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Exported(Shown):
+    """What was written."""
+
+    out: str
+    """The folder."""
+    to: str
+    splits: dict[str, ExportedSplit]
+    files: int
+    bytes: int
+
+    def summary(self) -> str:
+        return f"{self.out}, in the format of {self.to}: {plural(self.files, 'file')}, {size(self.bytes)}"
+
+    def tables(self) -> Iterator[Table]:
+        rows = ((name, split.rows, split.tokens, split.trained) for name, split in self.splits.items())
+        yield Table("", ("split", "rows", "tokens", "trained tokens"), rows)
+
+
+def export(
+    folder: str | Path,
+    to: str,
+    out: str | Path | None = None,
+    *,
+    eos_id: int | None = None,
+    private: bool = False,
+    dry_run: bool = False,
+    observer: Observer | None = None,
+) -> Exported | Published:
+    """Write a finished dataset in another trainer's format, or publish it on the Hub.
+
+    An export has the same rows, order, splits and masks. To the Hub go the shards and the card, and nothing private.
+
+    >>> exported = packtrain.export("packed", "mds", "packed-mds")
+    >>> exported.splits["train"].rows == packtrain.open("packed").splits["train"].rows
+    True
+
+    Args:
+        folder: the dataset, or its URL.
+        to: `megatron-bridge`, `megatron`, `mds`, `olmo-core` or `trl`; or `hf://OWNER/NAME`.
+        out: a new or empty folder to write; not for the Hub.
+        eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
+        private: hf://: make a new repository private. Otherwise everybody can read it.
+        dry_run: hf://: return the card and what would go, without asking the Hub.
+
+    Raises:
+        ConfigError: an option is not for this target, or the format would lose weights.
+        InputError: the dataset is unfinished or damaged, has preference pairs, or a row that the format cannot hold.
+        OutputError: the destination holds something, or cannot be written.
+        StoreError: the Hub failed, or cannot be reached.
+    """
+    hub = to.startswith(HUB)
+    options = (
+        ("--eos-id", eos_id is not None, not hub, "olmo-core"),
+        ("--private", private, hub, "hf://OWNER/NAME"),
+        ("--dry-run", dry_run, hub, "hf://OWNER/NAME"),
+        ("--out", out is not None, not hub, "a format or a model"),
+    )
+    for name, is_given, fits, target in options:
+        if is_given and not fits:
+            raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")
+    if hub:
+        return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
+    if out is None:
+        raise ConfigError("--out DIR is needed: the folder to write")
+    note = write_export(folder, out, to, eos_id=eos_id, observer=observer)
+    splits = {name: ExportedSplit(**split) for name, split in note["splits"].items()}
+    return Exported(str(out), to, splits, note["files"], note["bytes"])
