@@ -221,7 +221,7 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
     for split, record in dataset.manifest.splits.items():
         first = 0
         for shard in record.shards:
-            for batch in dataset.batches(shard):
+            for batch in dataset.sound_batches(shard):
                 column = batch.column("doc_ids")
                 here = np.flatnonzero(view(column.values) == doc_id)
                 for row in np.unique(np.searchsorted(view(column.offsets), here, side="right") - 1).tolist():

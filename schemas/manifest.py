@@ -1,6 +1,7 @@
 """The manifest, written last: it marks a folder as a finished dataset and lists all its files."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 FORMAT = 7
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-_Positive = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+_Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+_LARGEST = 1 << 50
+"""No file is larger, and no count higher; sums of them fit into 64 bits."""
+_TOKEN_BYTES = 4
+"""Bytes that a token takes in a shard at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +213,57 @@ class Manifest(Shown):
         """
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise ValueError(f"this version of packtrain reads format {FORMAT}")
+        _check_numbers({key: data.get(key) for key in ("splits", "files", "ledger")})
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
         msgspec.convert(manifest.plan, _Plan)
-        _ = manifest.pack  # which is checked
+        if manifest.pack.alignment.row > manifest.row_length:  # the section itself is checked, too
+            raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
+        names = Counter(file.name for file in manifest.all_files)
+        if twice := [name for name, times in names.items() if times > 1]:
+            raise ValueError(f"it lists {twice[0]} {names[twice[0]]:,} times")
+        for split in manifest.splits.values():
+            for shard in split.shards:
+                manifest.check_shard(shard)
         return manifest
+
+    def check_shard(self, shard: ShardRecord) -> None:
+        """Refuse counts that no file can have, by which readers would take memory.
+
+        Raises:
+            ValueError: names the shard.
+        """
+        most_docs = 1 if self.preference else min(shard.tokens, self.row_length)
+        for name, count, most in (
+            ("tokens", shard.tokens, shard.bytes // _TOKEN_BYTES),
+            ("rows", shard.rows, shard.tokens),
+            ("trained labels", shard.trained, shard.tokens),
+            ("documents in a row", shard.max_docs, most_docs),
+            ("for its highest token id", shard.highest_id, 2**31 - 1),
+        ):
+            if count > most:
+                raise ValueError(f"{shard.name} cannot have {count:,} {name}, but {most:,} at most")
+
+
+def _check_numbers(value: Any) -> None:
+    """Refuse numbers beyond any file.
+
+    Raises:
+        ValueError: there is one.
+    """
+    values = [value]
+    while values:
+        inner = values.pop()
+        if isinstance(inner, dict | list):
+            values += inner.values() if isinstance(inner, dict) else inner
+        elif isinstance(inner, int | float) and not abs(inner) <= _LARGEST:
+            raise ValueError("it has a number that no file can have")
 
 
 # What every reader of a manifest needs of its plan.
 
 
 class _Truncate(msgspec.Struct):
-    max_length: _Positive
+    max_length: _Length
 
 
 class _Source(msgspec.Struct):

@@ -3,7 +3,7 @@
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -34,10 +34,7 @@ class MappedFile:
         try:
             found = os.fstat(descriptor).st_size
             if found != size or not size:
-                raise IntegrityError(
-                    f"{where} has {found:,} bytes, but the manifest says {size:,}; "
-                    "packtrain verify --repair rebuilds it"
-                )
+                raise _of_another_size(where, found, size)
             # Not pa.memory_map, which makes the kernel read the whole file at once.
             self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
@@ -51,6 +48,12 @@ class MappedFile:
                 f"{self.where} was changed while it was read: it has {self._map.size():,} bytes now, and had "
                 f"{self.size:,}; packtrain verify --repair rebuilds it"
             )
+
+
+def _of_another_size(where: str, found: int, size: int) -> IntegrityError:
+    return IntegrityError(
+        f"{where} has {found:,} bytes, but the manifest says {size:,}; packtrain verify --repair rebuilds it"
+    )
 
 
 class DatasetFiles:
@@ -124,6 +127,13 @@ class DatasetFiles:
                 ) from error
             raise IntegrityError(f"{self.url(name)} is missing; packtrain verify --repair rebuilds it") from None
         return MappedFile(descriptor, bytes, self.url(name))
+
+    def check_size(self, name: str, bytes: int) -> None:
+        """Raise IntegrityError if a local file has another size; one that is missing is said when it is read."""
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError), self._refusals(name):
+            found = (self.folder / name).stat().st_size
+            if found != bytes:
+                raise _of_another_size(self.url(name), found, bytes)
 
     @contextmanager
     def _refusals(self, name: str) -> Iterator[None]:

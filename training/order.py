@@ -193,7 +193,7 @@ class Steps:
     ) -> None:
         self.corpus, self.seed, self.order, self.balance = corpus, seed, order, balance
         self.rows_per_step, self.ranks, self.tail = rows_per_step, ranks, tail
-        self._shuffled = bool(corpus.manifest.plan["config"]["pack"]["shuffle"])
+        self._shuffled = corpus.manifest.pack.shuffle
         self.total = len(corpus) * epochs
         """Number of positions."""
         if tail is Tail.DROP and self.total < rows_per_step:

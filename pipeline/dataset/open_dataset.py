@@ -63,11 +63,38 @@ class Finished:
         if rows != shard.rows:  # a stream that was cut short between two batches is read without an error
             raise IntegrityError(f"{path} has {rows:,} rows, but the manifest says {shard.rows:,}; {again}")
 
+    def sound_batches(self, shard: ShardRecord) -> "Iterator[pa.RecordBatch]":
+        """As `batches`, of rows that keep the invariants of `row_checks`, for those who compute with them.
+
+        Raises:
+            IntegrityError: as `batches`; or names the first row that does not.
+        """
+        first = 0
+        for batch in self.batches(shard):
+            self._require_sound(batch, shard, first)
+            first += batch.num_rows
+            yield batch
+
+    def _require_sound(self, batch: "pa.RecordBatch", shard: ShardRecord, first: int) -> None:
+        """Raise IntegrityError for the first row of a batch that breaks an invariant.
+
+        Args:
+            first: the row of the shard that its first one is.
+        """
+        from .row_checks import row_problems
+
+        for row, what in row_problems(batch, self.manifest):
+            raise IntegrityError(
+                f"{self.store.where(shard.name)}, row {first + row:,}: {what}; packtrain verify names all that is "
+                "damaged, and verify --repair rebuilds it"
+            )
+
     def row(self, index: int, split: str = "train") -> "pa.RecordBatch":
         """Return one packed row, as a batch of one.
 
         Raises:
             InputError: the split or the row does not exist.
+            IntegrityError: it is damaged.
         """
         record = self.manifest.splits.get(split)
         if record is None:
@@ -82,10 +109,13 @@ class Finished:
             if index >= shard.rows:
                 index -= shard.rows
                 continue
+            first = 0
             for batch in self.batches(shard):
-                if index < batch.num_rows:
-                    return batch.slice(index, 1)
-                index -= batch.num_rows
+                if index < first + batch.num_rows:
+                    row = batch.slice(index - first, 1)
+                    self._require_sound(row, shard, index)
+                    return row
+                first += batch.num_rows
         raise IntegrityError("the shards have fewer rows than the manifest says; packtrain verify names them")
 
     def names(self, doc_ids: Collection[int]) -> dict[int, tuple[str, str]]:

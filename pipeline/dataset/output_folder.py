@@ -1,8 +1,10 @@
 """What an output folder is for: the plan of its run, and how another plan differs from it, key by key."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...schemas.errors import IntegrityError, OutputError, StoreError
@@ -10,7 +12,7 @@ from ...schemas.jsontext import decode_note, indented_json
 from ...schemas.manifest import Manifest
 from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
-from ..store.local import LocalStore, check_tree
+from ..store.local import TEMPORARY, LocalStore, check_tree
 from ..store.open_store import Store, ask_all
 from .open_dataset import read_manifest
 
@@ -37,15 +39,20 @@ def check_folder(store: Store) -> None:
     """
     try:
         if isinstance(store, LocalStore):
-            check_tree(store.root)
             there = next(path for path in (store.root, *store.root.parents) if path.exists())
             if not there.is_dir():
                 raise OutputError(f"out: {there} is a file; choose a folder")
             if there != store.root:
                 return
         if store.exists(PLAN) or _holds_manifest(store):
+            if isinstance(store, LocalStore):
+                check_tree(store.root)
             return
-        held = sorted({name.partition("/")[0] for name in store.names()} - {"_run", REJECTS})
+        # What a folder of somebody else holds is not for packtrain to judge.
+        names = (
+            _held(store.root) if isinstance(store, LocalStore) else {name.partition("/")[0] for name in store.names()}
+        )
+        held = sorted(names - {"_run", REJECTS})
     except StoreError:
         raise
     except OSError as error:
@@ -53,6 +60,16 @@ def check_folder(store: Store) -> None:
     if held:
         some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
         raise OutputError(f"out: {store.url} has other content ({some}); choose an empty folder, or move it away")
+
+
+def _held(folder: Path) -> set[str]:
+    """The names in a folder of everything but drafts of ours, and of folders without any file. Enters no link."""
+    return {
+        entry.name
+        for entry in os.scandir(folder)
+        if not entry.name.startswith(TEMPORARY)
+        and (not entry.is_dir(follow_symlinks=False) or any(names for _, _, names in os.walk(entry.path)))
+    }
 
 
 def _holds_manifest(store: Store) -> bool:

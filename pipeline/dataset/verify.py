@@ -1,10 +1,8 @@
-"""Checks that a finished dataset matches its manifest, and that its rows keep the invariants that trainers rely on.
+"""Checks that a finished dataset matches its manifest, and that its rows keep the invariants that trainers rely on."""
 
-The invariants of packed rows and of preference pairs are tables: what is wrong, in which rows, in which words.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +10,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.errors import IntegrityError
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import map_regular
 from ...schemas.manifest import FileRecord, Manifest, ShardRecord
 from ...schemas.names import MANIFEST
 from ...schemas.notebook import Shown, Table
-from ...schemas.ragged import offsets_of, ranges, starts_of
-from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...schemas.ragged import offsets_of, sums_of
+from ...schemas.rows import IGNORE_INDEX, ROW_SIZES_NAME, WEIGHTS
 from ...schemas.units import plural
 from ...stages.arrays import list_lengths, view
 from ..observer import Observer
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
-
-Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
-"""(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
+from .row_checks import pair_lengths, row_problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +83,31 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         manifest.ledger.check()
     except IntegrityError as error:
         findings.append(Finding(MANIFEST, str(error)))
-    if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
-        findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     for file in manifest.files:
         findings += _check_file(dataset.store, file, deep)
     rows = sum(split.rows for split in manifest.splits.values())
     tokens = sum(split.tokens for split in manifest.splits.values())
-    weights = 0.0
+    counted: dict[str, list[_Counts]] = {}
     observer.begin("verify", tokens, "tok")
     for name, split in manifest.splits.items():
+        counted[name] = []
         if not split.shards:
             findings.append(Finding(MANIFEST, f"lists no shards for split {name!r}"))
             continue
         for shard in split.shards:
             found = list(_check_file(dataset.store, shard, deep))
             if not found:
-                found, weight = _check_shard(dataset, shard)
-                weights += weight
+                found, counts = _check_shard(dataset, shard)
+                counted[name].append(counts)
             findings += found
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
-    said = sum(source.weight_trained for source in manifest.ledger.sources.values())
-    if not findings and not np.isclose(said, weights, rtol=1e-9, atol=0):
-        what = f"the ledger's loss weights add up to {said:.9g}, but those of the shards to {weights:.9g}"
-        findings.append(Finding(MANIFEST, what))
+    if not findings:  # else sums differ for what was named already
+        findings += _check_sums(manifest, counted)
+        for name, counts_of_shards in counted.items():
+            findings += _check_row_sizes(dataset, name, counts_of_shards)
+    if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
+        findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
     known = {MANIFEST, *(file.name for file in manifest.all_files)}
     if not dataset.store.lists_names:
         observer.note("a web server does not list its files: whether it has others beside the dataset's is not known")
@@ -131,133 +130,121 @@ def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> I
             yield Finding(record.name, "does not match its hash in the manifest")
 
 
-def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], float]:
-    """What is wrong with a shard's rows, and the sum of their loss weights."""
+@dataclass(slots=True)
+class _Counts:
+    """What a shard holds."""
+
+    tokens: int = 0
+    trained: int = 0
+    max_docs: int = 0
+    highest_id: int = 0
+    weight: float = 0.0
+    """Sum of the loss weights."""
+    row_tokens: list[NDArray[np.int64]] = field(default_factory=list)
+    """Of each batch, (N,) tokens of each row."""
+    row_squares: list[NDArray[np.int64]] = field(default_factory=list)
+    """Of each batch, (N,) sums of the squared lengths of each row's pieces."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count a batch of packed rows."""
+        ids, labels = view(batch.column("input_ids").flatten()), view(batch.column("labels").flatten())
+        lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
+        self.tokens += len(ids)
+        self.trained += int(np.count_nonzero(labels != IGNORE_INDEX))
+        self.highest_id = max(self.highest_id, int(ids.max(initial=0)))
+        if WEIGHTS in batch.schema.names:
+            self.weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
+        self.row_tokens.append(list_lengths(batch.column("input_ids")).astype(np.int64))
+        self.row_squares.append(sums_of(lengths**2, offsets_of(list_lengths(batch.column("seq_lengths")))))
+
+    def add_pairs(self, batch: pa.RecordBatch) -> None:
+        """Count a batch of preference pairs."""
+        prompt, chosen, rejected = pair_lengths(batch)
+        self.tokens += int((prompt + chosen + rejected).sum())
+        self.trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
+
+
+def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], _Counts]:
+    """What is wrong with a shard's rows, and what it holds."""
     findings: list[Finding] = []
-    tokens = trained = max_docs = row = 0
-    weight, manifest = 0.0, dataset.manifest
+    counts, row = _Counts(), 0
+    manifest = dataset.manifest
     try:
         for batch in dataset.batches(shard):
-            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in _problems(batch, manifest)]
+            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in row_problems(batch, manifest)]
             row += batch.num_rows
-            max_docs = max(max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
+            counts.max_docs = max(counts.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
             if manifest.preference:
-                prompt, chosen, rejected = _pair_lengths(batch)
-                tokens += int((prompt + chosen + rejected).sum())
-                trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
-                continue
-            tokens += len(batch.column("input_ids").flatten())
-            trained += int(np.count_nonzero(view(batch.column("labels").flatten()) != IGNORE_INDEX))
-            if WEIGHTS in batch.schema.names:
-                weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
+                counts.add_pairs(batch)
+            else:
+                counts.add(batch)
     except (IntegrityError, pa.ArrowException, ValueError) as error:  # some damage appears only when columns are read
         said = str(error) if isinstance(error, IntegrityError) else f"cannot be read: {error}"
-        return [*findings, Finding(shard.name, said)], weight
-    if (tokens, trained, max_docs) != (shard.tokens, shard.trained, shard.max_docs):
-        what = (
-            f"has {tokens:,} tokens, {trained:,} trained labels and at most {max_docs:,} documents per row, but the "
-            f"manifest says {shard.tokens:,}, {shard.trained:,} and {shard.max_docs:,}"
-        )
-        findings.append(Finding(shard.name, what))
-    return findings[:20], weight
+        return [*findings, Finding(shard.name, said)], counts
+    for what, actual, expected in (
+        ("tokens", counts.tokens, shard.tokens),
+        ("trained labels", counts.trained, shard.trained),
+        ("documents in its fullest row", counts.max_docs, shard.max_docs),
+        ("as its highest token id", counts.highest_id, shard.highest_id),
+    ):
+        if actual != expected:
+            findings.append(Finding(shard.name, f"has {actual:,} {what}, but the manifest says {expected:,}"))
+    return findings[:20], counts
 
 
-# Rows
+def _check_sums(manifest: Manifest, counted: Mapping[str, Sequence[_Counts]]) -> Iterator[Finding]:
+    """What the manifest says of all shards together that they do not hold."""
+    sources = manifest.ledger.sources.values()
+    weight = sum(counts.weight for shards in counted.values() for counts in shards)
+    expected = sum(source.weight_trained for source in sources)
+    if not np.isclose(expected, weight, rtol=1e-9, atol=0):
+        what = f"the ledger's loss weights add up to {expected:.9g}, but those of the shards to {weight:.9g}"
+        yield Finding(MANIFEST, what)
+    records = [shard for split in manifest.splits.values() for shard in split.shards]
+    for what, actual, noted in (
+        ("tokens", sum(shard.tokens for shard in records), sum(source.tokens_packed for source in sources)),
+        ("trained labels", sum(shard.trained for shard in records), sum(source.labels_trained for source in sources)),
+    ):
+        if actual != noted:
+            yield Finding(MANIFEST, f"the ledger counts {noted:,} {what}, but the shards hold {actual:,}")
+    contents = Counter(shard.hash for shard in records)
+    for shard in records:
+        if contents[shard.hash] > 1:
+            yield Finding(shard.name, f"is one of {contents[shard.hash]:,} shards with the same content")
+            return
+    for name, split in manifest.splits.items():
+        planned = sum(window.rows for window in split.windows)
+        if split.windows and planned != split.rows:
+            yield Finding(MANIFEST, f"the plan of split {name!r} has {planned:,} rows, but its shards {split.rows:,}")
+        for window in split.windows:
+            if not -(-window.tokens // manifest.row_length) <= window.bound <= window.rows:
+                what = (
+                    f"the plan of split {name!r} has {window.rows:,} rows for {window.tokens:,} tokens, which does not "
+                    f"go with its bound of {window.bound:,} and rows of {manifest.row_length:,}"
+                )
+                yield Finding(MANIFEST, what)
 
 
-def _problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, str]]:
-    """Yield (row, problem) for the first row that breaks each invariant.
-
-    Tokens are looked at only if all columns of all rows have the lengths that they should have.
-    """
-    found = list(_first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
-    yield from found
-    if not found and not manifest.preference:
-        yield from _first_of(_tokens(batch, manifest))
-
-
-def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
-    """Yield (row, problem) for the first row that breaks each check."""
-    for bad, rows, what in checks:
-        if bad.any():
-            first = int(np.argmax(bad))
-            yield first if rows is None else int(rows[first]), what
-
-
-def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """The lengths of the columns."""
-    tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
-    pieces = list_lengths(batch.column("seq_lengths"))
-    rows = np.repeat(np.arange(batch.num_rows), pieces)
-    for name in ("labels", "position_ids", WEIGHTS):
-        if name in batch.schema.names:
-            yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
-    for name in ("doc_starts", "doc_ids", UNPADDED):
-        if name in batch.schema.names:
-            yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
-    key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
-    yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
-    if manifest.longest_piece < manifest.row_length:
-        longest = f"a piece is longer than max_length ({manifest.longest_piece:,})"
-        yield lengths > manifest.longest_padded, rows, longest
-        if UNPADDED in batch.schema.names:
-            own = view(batch.column(UNPADDED).flatten())
-            if len(own) == len(lengths):
-                yield own > manifest.longest_piece, rows, longest
-    yield lengths < 1, rows, "a piece has no tokens"
-    sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
-    yield sums != tokens, None, "seq_lengths does not add up to the row"
-    if UNPADDED in batch.schema.names:
-        own = view(batch.column(UNPADDED).flatten())
-        if len(own) == len(lengths):
-            what = f"{UNPADDED} is not between 1 and the piece's seq_lengths"
-            yield (own > lengths) | (own < 1), rows, what
-            yield pieces < 1, None, "has no piece"
-
-
-def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """The tokens of rows whose columns have the right lengths."""
-    lengths = view(batch.column("seq_lengths").flatten())
-    pieces = list_lengths(batch.column("seq_lengths"))
-    piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
-    rows = np.repeat(piece_rows, lengths)
-    ids, labels, positions = (view(batch.column(name).flatten()) for name in ("input_ids", "labels", "position_ids"))
-    trained = labels != IGNORE_INDEX
-    yield positions != ranges(0, lengths), rows, "position_ids do not count 0, 1, 2, … in every piece"
-    yield trained & (labels != ids), rows, "a label is neither its own input id nor -100"
-    heads = "the first label of a piece is not -100: one document would be trained to predict another"
-    yield trained[starts_of(lengths)], piece_rows, heads
-    if WEIGHTS in batch.schema.names:
-        weights = view(batch.column(WEIGHTS).flatten())
-        yield ~np.isfinite(weights) | (weights < 0), rows, "a loss weight is negative or not finite"
-        yield trained & ~(weights > 0), rows, "a trained token has no loss weight"
-        yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
-    if UNPADDED in batch.schema.names:
-        own = view(batch.column(UNPADDED).flatten())
-        uneven = manifest.pack.alignment.padded(own, offsets_of(pieces)) != lengths
-        yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
-        padding = ranges(0, lengths) >= np.repeat(own, lengths)
-        yield padding & trained, rows, "padding has a label"
-        yield padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
-
-
-def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """Preference pairs."""
-    prompt, chosen, rejected = _pair_lengths(batch)
-    for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
-        yield lengths == 0, None, f"{name} is empty"
-        what = f"prompt_ids and {name} are longer than max_length ({manifest.max_length:,})"
-        yield prompt + lengths > manifest.max_length, None, what
-    yield list_lengths(batch.column("doc_ids")) != 1, None, "does not have one doc id"
-    same = np.zeros(batch.num_rows, dtype=np.bool_)
-    for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():
-        left, right = (view(batch.column(name)[row].values) for name in ("chosen_ids", "rejected_ids"))
-        same[row] = np.array_equal(left, right)
-    yield same, None, "chosen_ids and rejected_ids are the same"
-
-
-def _pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(N,) lengths of the prompts, of the chosen and of the rejected completions."""
-    names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    prompt, chosen, rejected = (list_lengths(batch.column(name)) for name in names)
-    return prompt, chosen, rejected
+def _check_row_sizes(dataset: Finished, split: str, counts: Sequence[_Counts]) -> Iterator[Finding]:
+    """Whether the file that says how large rows are says so of these rows."""
+    record = dataset.manifest.splits[split]
+    if dataset.manifest.preference or not record.shards:
+        return
+    name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
+    file = next((file for file in dataset.manifest.files if file.name == name), None)
+    if file is None:
+        yield Finding(MANIFEST, f"does not list {name}")
+        return
+    try:
+        data = map_regular(dataset.store.local(file))
+        require_bounded(data, 0)
+        table = pa.ipc.open_file(data).read_all().combine_chunks()
+        for column, batches in (
+            ("tokens", [batch for shard in counts for batch in shard.row_tokens]),
+            ("squares", [batch for shard in counts for batch in shard.row_squares]),
+        ):
+            noted, actual = table.column(column).to_numpy(), np.concatenate(batches)
+            if not np.array_equal(noted, actual):
+                yield Finding(name, f"its column {column} is not that of the rows in the shards")
+    except (OSError, pa.ArrowException, ValueError, KeyError, IntegrityError) as error:
+        yield Finding(name, f"cannot be read: {error}")

@@ -172,7 +172,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         for index, shard in enumerate(split.shards):
             try:
                 if shard.rows or to == "trl":
-                    FORMATS[to](source.batches(shard), draft, name, index, layout)
+                    FORMATS[to](source.sound_batches(shard), draft, name, index, layout)
             except MisfitError as error:
                 row = before + error.row
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None

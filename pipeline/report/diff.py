@@ -187,7 +187,7 @@ def _documents(dataset: Finished, observer: Observer) -> _Documents:
     sums, first = np.zeros((2, count), np.uint64), np.full(count, _FAR)
     for number, record in enumerate(dataset.manifest.splits.values()):
         for shard in record.shards:
-            for rows in dataset.batches(shard):
+            for rows in dataset.sound_batches(shard):
                 flat = {name: view(rows.column(name).flatten()) for name in rows.schema.names}
                 there = flat["seq_lengths"] > 0
                 owners = flat["doc_ids"][there]

@@ -1,0 +1,119 @@
+"""The invariants of packed rows and of preference pairs that trainers rely on, as tables: what is wrong, in which rows,
+and the words for it.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ...schemas.manifest import Manifest
+from ...schemas.ragged import offsets_of, ranges, starts_of
+from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...stages.arrays import list_lengths, view
+
+Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
+"""(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
+
+
+def row_problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, str]]:
+    """Yield (row, problem) for the first row that breaks each invariant.
+
+    Tokens are looked at only if all columns of all rows have the lengths that they should have.
+    """
+    found = list(_first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
+    yield from found
+    if not found and not manifest.preference:
+        yield from _first_of(_tokens(batch, manifest))
+
+
+def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
+    """Yield (row, problem) for the first row that breaks each check."""
+    for bad, rows, what in checks:
+        if bad.any():
+            first = int(np.argmax(bad))
+            yield first if rows is None else int(rows[first]), what
+
+
+def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
+    """The lengths of the columns."""
+    tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
+    pieces = list_lengths(batch.column("seq_lengths"))
+    rows = np.repeat(np.arange(batch.num_rows), pieces)
+    for name in ("labels", "position_ids", WEIGHTS):
+        if name in batch.schema.names:
+            yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
+    for name in ("doc_starts", "doc_ids", UNPADDED):
+        if name in batch.schema.names:
+            yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
+    key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
+    yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
+    if manifest.longest_piece < manifest.row_length:
+        longest = f"a piece is longer than max_length ({manifest.longest_piece:,})"
+        yield lengths > manifest.longest_padded, rows, longest
+        if UNPADDED in batch.schema.names:
+            own = view(batch.column(UNPADDED).flatten())
+            if len(own) == len(lengths):
+                yield own > manifest.longest_piece, rows, longest
+    yield lengths < 1, rows, "a piece has no tokens"
+    sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
+    yield sums != tokens, None, "seq_lengths does not add up to the row"
+    if UNPADDED in batch.schema.names:
+        own = view(batch.column(UNPADDED).flatten())
+        if len(own) == len(lengths):
+            what = f"{UNPADDED} is not between 1 and the piece's seq_lengths"
+            yield (own > lengths) | (own < 1), rows, what
+            yield pieces < 1, None, "has no piece"
+
+
+def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
+    """The tokens of rows whose columns have the right lengths."""
+    lengths = view(batch.column("seq_lengths").flatten())
+    pieces = list_lengths(batch.column("seq_lengths"))
+    piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
+    rows = np.repeat(piece_rows, lengths)
+    ids, labels, positions = (view(batch.column(name).flatten()) for name in ("input_ids", "labels", "position_ids"))
+    trained = labels != IGNORE_INDEX
+    yield ids < 0, rows, "a token id is negative"
+    yield positions != ranges(0, lengths), rows, "position_ids do not count 0, 1, 2, … in every piece"
+    yield trained & (labels != ids), rows, "a label is neither its own input id nor -100"
+    heads = "the first label of a piece is not -100: one document would be trained to predict another"
+    yield trained[starts_of(lengths)], piece_rows, heads
+    if WEIGHTS in batch.schema.names:
+        weights = view(batch.column(WEIGHTS).flatten())
+        yield ~np.isfinite(weights) | (weights < 0), rows, "a loss weight is negative or not finite"
+        yield trained & ~(weights > 0), rows, "a trained token has no loss weight"
+        yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
+    if UNPADDED in batch.schema.names:
+        own = view(batch.column(UNPADDED).flatten())
+        uneven = manifest.pack.alignment.padded(own, offsets_of(pieces)) != lengths
+        yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
+        padding = ranges(0, lengths) >= np.repeat(own, lengths)
+        yield padding & trained, rows, "padding has a label"
+        yield padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
+
+
+def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
+    """Preference pairs."""
+    prompt, chosen, rejected = pair_lengths(batch)
+    for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
+        owners = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))
+        yield view(batch.column(name).flatten()) < 0, owners, f"a token id of {name} is negative"
+    for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
+        yield lengths == 0, None, f"{name} is empty"
+        what = f"prompt_ids and {name} are longer than max_length ({manifest.max_length:,})"
+        yield prompt + lengths > manifest.max_length, None, what
+    yield list_lengths(batch.column("doc_ids")) != 1, None, "does not have one doc id"
+    same = np.zeros(batch.num_rows, dtype=np.bool_)
+    for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():
+        left, right = (view(batch.column(name)[row].values) for name in ("chosen_ids", "rejected_ids"))
+        same[row] = np.array_equal(left, right)
+    yield same, None, "chosen_ids and rejected_ids are the same"
+
+
+def pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) lengths of the prompts, of the chosen and of the rejected completions."""
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    prompt, chosen, rejected = (list_lengths(batch.column(name)) for name in names)
+    return prompt, chosen, rejected
