@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .batch import cp_part as cp_part
     from .first_batch.guard import PackedGuard as PackedGuard
     from .first_batch.guard import guard as guard
+    from .foreign.packed_dataset import PackedDataset as PackedDataset
     from .isolation_probe import probe as probe
     from .loader import PackedLoader as PackedLoader
     from .stream import PackedStream as PackedStream
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "PackedGuard": ".first_batch.guard",
+    "PackedDataset": ".foreign.packed_dataset",
     "PackedLoader": ".loader",
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",

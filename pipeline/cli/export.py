@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..observer import Observer
     from ..report.grid import Lines
 
-_TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "model", "hf://")
+_TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "llama-factory", "ms-swift", "model", "hf://")
 
 
 def _targets(incomplete: str) -> list[str]:
@@ -38,8 +38,8 @@ def export(
     Args:
         folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
             trained/checkpoint-2.
-        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, or trl; hf://OWNER/NAME, to publish; model, to gather
-            a checkpoint.
+        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, trl, llama-factory, or ms-swift; hf://OWNER/NAME, to
+            publish; model, to gather a checkpoint.
         out (DIR): a new or empty folder to write.
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.

@@ -1,7 +1,7 @@
 """The small files by which `datasets.load_from_disk` opens a folder of Arrow streams, made without importing it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,24 +17,45 @@ def huggingface_files(splits: Mapping[str, SplitRecord], schema: pa.Schema, plan
         schema: the rows' schema; every column is a list.
         plan: fingerprint of what the dataset was made from.
     """
-    kinds = {field.name: {"dtype": str(field.type.value_type), "_type": "Value"} for field in schema}
-    # `Sequence` is a type that every version of datasets understands.
-    features = {name: {"feature": kind, "_type": "Sequence"} for name, kind in kinds.items()}
     for split, record in splits.items():
         folder = f"{split}/" if len(splits) > 1 else ""
-        yield f"{folder}dataset_info.json", _json({"features": features})
-        state: dict[str, Any] = {
-            "_data_files": [{"filename": shard.name.removeprefix(folder)} for shard in record.shards],
-            "_fingerprint": fingerprint([plan, split])[:16],
-            "_format_columns": None,
-            "_format_kwargs": {},
-            "_format_type": None,
-            "_output_all_columns": False,
-            "_split": split,
-        }
-        yield f"{folder}state.json", _json(state)
+        names = [shard.name.removeprefix(folder) for shard in record.shards]
+        for name, content in split_files(schema, names, split, plan):
+            yield folder + name, content
     if len(splits) > 1:
         yield "dataset_dict.json", _json({"splits": sorted(splits)})
+
+
+def split_files(schema: pa.Schema, names: Sequence[str], split: str, origin: str) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, content) of dataset_info.json and state.json of a folder with one split.
+
+    Args:
+        schema: the rows' schema; a column is a list or a number.
+        names: of its Arrow files.
+        origin: fingerprint of what the rows were made from.
+    """
+    # `Sequence` is a type that every version of datasets understands.
+    features = {
+        field.name: {"feature": _value(field.type.value_type), "_type": "Sequence"}
+        if pa.types.is_list(field.type)
+        else _value(field.type)
+        for field in schema
+    }
+    yield "dataset_info.json", _json({"features": features})
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": name} for name in names],
+        "_fingerprint": fingerprint([origin, split])[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    yield "state.json", _json(state)
+
+
+def _value(kind: pa.DataType) -> dict[str, str]:
+    return {"dtype": str(kind), "_type": "Value"}
 
 
 def _json(value: object) -> bytes:

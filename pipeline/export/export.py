@@ -21,7 +21,7 @@ from ..dataset.verify import verify
 from ..observer import Observer
 from ..store.local import explain, require_no_file_above, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, Layout, MisfitError
+from .foreign_formats import FORMATS, WITH_EMPTY_SHARDS, Layout, MisfitError
 
 NOTE = "export.json"
 """What an export says of itself: the hash of the dataset's manifest, the format `to`, for each of `splits` its `rows`,
@@ -66,8 +66,9 @@ def write_export(
         )
     multiple = _multiple(source) if to == "megatron-bridge" else 1
     layout = Layout(
-        schema_of(manifest.schema), manifest.row_length, manifest.pad_id, eos_id=eos_id or 0, multiple=multiple
-    )
+        schema_of(manifest.schema), manifest.row_length, manifest.pad_id, manifest.hash,
+        eos_id=eos_id or 0, multiple=multiple,
+    )  # fmt: skip
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
         for name, split in manifest.splits.items()
@@ -171,7 +172,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         before, layout = 0, replace(layout, shards=len(split.shards))
         for index, shard in enumerate(split.shards):
             try:
-                if shard.rows or to == "trl":
+                if shard.rows or to in WITH_EMPTY_SHARDS:
                     FORMATS[to](source.sound_batches(shard), draft, name, index, layout)
             except MisfitError as error:
                 row = before + error.row

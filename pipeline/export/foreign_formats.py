@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ...schemas.ragged import ranges, starts_of
+from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ...stages.arrays import view
+from ..dataset.huggingface import split_files
 
 Array = NDArray[Any]
 Row = dict[str, Array]
@@ -46,6 +47,8 @@ class Layout:
     row_length: int
     """Capacity of a row, in tokens."""
     pad_id: int
+    dataset: str
+    """Hash of the dataset's manifest."""
     shards: int = 1
     """Of the split."""
     eos_id: int = 0
@@ -90,6 +93,70 @@ def write_trl(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
     with pq.ParquetWriter(path, layout.schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)
+
+
+# Folders of `datasets`, as `save_to_disk` writes them, for LLaMA-Factory and ms-swift
+
+_MULTIPLE = 8
+"""LLaMA-Factory's collator fills tokens, labels and mask up to this, but not positions."""
+_NAMES = {"holdout": "validation"}
+"""How LLaMA-Factory finds a held-out split."""
+_LISTS = pa.list_(pa.field("item", pa.int32(), nullable=False))
+
+
+def write_llama_factory(
+    batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout
+) -> None:
+    """For `tokenized_path` with `neat_packing`, by the rules of `data/collator.py` of LLaMA-Factory 0.9.5.
+
+    All rows have one length. `attention_mask` numbers the documents of a row from 1, and has 0 at padding; tokens see
+    those of their own number.
+    """
+    length = -(-layout.row_length // _MULTIPLE) * _MULTIPLE
+    columns: dict[str, list[Array]] = {"input_ids": [], "attention_mask": [], "labels": [], "position_ids": []}
+    for row in _rows(batches):
+        gap = length - len(row["input_ids"])
+        lengths = row["seq_lengths"]
+        columns["input_ids"].append(np.append(row["input_ids"], np.full(gap, layout.pad_id)))
+        columns["attention_mask"].append(np.append(np.repeat(np.arange(len(lengths)) + 1, lengths), np.zeros(gap)))
+        columns["labels"].append(np.append(row["labels"], np.full(gap, IGNORE_INDEX)))
+        columns["position_ids"].append(np.append(row["position_ids"], np.zeros(gap)))
+    table = pa.table({name: _list_column(values) for name, values in columns.items()})
+    _write_part(table, folder, _NAMES.get(split, split), index, layout)
+
+
+def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
+    """For `cached_dataset` with `padding_free`, by the rules of `template/base.py` of ms-swift 4.6.0: beside tokens,
+    labels and positions, which say where documents begin, `length` and, of its parts, `lengths`.
+    """
+    rows = list(_rows(batches))
+    names = ("input_ids", "labels", "position_ids")
+    lengths = np.array([len(row["input_ids"]) for row in rows], np.int32)
+    table = pa.table(
+        {name: _list_column([row[name] for row in rows]) for name in names}
+        | {"lengths": _list_column(list(lengths[:, None])), "length": pa.array(lengths)}
+    )
+    _write_part(table, folder, _NAMES.get(split, split), index, layout)
+
+
+def _list_column(lists: list[Array]) -> pa.Array:
+    values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
+    offsets = offsets_of([len(values) for values in lists], np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_LISTS)
+
+
+def _write_part(table: pa.Table, folder: Path, split: str, index: int, layout: Layout) -> None:
+    """One Arrow file of a split; with the last one, the files by which `datasets.load_from_disk` finds all."""
+    names = [f"data-{number:05d}-of-{layout.shards:05d}.arrow" for number in range(layout.shards)]
+    place = _made(folder / split)
+    with pa.OSFile(str(place / names[index]), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    if index < layout.shards - 1:
+        return
+    for name, content in split_files(table.schema, names, split, layout.dataset):
+        (place / name).write_bytes(content)
+    splits = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
 
 
 # Megatron-Bridge
@@ -263,4 +330,8 @@ FORMATS: dict[str, Writer] = {
     "mds": write_mds,
     "olmo-core": write_olmo,
     "trl": write_trl,
+    "llama-factory": write_llama_factory,
+    "ms-swift": write_swift,
 }
+WITH_EMPTY_SHARDS = ("trl", "llama-factory", "ms-swift")
+"""Formats whose files are numbered, so that one of a shard without rows may not be missing."""

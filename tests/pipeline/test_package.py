@@ -99,7 +99,7 @@ LAYERS = {
         "store",
     ),
     "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "overlap"),
-    "training": ("trainer", "launch", "first_batch", "attention"),
+    "training": ("trainer", "launch", "first_batch", "foreign", "attention"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

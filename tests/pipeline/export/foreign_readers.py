@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -61,6 +62,41 @@ def mds(out: Path, split: str) -> Iterator[dict[str, Any]]:
                 at, row[name] = at + size, values.tolist()
             assert at == end
             yield row
+
+
+def llama_factory(out: Path, split: str) -> Iterator[ForeignRow]:
+    """The rules of `SFTDataCollatorWith4DAttentionMask` of LLaMA-Factory 0.9.5: a token sees earlier ones whose
+    number in the mask is its own, and positions are stacked as they are. The model shifts labels."""
+    rows = datasets.load_from_disk(str(out))["validation" if split == "holdout" else split]
+    lengths = {len(column) for row in rows for column in row.values()}
+    assert len(lengths) == 1
+    assert lengths.pop() % 8 == 0
+    for row in rows:
+        numbers = np.array(row["attention_mask"])
+        ids, labels = np.array(row["input_ids"]), np.array(row["labels"])
+        positions = np.array(row["position_ids"])
+        kept = numbers > 0
+        assert (np.diff(numbers[kept]) >= 0).all()
+        assert not kept[kept.sum() :].any(), "padding is at the end"
+        assert (labels[~kept] == -100).all()
+        assert ((labels == ids) | (labels == -100)).all()
+        sizes = np.bincount(numbers[kept])[1:].tolist()
+        assert positions[kept].tolist() == np.concatenate([np.arange(size) for size in sizes]).tolist()
+        assert positions.max() < len(ids)
+        yield ids[kept].tolist(), (labels[kept] != -100).tolist(), sizes
+
+
+def ms_swift(out: Path, split: str) -> Iterator[ForeignRow]:
+    """The rules of `packing_row` of ms-swift 4.6.0: rows are joined, and documents begin at position 0. The model
+    shifts labels."""
+    for row in datasets.load_from_disk(str(out / ("validation" if split == "holdout" else split))):
+        ids, labels = row["input_ids"], row["labels"]
+        assert row["lengths"] == [len(ids)]
+        assert row["length"] == len(ids)
+        assert all(label in (-100, token) for label, token in zip(labels, ids, strict=True))
+        begins = [place for place, position in enumerate(row["position_ids"]) if position == 0]
+        sizes = [end - begin for begin, end in pairwise([*begins, len(ids)])]
+        yield ids, [label != -100 for label in labels], sizes
 
 
 def olmo_rules(out: Path, split: str, eos_id: int, length: int) -> Iterator[ForeignRow]:

@@ -11,7 +11,16 @@ from packtrain.pipeline.export.export import write_export
 from tokenizers import Tokenizer
 
 from .conftest import SHAPES
-from .foreign_readers import ForeignRow, datasets_parquet, mds, megatron_bridge, megatron_core, olmo_rules
+from .foreign_readers import (
+    ForeignRow,
+    datasets_parquet,
+    llama_factory,
+    mds,
+    megatron_bridge,
+    megatron_core,
+    ms_swift,
+    olmo_rules,
+)
 
 pytestmark = pytest.mark.xdist_group("exports")
 SPLITS = ("train", "holdout")
@@ -46,6 +55,8 @@ READERS: dict[str, Callable[[Path, str, Path], Iterator[Any]]] = {
     "mds": lambda out, split, cache: mds(out, split),
     "trl": datasets_parquet,
     "megatron-bridge": lambda out, split, cache: megatron_bridge(out, split),
+    "llama-factory": lambda out, split, cache: llama_factory(out, split),
+    "ms-swift": lambda out, split, cache: ms_swift(out, split),
 }
 
 
@@ -59,7 +70,7 @@ def test_the_rows_come_back(made: Made, read_rows: Read, tmp_path: Path, to: str
     exported(made(shape), tmp_path / "out", to)
     for split in SPLITS:
         rows = read_rows(made(shape), split)
-        expected = list(plain(rows)) if to == "megatron-bridge" else rows
+        expected = rows if to in ("mds", "trl") else list(plain(rows))
         assert list(READERS[to](tmp_path / "out", split, tmp_path / "cache")) == expected
 
 

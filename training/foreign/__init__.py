@@ -1,0 +1,1 @@
+"""Packed rows for trainers that want a dataset with keys of their own."""
