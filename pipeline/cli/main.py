@@ -6,7 +6,6 @@ import gc
 import logging
 import os
 import re
-import signal
 import sys
 from functools import cache
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from ...schemas.escape import EscapingFormatter, escape
 from .care import clean, prep, verify, wait
 from .export import export
 from .help import WIDTH, Commands
+from .interruption import INTERRUPTED, interruptible
 from .options import config_keys
 from .output import print_json, print_line
 from .reports import contamination, diff, inspect, plan, report
@@ -25,8 +25,8 @@ from .run import run
 from .samples import eval_apps, sample
 from .training import doctor, explain_loss, loader, probe, train
 
-_INTERRUPTED, _READER_LEFT = 130, 141
-"""The codes that shells report for programs ended by SIGINT and SIGPIPE."""
+_READER_LEFT = 141
+"""The code that shells report for programs ended by SIGPIPE."""
 _SHOWN = 80
 """Maximum number of characters of a name in a message."""
 _CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.*)")
@@ -98,13 +98,17 @@ def main() -> None:
 
     141 means that the reader of the output closed its pipe, as for a program ended by SIGPIPE.
     """
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop jobs with SIGTERM
     _open_streams()
     atexit.register(gc.freeze)  # else Python looks through all that is loaded once more as it exits: 0.3 s
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
-    code, lost = _code_of_command(), _lost_output()
+    with interruptible() as interruption:
+        try:
+            code, lost = _code_of_command(), _lost_output()
+        except KeyboardInterrupt:  # as the command ended
+            code, lost = INTERRUPTED, None
+        if code == INTERRUPTED:
+            interruption.tell()
     sys.exit(code if lost is None else lost)
 
 
@@ -147,9 +151,7 @@ def _code_of_command() -> int:
     except (KeyboardInterrupt, typer.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # typer turns any EOFError into Abort
             raise error.__cause__ from None
-        code = _INTERRUPTED
-    if code == _INTERRUPTED:
-        print_line("packtrain: interrupted; run the same command again to continue", file=sys.stderr)
+        code = INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from ...schemas.errors import StoppedTemplateError, TaskError
@@ -50,6 +50,10 @@ SERVER_ENVIRONMENT: dict[str, str] = {}
 """Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 _NO_MORE: Any = object()
+_STOP_SECONDS = 0.3
+"""How long tasks that are stopped may take to remove their drafts. The next run removes what is left."""
+_STOPPED = 143
+"""The exit code of a worker that was stopped, as shells report it for SIGTERM."""
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +91,8 @@ class Pool(Executor):
         self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
     ) -> Generator[Result, None, None]:
         """See `Executor`. A task over which a worker died runs again, alone, because another one may have used up the
-        memory. Ends the workers if it is left early.
+        memory. If it is left early, by an error or Ctrl-C, it stops the tasks in progress: a task is done as a whole,
+        or not at all.
         """
         if self._share is not None:
             every = list(tasks)
@@ -122,12 +127,15 @@ class Pool(Executor):
                 self.close()
 
     def close(self) -> None:
-        """End the workers, after the tasks in progress; a second Ctrl-C ends the waiting, and they end with us."""
+        """End the workers, and stop the tasks in progress: they remove their drafts if they do it in time."""
         pool, self._pool = self._pool, []
         for worker in pool:
+            if worker.busy:
+                worker.process.terminate()
             _hang_up(worker.pipe)
+        until = time.monotonic() + _STOP_SECONDS
         for worker in pool:
-            worker.process.join(self._seconds)
+            worker.process.join(max(0.0, until - time.monotonic()) if worker.busy else self._seconds)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -224,8 +232,8 @@ def _start_server() -> None:
     """Start the process that workers are forked from, unless it runs. That is as late as possible, because from then on
     nothing can be loaded into it.
 
-    Terminals interrupt all processes of a command; the driver handles that and lets the others finish. So the server
-    and its workers inherit that interruptions are blocked.
+    Terminals interrupt all processes of a command; the driver handles that, and stops the others. So the server and its
+    workers inherit that interruptions are blocked.
     """
     resource_tracker.ensure_running()  # it would unblock them
     forkserver.set_forkserver_preload([*TASK_MODULES])
@@ -264,8 +272,8 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
-    for number in _INTERRUPTIONS:
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
     driver = multiprocessing.parent_process()
     if driver is not None:
@@ -275,6 +283,11 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
             function, task = pipe.recv()
             begin_task(row)
             pipe.send(attempt(function, task))
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    """End a worker. What its task has begun is removed on the way out."""
+    raise SystemExit(_STOPPED)
 
 
 def _end_with(sentinel: int) -> None:

@@ -117,8 +117,13 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
             if all(is_url(found.name) or began - found.stamp > _SETTLED for found in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, no other file is read or fetched
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)  # a download may take hours
+        raise
+    except BaseException:
+        pool.shutdown(cancel_futures=True)  # no other file is read or fetched
+        raise
+    pool.shutdown()
     names = labels([found.alias or found.place for found in inputs])
     return [
         replace(file, source=source.name, label=label, origin=found.origin)

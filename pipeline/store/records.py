@@ -76,7 +76,11 @@ class Records(Generic[RecordT]):
             return set()
         some = [file for file in files if file not in self._whole]
         with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
-            puts = pool.map(lambda one: store.hash(one.name), some)
-            whole = {file for file, put in zip(some, puts, strict=True) if put == Put(file.bytes, file.hash)}
+            try:
+                puts = pool.map(lambda one: store.hash(one.name), some)
+                whole = {file for file, put in zip(some, puts, strict=True) if put == Put(file.bytes, file.hash)}
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)  # else all files are read first
+                raise
         self._whole |= whole
         return {file.name for file in some if file not in whole}

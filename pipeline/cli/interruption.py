@@ -1,0 +1,117 @@
+"""Ctrl-C and SIGTERM: a command answers within a second, whatever it is doing, and a second Ctrl-C ends it at once.
+
+The first signal raises KeyboardInterrupt where the command is, which frees what it holds: workers, drafts, the
+terminal. A thread sees the signal as well, because Python tells the main thread only between two steps of its own, and
+because cleaning up may have to wait, such as for a download: it says what happens if the command has not, and ends the
+process if it still runs after `GRACE_SECONDS`. That is safe at any time: every file gets its name only when it is
+whole, workers end with the process, and the next run removes drafts.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from .output import print_line
+
+INTERRUPTED = 130
+"""The exit code that shells report for programs ended by SIGINT."""
+GRACE_SECONDS = 0.6
+"""How long a command may clean up. The longest step that holds Python's lock, loading a tokenizer, adds half a second.
+"""
+_SAY_AFTER_SECONDS = 0.2
+_SAME_SECONDS = 0.05
+"""Signals so close together are one: programs that start others pass on what the terminal has sent to all."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers send."""
+_SHOW_CURSOR = b"\x1b[?25h"
+_STOPPING = "packtrain: stopping; the work so far is kept; the same command continues"
+
+
+class Interruption:
+    """Whether the command was interrupted, and what was done about it."""
+
+    def __init__(self) -> None:
+        self.is_told = False
+        """Whether the user was told."""
+        self.was_raised = False
+        """Whether a signal has interrupted the command."""
+        self._lock = threading.Lock()
+
+    def tell(self) -> None:
+        """Say once what happens."""
+        with self._lock:
+            if not self.is_told:
+                self.is_told = True
+                print_line(_STOPPING, file=sys.stderr, flush=True)
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        """The handler of signals: raise KeyboardInterrupt in the main thread, once."""
+        if not self.was_raised:
+            self.was_raised = True
+            raise KeyboardInterrupt
+
+    def watch(self, signals: int) -> None:
+        """Follow the signals that Python writes into a pipe, by number, until it is closed. May end the process."""
+        number = b""
+        while not number or number[0] not in _SIGNALS:
+            number = os.read(signals, 1)
+            if not number:
+                os.close(signals)
+                return
+        began = time.monotonic()
+        while (seconds := time.monotonic() - began) < GRACE_SECONDS:
+            if seconds >= _SAY_AFTER_SECONDS:
+                self.tell()
+            until = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
+            ready, _, _ = select.select([signals], [], [], until - seconds)
+            if ready and os.read(signals, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
+                break
+        self.tell()
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), _SHOW_CURSOR)  # progress bars hide it
+        os._exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Interruption]:
+    """Let signals interrupt the body as this module says. Signals that the process ignores are left alone.
+
+    After an interruption the process ends within `GRACE_SECONDS`, also while Python waits for threads.
+    """
+    interruption = Interruption()
+    replaced = dict(zip(_SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True))
+    before: dict[int, Any] = {}
+    if threading.current_thread() is not threading.main_thread():
+        yield interruption
+        return
+    for number, default in replaced.items():
+        if signal.getsignal(number) is default:
+            before[number] = signal.signal(number, interruption.handle)
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
+    threading.Thread(target=interruption.watch, args=(ours,), daemon=True, name="packtrain-interruption").start()
+    try:
+        yield interruption
+    finally:
+        if not interruption.was_raised:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(theirs)
+
+
+def _forget_in_child() -> None:
+    # A forked process shares the pipe: its signals would be taken for ours.
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
