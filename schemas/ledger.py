@@ -200,6 +200,8 @@ UNUSABLE = {
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",
     "unproved": "Turns, thoughts or tool calls of the assistant cannot be located for certain, but the mask needs "
     "them; take a template that shows them, or `mask: completion`.",
+    "unusable_column": "A column or key that changes what is trained elsewhere cannot be honoured here; its message is "
+    "beside the row.",
     "unreadable_value": "A value of the table cannot be read by Python; fix the file.",
     "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`; or "
     "one of the two is on a part of a content.",

@@ -14,11 +14,11 @@ PYTHON = "python:"
 """Prefix of a user's own reader: `python:module:function`."""
 
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "tools", "weight"),
+    "messages": ("messages", "system", "tools", "weight"),
     "sharegpt": ("conversations", "system", "tools", "weight"),
-    "alpaca": ("instruction", "input", "output", "history", "system", "weight"),
-    "prompt_completion": ("prompt", "completion", "tools", "weight"),
-    "preference": ("prompt", "chosen", "rejected", "tools"),
+    "alpaca": ("instruction", "input", "output", "history", "system", "tools", "weight"),
+    "prompt_completion": ("prompt", "completion", "system", "tools", "weight"),
+    "preference": ("prompt", "chosen", "rejected", "system", "tools"),
     "tokenized": ("input_ids", "labels", "weight"),
     "text": ("text", "weight"),
     "apps": ("weight",),

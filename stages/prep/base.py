@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -22,6 +22,16 @@ _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"object missing required field `(.*)`")
 
 
+def is_filled(value: Any) -> bool:
+    """Whether a value is not an empty text, list or object."""
+    return value not in ("", [], {})
+
+
+def is_truth(value: Any) -> bool:
+    """Whether a value is true or false, also as a word, as in a cell of CSV."""
+    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
+
+
 @dataclass(frozen=True)
 class Column:
     """A column that a format reads. Its name is its field's in `Format.columns`, unless the user gives another.
@@ -37,7 +47,9 @@ class Column:
     cell: str = ""
     """What a text in it is the JSON of, in words, as in a cell of CSV; a blank one is null. "": texts stay texts."""
     refused: tuple[str, str] | None = None
-    """Reason and detail with which a row is rejected that has anything in it."""
+    """Reason and detail with which a row is rejected that has a value in it which `refuses` says cannot be used."""
+    refuses: Callable[[Any], bool] = is_filled
+    """Whether a value that is not null is refused; here: anything that is not empty."""
 
 
 Columns: TypeAlias = Mapping[str, Column]
@@ -132,10 +144,12 @@ class Format(ABC):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self.style = self.options.style or self.default_style
+        self.unread: Counter[str] = Counter()
+        """The keys of messages that are neither read nor refused, since `prepare` began, with how many have them."""
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
         read = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
-        self._refused = [(key, one.refused) for key, one in read.items() if one.refused]
+        self._refused = [(key, one.refused, one.refuses) for key, one in read.items() if one.refused]
         self._cells = [(key, msgspec.json.Decoder(one.type).decode, one.cell) for key, one in read.items() if one.cell]
         self._nested = [key for key, one in read.items() if one.nested]
         fields: list[Any] = [
@@ -254,8 +268,9 @@ class Format(ABC):
 
     def _checked(self, row: Any) -> Any:
         """A row whose columns hold what the table says."""
-        for key, (reason, detail) in self._refused:
-            if getattr(row, key):
+        for key, (reason, detail), refuses in self._refused:
+            value = getattr(row, key)
+            if value is not None and refuses(value):
                 raise RowRejectedError(reason, f"`{self.keys[key]}` is not empty: {detail}")
         for key, decode, what in self._cells:
             if isinstance(value := getattr(row, key), str):

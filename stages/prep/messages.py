@@ -3,7 +3,7 @@ share.
 
 A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
 string or an object), but for two: a content that is a list of texts becomes one text, a part a line, as servers join
-them, and a `weight` of 0 also gives `train: false`.
+them; and the flags with which other tools take a message out of training become `train: false` or a `weight`.
 """
 
 from collections import Counter
@@ -15,7 +15,8 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, check_weight, mismatch
+from .base import Column, Columns, Format, is_truth
+from .message_checks import REPLACES_CONTENT, check_messages
 from .rowjson import decode_json
 
 OBJECTS = "a JSON list of objects"
@@ -26,9 +27,19 @@ MEDIA = {
     for name in ("image", "images", "audio", "audios", "video", "videos")
 }
 """Columns that hold a conversation's images, sounds or videos."""
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
-_INSTEAD_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
-"""Keys that a message may have instead of `content`."""
+FUNCTIONS = {
+    "functions": Column(Any, refused=("wrong_type", "it is not read; give `tools`, or keys: {tools: functions}"))
+}
+SYSTEM = {name: Column(str | None) for name in ("system", "system_prompt")}
+"""The columns of a text that opens a conversation."""
+_KTO = "true and false are for KTO, and are not pairs or examples here; take the good ones, or remove the column"
+_TRAINED = "it is not read; give `train: false` to each message that is not trained"
+DECIDES_TRAINING = {
+    **{name: Column(Any, refused=("unusable_column", _KTO), refuses=is_truth) for name in ("label", "kto_tag")},
+    "loss_mask": Column(Any, refused=("unusable_column", _TRAINED)),
+    "train": Column(Any, refused=("unusable_column", _TRAINED), refuses=lambda value: value is not True),
+}
+"""Columns with which other tools decide what of a row is trained, and which cannot be honoured."""
 
 
 class MessagesFormat(Format):
@@ -42,8 +53,10 @@ class MessagesFormat(Format):
     columns: ClassVar[Columns] = {
         "messages": Column(list[dict[str, Any]], required=True, nested=True, cell=OBJECTS),
         "tools": TOOLS,
-        "functions": Column(Any, refused=("wrong_type", "it is not read; give `tools`, or keys: {tools: functions}")),
+        **SYSTEM,
+        **FUNCTIONS,
         **MEDIA,
+        **DECIDES_TRAINING,
     }
     others = ("messages", "conversations", "conversation")
     values = "a list of objects with `role`"
@@ -77,13 +90,11 @@ class MessagesFormat(Format):
         key, given = self.keys[self.field], getattr(row, self.field)
         if not given:
             raise RowRejectedError("empty", f"`{key}` has no messages")
-        messages = check_messages([self.message(one, f"{key}[{index}]") for index, one in enumerate(given)], key)
+        messages = check_messages(
+            [self.message(one, f"{key}[{index}]") for index, one in enumerate(given)], key, self.unread
+        )
         require_answer(messages, key)
-        if row.system and messages[0]["role"] != "system":
-            messages = [turn("system", row.system), *messages]
-        elif row.system and messages[0].get("content") != row.system:
-            where = f"`{self.keys['system']}` is a system text, and `{key}`"
-            raise RowRejectedError("two_systems", f"{where} begins with another; leave one out")
+        messages = with_system(messages, system_of(row, self.keys), key)
         return conversation(messages, row.tools, line, per_turn=self.options.per_turn, skipped=skipped)
 
 
@@ -134,6 +145,52 @@ def conversation(
     ]
 
 
+def system_of(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
+    """The text that opens a row's conversation, "" if there is none, and the name of its column.
+
+    Raises:
+        RowRejectedError: `two_systems`, if the row has two that differ.
+    """
+    texts = {name: text for field, name in keys.items() if field in SYSTEM and (text := getattr(row, field))}
+    if len(set(texts.values())) > 1:
+        both = " and ".join(f"`{name}`" for name in texts)
+        raise RowRejectedError("two_systems", f"{both} are system texts that differ; leave one out")
+    return next(((text, name) for name, text in texts.items()), ("", ""))
+
+
+def with_system(messages: Messages, system: tuple[str, str], key: str) -> Messages:
+    """(M,) messages, opened by a system text if there is one and they do not begin with it.
+
+    Args:
+        system: the text and its column; see `system_of`.
+        key: the column of the messages.
+
+    Raises:
+        RowRejectedError: `two_systems`.
+    """
+    text, column = system
+    if not text:
+        return messages
+    if not messages or messages[0]["role"] != "system":
+        return [turn("system", text), *messages]
+    if messages[0].get("content") != text:
+        where = f"`{column}` is a system text, and `{key}`"
+        raise RowRejectedError("two_systems", f"{where} begins with another; leave one out")
+    return messages
+
+
+def require_no_parts_of_a_chat(row: Any, keys: Mapping[str, str]) -> None:
+    """Refuse what only a conversation can have, beside texts that are joined as they are.
+
+    Raises:
+        RowRejectedError: `unusable_column`.
+    """
+    for field in (*SYSTEM, "tools"):
+        if field in keys and getattr(row, field):
+            detail = "only a conversation can have it; `style: chat` makes turns of the texts"
+            raise RowRejectedError("unusable_column", f"`{keys[field]}` stands beside plain texts: {detail}")
+
+
 def turn(role: str, text: str) -> Message:
     """A message whose content is a text."""
     return {"role": role, "content": text}
@@ -146,80 +203,10 @@ def is_blank(value: Any) -> bool:
 
 def is_silent(message: Message) -> bool:
     """Whether a message has no content but white space, no tool call and no reasoning."""
-    return all(is_blank(message.get(key)) for key in ("content", *_INSTEAD_OF_CONTENT))
+    return all(is_blank(message.get(key)) for key in ("content", *REPLACES_CONTENT))
 
 
 def require_answer(messages: Messages, key: str) -> None:
     """Raise RowRejectedError `empty_completion` if the last message is the assistant's and says nothing."""
     if messages and messages[-1]["role"] == "assistant" and is_silent(messages[-1]):
         raise RowRejectedError("empty_completion", f"`{key}[{len(messages) - 1}]`, the last answer, is empty")
-
-
-class _Part(msgspec.Struct):
-    type: str = "text"
-    text: str | None = None
-    train: Any = None
-    weight: Any = None
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[str | _Part] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    function_call: Any = None
-    name: str | None = None
-    train: bool | None = None
-    """Any text would count as true, even "false", and train what the user excluded."""
-
-
-def check_messages(messages: Messages, key: str) -> Messages:
-    """Check (M,) messages, join contents that are lists, and give messages of weight 0 the flag. The input is not
-    changed.
-
-    Raises:
-        RowRejectedError: `wrong_type`, `missing_key`, `weight`, or `not_text` for an image, a sound or the like.
-    """
-    return [
-        message
-        if len(message) == 2 and type(message.get("content")) is str and type(message.get("role")) is str
-        else _checked(message, f"{key}[{index}]")
-        for index, message in enumerate(messages)
-    ]
-
-
-def _checked(message: Message, where: str) -> Message:
-    try:
-        seen = msgspec.convert(message, _Message)
-    except msgspec.ValidationError as error:
-        what, path = mismatch(error)
-        raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {what}") from None
-    if seen.function_call is not None:
-        raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
-    if isinstance(seen.content, list):
-        message = {**message, "content": _joined(seen.content, f"{where}.content")}
-    elif seen.content is None and not any(message.get(name) is not None for name in _INSTEAD_OF_CONTENT):
-        names = ", ".join(f"`{name}`" for name in message)
-        lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
-        raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
-    weight = check_weight(message.get("weight"), f"{where}.weight")
-    if seen.train and not weight:
-        raise RowRejectedError("weight", f"`{where}` says train: true and weight: 0; say one")
-    return message if weight else {**message, "train": False}
-
-
-def _joined(content: list[str | _Part], where: str) -> str:
-    texts = []
-    for index, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        if part.train is not None or part.weight is not None:
-            raise RowRejectedError("weight", f"`{where}[{index}]` has a weight or `train`; give it to the message")
-        if part.type not in _TEXT_PARTS or part.text is None:
-            what = f"`{where}[{index}]` is of type {part.type!r}"
-            raise RowRejectedError(
-                "not_text",
-                f"{what}: only parts with a `text` can be packed; a thought has a key of its own, `reasoning_content`",
-            )
-        texts.append(part.text)
-    return "\n".join(texts)

@@ -6,9 +6,22 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
 from .base import Column, Columns, Format
-from .messages import MEDIA, TOOLS, check_messages, is_blank, require_answer, turn
+from .message_checks import check_messages
+from .messages import (
+    DECIDES_TRAINING,
+    FUNCTIONS,
+    MEDIA,
+    SYSTEM,
+    TOOLS,
+    is_blank,
+    require_answer,
+    require_no_parts_of_a_chat,
+    system_of,
+    turn,
+    with_system,
+)
 
-_ANSWER = str | list[dict[str, Any]]
+_ANSWER = str | list[dict[str, Any]] | dict[str, Any]
 
 
 class PreferenceFormat(Format):
@@ -16,7 +29,7 @@ class PreferenceFormat(Format):
 
     If the answers are messages and the prompt is missing or a text, the messages that both begin with are the prompt,
     as in `trl.extract_prompt`. If they have no message in common and the prompt is a text, it becomes the user's turn.
-    Prompt messages that both answers repeat are removed from them.
+    Prompt messages that both answers repeat are removed from them. An answer that is one message is a list of it.
     """
 
     name = "preference"
@@ -25,7 +38,10 @@ class PreferenceFormat(Format):
         "chosen": Column(_ANSWER, required=True, nested=True),
         "rejected": Column(_ANSWER, required=True, nested=True),
         "tools": TOOLS,
+        **SYSTEM,
+        **FUNCTIONS,
         **MEDIA,
+        **DECIDES_TRAINING,
     }
     values = "lists of messages, or texts beside a prompt"
 
@@ -62,14 +78,20 @@ class PreferenceFormat(Format):
                 f"there is no `{keys['prompt']}`, and `{keys['chosen']}` and `{keys['rejected']}` have no "
                 "beginning in common; name the column of the prompt (keys: {prompt: question})",
             )
+        if not texts or self.style == "chat":
+            prompt = with_system(
+                [turn("user", prompt)] if isinstance(prompt, str) else prompt, system_of(row, keys), keys["prompt"]
+            )
+        else:
+            require_no_parts_of_a_chat(row, keys)
         if texts and self.style == "chat":
-            prompt = [turn("user", prompt)]
             chosen, rejected = [turn("assistant", chosen)], [turn("assistant", rejected)]
         return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
 
     def _read(self, row: Any, name: str) -> Any:
         value = getattr(row, name)
-        return check_messages(value, self.keys[name]) if isinstance(value, list) else value
+        messages = [value] if isinstance(value, dict) else value  # Axolotl and LLaMA-Factory write one message so
+        return check_messages(messages, self.keys[name], self.unread) if isinstance(messages, list) else messages
 
 
 def _conversation(

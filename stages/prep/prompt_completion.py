@@ -6,7 +6,21 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from .base import Column, Columns, Format
-from .messages import MEDIA, TOOLS, check_messages, conversation, is_blank, require_answer, turn
+from .message_checks import check_messages
+from .messages import (
+    DECIDES_TRAINING,
+    FUNCTIONS,
+    MEDIA,
+    SYSTEM,
+    TOOLS,
+    conversation,
+    is_blank,
+    require_answer,
+    require_no_parts_of_a_chat,
+    system_of,
+    turn,
+    with_system,
+)
 
 _EITHER = str | list[dict[str, Any]]
 
@@ -19,7 +33,10 @@ class PromptCompletionFormat(Format):
         "prompt": Column(_EITHER, required=True, nested=True),
         "completion": Column(_EITHER, required=True, nested=True),
         "tools": TOOLS,
+        **SYSTEM,
+        **FUNCTIONS,
         **MEDIA,
+        **DECIDES_TRAINING,
     }
     values = "both texts or both lists of messages"
 
@@ -52,12 +69,16 @@ class PromptCompletionFormat(Format):
         if isinstance(prompt, str):
             if self.style == "chat":
                 prompt = [turn("user", prompt)] if prompt else []
+                prompt = with_system(prompt, system_of(row, keys), keys["prompt"])
                 completion = [turn("assistant", completion)] if completion else []
+            else:
+                require_no_parts_of_a_chat(row, keys)
             return [Example(line, -1, "", prompt, completion, None, row.tools)]
-        messages = check_messages(prompt, keys["prompt"])
+        messages = check_messages(prompt, keys["prompt"], self.unread)
+        messages = with_system(messages, system_of(row, keys), keys["prompt"])
         answers = []
         if completion:
-            answers = check_messages(completion, keys["completion"])
+            answers = check_messages(completion, keys["completion"], self.unread)
             require_answer(answers, keys["completion"])
         return conversation(
             messages + answers, row.tools, line, per_turn=self.options.per_turn, skipped=skipped, start=len(messages)

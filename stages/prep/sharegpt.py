@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message
 from .base import Column, Columns
-from .messages import MEDIA, OBJECTS, TOOLS, MessagesFormat
-from .rowjson import decode_json
+from .message_checks import calls_of
+from .messages import DECIDES_TRAINING, FUNCTIONS, MEDIA, OBJECTS, SYSTEM, TOOLS, MessagesFormat
 
 ROLES = {
     "human": "user",
@@ -40,9 +40,11 @@ class ShareGPTFormat(MessagesFormat):
     name = "sharegpt"
     columns: ClassVar[Columns] = {
         "conversations": Column(list[dict[str, Any]], required=True, nested=True, cell=OBJECTS),
-        "system": Column(str | None),
         "tools": TOOLS,
+        **SYSTEM,
+        **FUNCTIONS,
         **MEDIA,
+        **DECIDES_TRAINING,
     }
     values = "a list of objects with `from`"
     turn_key = "from"
@@ -70,17 +72,6 @@ class ShareGPTFormat(MessagesFormat):
             elif key not in ("from", "role"):
                 out[key] = value
         if name in _CALLS and not out.get("tool_calls"):
-            out["tool_calls"] = _calls_of(out.get("content"), f"`{where}.value`")
+            out["tool_calls"] = calls_of(out.get("content"), f"`{where}.value`")
             out["content"] = ""  # some templates append to the content and need one
         return out
-
-
-def _calls_of(value: Any, where: str) -> list[dict[str, Any]]:
-    """The `tool_calls` of a call or a list of calls, or of their JSON."""
-    if isinstance(value, str):
-        value = decode_json(value, where, what="the JSON of a call", reason="bad_tool_call")
-    calls = value if isinstance(value, list) else [value]
-    for call in calls or [None]:
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-            raise RowRejectedError("bad_tool_call", f"{where}: a call is an object with `name` and `arguments`")
-    return [{"type": "function", "function": call} for call in calls]

@@ -6,13 +6,14 @@ from typing import Any, ClassVar
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
 from .base import Column, Columns, Format
+from .messages import MEDIA
 
 
 class TextFormat(Format):
     """Documents, kept unchanged, including whitespace at the ends."""
 
     name = "text"
-    columns: ClassVar[Columns] = {"text": Column(str, required=True)}
+    columns: ClassVar[Columns] = {"text": Column(str, required=True), **MEDIA}
     values = "a text"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
