@@ -15,10 +15,10 @@ import typer
 from ...schemas.errors import PacktrainError, did_you_mean
 from ...schemas.escape import EscapingFormatter, escape
 from .care import clean, prep, verify, wait
+from .completion import config_keys, whole_settings
 from .export import export
 from .help import WIDTH, Commands
 from .interruption import INTERRUPTED, interruptible
-from .options import config_keys
 from .output import print_json, print_line
 from .reports import contamination, diff, inspect, plan, report
 from .run import run
@@ -116,7 +116,8 @@ def _code_of_command() -> int:
     """Run the command of this process's arguments; errors become messages and exit codes."""
     try:
         # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
-        code = command()(sys.argv[1:], prog_name="packtrain", standalone_mode=False)
+        with whole_settings():
+            code = command()(sys.argv[1:], prog_name="packtrain", standalone_mode=False)
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)
         return error.exit_code

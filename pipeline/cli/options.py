@@ -3,46 +3,21 @@
 The help of other options stands in the docstrings of their commands; see `help.py`.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...schemas.errors import ConfigError
+from .completion import setting_completer
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
 
 
-def config_keys(*, training: bool) -> list[str]:
-    """The keys of a run's configuration, or of a training's."""
-    if training:
-        from ...training.trainer.train_config import TrainConfig
-
-        return list(_keys(TrainConfig))
-    from ...schemas.config.config import RunConfig
-
-    return list(_keys(RunConfig))
-
-
-def _keys(model: Any, before: str = "") -> Iterator[str]:
-    """The keys of a pydantic model and of its sections; in a list of sections, those of the first."""
-    for name, field in model.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
-        section = next((one for one in kinds if hasattr(one, "model_fields")), None)
-        if section is None:
-            yield f"{before}{name}"
-        else:
-            in_list = section is not field.annotation and type(None) not in kinds
-            yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
-
-
 def _settings(example: str, *, training: bool) -> Any:
-    def complete(incomplete: str) -> list[str]:
-        return [f"{key}=" for key in config_keys(training=training) if key.startswith(incomplete)]
-
-    return typer.Option("--set", metavar="KEY=VALUE", help=f"Override a key, e.g. {example}.", autocompletion=complete)
+    help = f"Override a key, e.g. {example}."
+    return typer.Option("--set", metavar="KEY=VALUE", help=help, autocompletion=setting_completer(training=training))
 
 
 Config = Annotated[

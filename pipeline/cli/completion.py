@@ -1,0 +1,124 @@
+"""What shells are offered after `--set`: keys of a configuration, and the values that a key can have."""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+_VARIABLE = "_PACKTRAIN_COMPLETE"
+"""How a shell asks for completions, in the environment; see typer."""
+
+
+def config_model(*, training: bool) -> Any:
+    """The configuration of a run, or of a training."""
+    if training:
+        from ...training.trainer.train_config import TrainConfig
+
+        return TrainConfig
+    from ...schemas.config.config import RunConfig
+
+    return RunConfig
+
+
+def config_keys(*, training: bool) -> list[str]:
+    """The keys of a run's configuration, or of a training's."""
+    return list(_keys(config_model(training=training)))
+
+
+def _keys(model: Any, before: str = "") -> Iterator[str]:
+    """The keys of a pydantic model and of its sections; in a list of sections, those of the first."""
+    for name, field in model.model_fields.items():
+        section = _section_of(field.annotation)
+        if section is None:
+            yield f"{before}{name}"
+        else:
+            in_list = section is not field.annotation and NoneType not in get_args(field.annotation)
+            yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
+
+
+def _section_of(annotation: Any) -> Any:
+    """The model of a section, or of a list of sections; None for a value."""
+    return next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")), None)
+
+
+def key_values(key: str, *, training: bool) -> list[str]:
+    """The values of a key that has choices, or is true or false; none for another one."""
+    model = config_model(training=training)
+    *parents, last = (part for part in key.split(".") if not part.isdecimal())
+    for part in parents:
+        field = model.model_fields.get(part)
+        model = _section_of(field.annotation) if field is not None else None
+        if model is None:
+            return []
+    field = model.model_fields.get(last)
+    if field is None:
+        return []
+    section = _section_of(field.annotation)
+    if section is not None and "policy" in section.model_fields:  # `mask: assistant` is short for its policy
+        field = section.model_fields["policy"]
+    if last == "format" and not training:
+        from ...schemas.config.source import AUTO, FORMAT_KEYS
+
+        return [AUTO, *FORMAT_KEYS]
+    return list(dict.fromkeys(_values_of(field.annotation)))
+
+
+def _values_of(annotation: Any) -> Iterator[str]:
+    if annotation is bool:
+        yield from ("true", "false")
+    elif get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif get_origin(annotation) in (Union, UnionType, tuple):
+        for kind in get_args(annotation):
+            yield from _values_of(kind)
+
+
+def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
+    """Completes a `KEY=VALUE`."""
+
+    def complete(incomplete: str) -> list[str]:
+        key, equals, _ = incomplete.partition("=")
+        if equals:
+            offered = [f"{key}={value}" for value in key_values(key, training=training)]
+        else:
+            offered = [f"{name}=" for name in config_keys(training=training)]
+        return [text for text in offered if text.startswith(incomplete)]
+
+    return complete
+
+
+@contextmanager
+def whole_settings() -> Iterator[None]:
+    """Let typer complete `KEY=VALUE` in bash, too, which takes the text after `=` for a word of its own: the body sees
+    the words joined, and what it prints is given to bash without what stands before that word.
+    """
+    joined = _joined(os.environ) if os.environ.get(_VARIABLE) == "complete_bash" else None
+    if joined is None:
+        yield
+        return
+    words, prefix = joined
+    os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            sys.stdout.write(f"{line.removeprefix(prefix)}\n")
+
+
+def _joined(environment: Mapping[str, str]) -> tuple[list[str], str] | None:
+    """The words up to the cursor, with `KEY`, `=` and `VALUE` as one, and `KEY=`; None if they end in no setting."""
+    try:
+        words = environment["COMP_WORDS"].split("\n")[: int(environment["COMP_CWORD"]) + 1]
+    except (KeyError, ValueError):
+        return None
+    if words and words[-1] == "=":
+        words.append("")  # the cursor stands behind it
+    if len(words) < 4 or words[-2] != "=" or words[-4] != "--set":
+        return None
+    key, value = words[-3], words[-1]
+    return [*words[:-3], f"{key}={value}"], f"{key}="
