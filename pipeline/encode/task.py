@@ -87,6 +87,15 @@ class EncodeSpec:
         }
         return fields | hashed
 
+    @property
+    def generation_stops(self) -> tuple[str, ...]:
+        """The added tokens at which a generation stops: those of generation_config.json, or the end-of-sequence token
+        if it names none.
+        """
+        stops, eos = self.tokenizer.generation_stops, self.tokenizer.eos_id
+        ids = stops or (() if eos is None else (eos,))
+        return tuple(token.content for token in tokenizer_head(self.tokenizer.json).added_tokens if token.id in ids)
+
     def stop_ids(self, template: Iterable[str]) -> tuple[frozenset[int], tuple[int, ...]]:
         """The ids that end a generation: those of the template and of generation_config.json, or the end-of-sequence
         token if neither names one; and those of the template at which a generation would not stop.
@@ -271,4 +280,5 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
         allow_lost=spec.allow_lost,
+        generation_stops=spec.generation_stops,
     )

@@ -11,10 +11,10 @@ from itertools import accumulate
 from typing import Any
 
 from ...schemas.errors import RowRejectedError
+from .chat import UnprovedError
 from .chat_template import ChatTemplate
 from .marked import ASSISTANT, CALL_KEYS, Marked, Owned, bare, is_blank
 from .tracked_str import CALL, MESSAGE, REASONING, TAGGED, Word, code_of, part_of
-from .turns import UnprovedError
 
 LOST = "lost_content"
 """The ledger's reason for rows with lost content."""

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import RunKind
+from .chat import Chat, Turn, UnprovedError
 from .marked import CLOSING, OPENING, is_blank
 from .rendered import NOTHING, Runs, solid
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
-from .turns import Chat, Turn, UnprovedError, past_space
+from .turns import past_space
 
 _TURN = 5
 """A code of a character is the index of its message, shifted left by this many bits, plus its kind."""

@@ -8,24 +8,24 @@ A row's result depends only on the row and the template, never on the rows befor
 kept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import xxhash
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
+from .chat import Chat, UnprovedError
 from .chat_template import ChatTemplate
 from .losses import check_losses
-from .marked import Marker, TrackingEnvironment, own
+from .marked import Marked, Marker, TrackingEnvironment, own
 from .paint import painted, painted_unproved
 from .profile import TemplateProfile, learn_profile
 from .rendered import Rendered
 from .trace import Traces
-from .tracked_str import Word
-from .turns import Chat, UnprovedError, completion_start, locate
+from .turns import completion_start, locate
 
 CHECK = 0xFF
 """One row in 256 is also rendered by plain jinja2, chosen by the text's length and `_LOOKED` of its characters."""
@@ -44,6 +44,7 @@ class Renderer:
         stops: the tokenizer's special tokens: one of these ends a turn.
         others: its other added tokens, in case the template ends turns with one of them.
         allow_lost: what the text may leave out, in the words of `tokenizer.allow_lost`.
+        generation_stops: the tokens at which a generation with this model stops, as far as that is known.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Renderer:
         stops: Iterable[str] = (),
         others: Iterable[str] = (),
         allow_lost: Iterable[str] = (),
+        generation_stops: Iterable[str] = (),
     ) -> None:
         self.template = template
         self.traced = 0
@@ -62,6 +64,7 @@ class Renderer:
         self._trace = trace
         self._stops, self._others = tuple(stops), tuple(others)
         self._allowed = frozenset(allow_lost)
+        self._generation_stops = tuple(generation_stops)
         self._marker = Marker(template, TrackingEnvironment(template.name, template.date))
 
     def __call__(
@@ -116,11 +119,10 @@ class Renderer:
             self.mismatches += plain != made.text
         dropped, torn = check_losses(seen, tools, made, self.template, self._allowed)
 
-        @cache
-        def head(index: int) -> tuple[str, list[Word]]:
-            return marker.render(seen.chat[:index], tools, add_generation_prompt=True)
+        def some(indices: Sequence[int], prompted: bool) -> Marked:
+            return marker.render([seen.chat[index] for index in indices], tools, add_generation_prompt=prompted)
 
-        chat = Chat(seen, *made, len(prompt), self.manner, head)
+        chat = Chat(seen, *made, len(prompt), self.manner, some)
         try:
             if torn is not None:
                 raise torn
@@ -144,7 +146,7 @@ class Renderer:
     @cached_property
     def manner(self) -> TemplateProfile:
         """What the template does with fixed sample conversations."""
-        return learn_profile(self._marker, self._stops, self._others)
+        return learn_profile(self._marker, self._stops, self._others, self._generation_stops)
 
     @cached_property
     def _traces(self) -> Traces:

@@ -29,6 +29,7 @@ from jinja2.visitor import NodeTransformer
 
 from ...schemas.errors import PacktrainError
 from ...schemas.rows import Messages
+from .chat import Chat, UnprovedError
 from .chat_template import ChatTemplate
 from .environment import GuardedNamespace
 from .marked import ASSISTANT, IN_BOTH, Marker, Owned, TrackingEnvironment
@@ -36,7 +37,7 @@ from .paint import painted
 from .profile import TemplateProfile
 from .rendered import Rendered, Runs, solid
 from .tracked_str import MESSAGE, TrackedStr, Word, code_of
-from .turns import Chat, UnprovedError, locate
+from .turns import locate
 
 MAX_TRACES = 4096
 """Maximum number of traces to keep; when it is reached, all are forgotten."""
@@ -310,15 +311,20 @@ class Traces:
         heads: dict[int, str] = {}
 
         @cache
-        def head(index: int) -> tuple[str, list[Word]]:
-            if roles[index] != ASSISTANT:
+        def render(indices: tuple[int, ...], prompted: bool) -> tuple[str, list[Word]]:
+            if prompted and len(indices) < len(roles) and roles[len(indices)] != ASSISTANT:
                 raise TraceAbortedError("where the completion begins may depend on the contents")
-            heads[index], said = marker.render(chat[:index], None, add_generation_prompt=True)
-            return heads[index], said
+            text, words = marker.render([chat[index] for index in indices], None, add_generation_prompt=prompted)
+            if prompted:
+                heads[len(indices)] = text
+            return text, words
+
+        def some(indices: Sequence[int], prompted: bool) -> tuple[str, list[Word]]:
+            return render(tuple(indices), prompted)
 
         made = marker.render(chat, None)
         owned = Owned(chat, roles, [1.0] * len(roles))
-        turns, begin = locate(located := Chat(owned, *made, cut, self._manner, head, known=False))
+        turns, begin = locate(located := Chat(owned, *made, cut, self._manner, some, known=False))
         text, words = made
         for turn in turns:
             if rest := heads.get(turn.message, "")[turn.begin :]:

@@ -15,61 +15,14 @@ A step that fails raises `UnprovedError`; nothing is guessed. Contents are never
 template's own markers.
 """
 
-import re
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Hashable, Sequence
 
 from ...schemas.errors import RowRejectedError
-from .marked import ASSISTANT, CLOSING, Owned, bare
-from .profile import TemplateProfile, stop_pattern
-from .tracked_str import CALL, GENERATION, MESSAGE, Word, code_of
-
-Head: TypeAlias = Callable[[int], tuple[str, Sequence[Word]]]
-"""Renders the messages before an index with a generation prompt; returns the text and its words. Raises
-RowRejectedError if the template refuses them."""
-
-
-class UnprovedError(Exception):
-    """The assistant's turns cannot be located with certainty. The renderer catches it.
-
-    Args:
-        reason: a stable sentence for messages.
-        message: index of the message at fault, or -1.
-    """
-
-    def __init__(self, reason: str, message: int = -1) -> None:
-        super().__init__(f"message {message + 1}: {reason}" if message >= 0 else reason)
-
-
-class Turn(NamedTuple):
-    """One turn of the assistant, in characters of the text."""
-
-    message: int
-    """Index of its message."""
-    begin: int
-    stop: int
-    """Where its end-of-turn token begins; equal to `stop_end` if it has none."""
-    stop_end: int
-    end: int
-    """One past its last character. Only a generation block has characters after the end-of-turn token."""
-    next_stop: int = 0
-    """One past the token of the next message's header that ends it; 0 if there is none."""
-
-
-class Chat(NamedTuple):
-    """A rendered conversation."""
-
-    own: Owned
-    text: str
-    words: Sequence[Word]
-    """Sorted stretches that do not overlap, but for those of GENERATION; one may be empty."""
-    cut: int
-    """Number of messages in the prompt."""
-    manner: TemplateProfile
-    head: Head
-    known: bool = True
-    """Whether its contents are a row's; False in a trace, where they stand for those of many rows."""
+from .chat import Chat, Turn, UnprovedError
+from .marked import ASSISTANT, CLOSING, bare
+from .tracked_str import CALL, GENERATION, MESSAGE, code_of
+from .turn_ends import end_of_turn, last_word_of
 
 
 def locate(chat: Chat) -> tuple[list[Turn], int]:
@@ -126,7 +79,6 @@ def _generated_turns(chat: Chat) -> list[Turn]:
     Raises:
         UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
     """
-    text, manner = chat.text, chat.manner
     said = [index for index, role in enumerate(chat.own.roles) if role == ASSISTANT]
     blocks = [(begin, end) for begin, end, code in chat.words if code == GENERATION]
     if said and not blocks:
@@ -145,24 +97,20 @@ def _generated_turns(chat: Chat) -> list[Turn]:
         elif not owners and turns and begin == turns[-1].end:  # what ends a turn may stand in a block of its own
             stop, stop_end = turns[-1].stop, turns[-1].stop_end
             if stop == stop_end:
-                stop, stop_end = _stop_within(text, manner.stops, begin, end)
+                stop, stop_end = _closing_within(chat, begin, end)
             turns[-1] = turns[-1]._replace(stop=stop, stop_end=stop_end, end=end)
             continue
         if len(owners) != 1:
             raise UnprovedError("a generation block does not belong to one message")
-        _, tail, code = words[high - 1] if low < high else (begin, begin, 0)
-        stops = stop_pattern([manner.call_stop]) if code & CALL and manner.call_stop else manner.stops
-        stop, stop_end = _stop_within(text, stops, tail, end)
-        if stop < end and manner.ending and text.startswith(manner.ending, stop):
-            stop_end = min(stop + len(manner.ending), end)
+        stop, stop_end = _closing_within(chat, words[high - 1][1] if low < high else begin, end)
         turns.append(Turn(owners.pop(), begin, stop, stop_end, end))
     return turns
 
 
-def _stop_within(text: str, stops: re.Pattern[str], low: int, high: int) -> tuple[int, int]:
-    """Where the first of some tokens begins and ends; `high` twice if there is none."""
-    found = stops.search(text, low, high)
-    return found.span() if found is not None else (high, high)
+def _closing_within(chat: Chat, low: int, high: int) -> tuple[int, int]:
+    """Where the closing tokens between two places begin and end; `high` twice if there are none."""
+    stop, end = chat.manner.gaps.closing_span(chat.text[low:high])
+    return (low + stop, low + end) if stop < end else (high, high)
 
 
 def _turns_by_words(chat: Chat) -> list[Turn]:
@@ -180,12 +128,10 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     first = {owner: place for place, owner in reversed([*enumerate(owners)])}
     # If words of every message were found, the template wrote the text between words. Else that text may contain words
     # that were not followed, and must not be searched.
-    complete = len(first) == len(chat.own.roles)
+    complete = {*first} >= {code >> MESSAGE for code in chat.own.said}
     for index in said:
         if index not in first:
             raise UnprovedError("the template drops its text, or rewrites all of it", index)
-    if manner.before is None:
-        raise UnprovedError("nothing shows how the template ends a turn", said[-1])
     calling = chat.own.saying(CALL)
     tails = _Tails(chat)
     turns: list[Turn] = []
@@ -195,7 +141,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
         if index in calling and not any(word[2] & CALL for word in words[low_word : high_word + 1]):
             raise UnprovedError("the template leaves its tool calls out of the text", index)
         if low_word < high_word:
-            high_word = _last_word(chat, low_word, high_word)
+            high_word = last_word_of(chat, low_word, high_word)
             if owners[low_word : high_word + 1].count(index) <= high_word - low_word:
                 raise UnprovedError("it contains words of other messages", index)
         low = words[low_word - 1][1] if low_word else 0
@@ -203,32 +149,26 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
         before = text[low:anchor]
         fixed = manner.searched is None
         if complete and fixed and manner.opening and before.count(manner.opening) == 1:
-            offset = before.index(manner.opening) + len(manner.opening)
+            begin = low + before.index(manner.opening) + len(manner.opening)
         else:
-            offset = _begin_by_head(chat, low, low_word, done, complete=complete, tails=tails) - low
-        high = words[high_word + 1][0] if high_word + 1 < len(words) else len(text)
-        stop, end = _end(chat, index, done, high, called=code & CALL > 0)
-        if low + offset < ended:
+            begin = _begin_by_head(chat, low, low_word, done, complete=complete, tails=tails)
+        if begin < ended:
             raise UnprovedError("it begins before the previous turn ends", index)
-        turns.append(Turn(index, low + offset, stop, end, end))
+        follower, high = _follower(chat, index, high_word)
+        stop, end = end_of_turn(chat, index, max(done, begin), follower, high, calling=code & CALL > 0)
+        turns.append(Turn(index, begin, stop, end, end))
         ended = end
     return turns
 
 
-def _last_word(chat: Chat, first: int, last: int) -> int:
-    """The last word of a turn, of those from `first` to `last`, which are its message's first and last ones. A template
-    may write the name of a call again in the answer's header, which comes after the turn.
+def _follower(chat: Chat, index: int, last: int) -> tuple[int | None, int]:
+    """The message whose words come after a turn's last word, None if the text ends, and where they begin. The words of
+    the turn's own message that are there repeat a call's name, in that message's header.
     """
-    words, call_stop = chat.words, chat.manner.call_stop
-    index = words[first][2] >> MESSAGE
-    seen: set[int] = set()
-    for place in range(first, last if call_stop else first):
-        _, end, code = words[place]
-        seen.add(code)
-        later = {word[2] for word in words[place + 1 : last + 1] if word[2] >> MESSAGE == index}
-        if code & CALL and later <= seen and chat.text.find(call_stop, end, words[place + 1][0]) >= 0:
-            return place
-    return last
+    for begin, _, code in chat.words[last + 1 :]:
+        if code >> MESSAGE != index:
+            return code >> MESSAGE, begin
+    return None if index == len(chat.own.roles) - 1 else -1, len(chat.text)
 
 
 class _Tails:
@@ -346,32 +286,6 @@ def past_space(text: str, low: int, high: int) -> int:
     while low < high and text[low].isspace():
         low += 1
     return low
-
-
-def _end(chat: Chat, index: int, done: int, high: int, *, called: bool) -> tuple[int, int]:
-    """Return where the end-of-turn token begins and ends, for a turn whose words end at `done`.
-
-    Args:
-        high: where the next message's words begin.
-        called: whether the turn ends with a tool call.
-    """
-    text, manner = chat.text, chat.manner
-    before, token, headers = manner.before or "", manner.ending, manner.header_stops
-    if called:  # text that closes the call lies between the words and the token
-        if token := manner.call_stop or token:
-            stop = text.find(token, done, high)
-            if stop >= 0:
-                return stop, stop + len(token)
-        elif (found := headers.search(text, done, high)) is not None:
-            return found.start(), found.start()
-        elif index == len(chat.own.roles) - 1:
-            return len(text), len(text)
-    elif text.startswith(before + token, done) and done + len(before) + len(token) <= high:
-        stop = done + len(before)
-        return stop, stop + len(token)
-    elif token and not before:
-        return done, done  # the template writes no such token after the words here
-    raise UnprovedError("it does not end as the template ends a turn", index)
 
 
 def _with_next_stops(chat: Chat, turns: list[Turn], completion: int) -> list[Turn]:

@@ -183,6 +183,7 @@ def encoder_of(tokenizer: Any, template: str) -> Encoder:
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],
         allow_lost=["assistant", "tools"],
+        generation_stops=[tokenizer.eos_token],
     )
     return Encoder(text, make_engine("tokenizers", text), renderer, SpecialTokenAffixes())
 
