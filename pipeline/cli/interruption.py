@@ -86,7 +86,7 @@ def interruptible() -> Iterator[Interruption]:
     After an interruption the process ends within `GRACE_SECONDS`, also while Python waits for threads.
     """
     interruption = Interruption()
-    replaced = dict(zip(_SIGNALS, (signal.default_int_handler, signal.SIG_DFL), strict=True))
+    replaced: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before: dict[int, Any] = {}
     if threading.current_thread() is not threading.main_thread():
         yield interruption

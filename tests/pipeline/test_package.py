@@ -76,7 +76,7 @@ MAY_IMPORT = {
 }
 LAZILY = {
     "pipeline.cli.export": {"training"},
-    "pipeline.cli.options": {"training"},
+    "pipeline.cli.completion": {"training"},
     "pipeline.cli.samples": {"training"},
     "pipeline.cli.training": {"training"},
     "training.stream": {"pipeline.stream"},
