@@ -10,7 +10,8 @@ The public names are handed out lazily (PEP 562): importing packtrain costs noth
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .pipeline.dataset.dataset import Dataset, open
+    from .pipeline.dataset.dataset import Dataset
+    from .pipeline.dataset.dataset import open as open
     from .pipeline.dataset.verify import verify
     from .pipeline.dataset.wait import wait
     from .pipeline.explain import explain
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Without `open`: `from packtrain import *` must not replace Python's own.
 __all__ = [
     "Dataset",
     "LayoutPlan",
@@ -44,7 +46,6 @@ __all__ = [
     "explain",
     "export",
     "inspect",
-    "open",
     "pack_dataset",
     "plan",
     "plan_rows",
@@ -88,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(_HOMES)

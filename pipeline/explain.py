@@ -74,6 +74,10 @@ class Story(Shown):
     doc_id: int | None = None
     reason: str = ""
     detail: str = ""
+    remedy: str = ""
+    """What to do about a rejected row."""
+    excerpt: str = ""
+    """The keys of a rejected row, and the beginnings of its values."""
     twin: str = ""
     """Id of the earlier example, if this one is a duplicate."""
     tokens: int = 0
@@ -155,7 +159,10 @@ class Follower:
         if address.sub in subs:
             return self._made(made[subs.index(address.sub)])
         if (entry := _rejected(self.dataset, address)) is not None:
-            return Story(address.id, "rejected", reason=entry.reason, detail=entry.detail)
+            return Story(
+                address.id, "rejected", reason=entry.reason, detail=entry.detail, remedy=entry.remedy,
+                excerpt=entry.excerpt,
+            )  # fmt: skip
         if subs:
             ids = [replace(address, sub=sub).id for sub in subs]
             shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")

@@ -59,13 +59,17 @@ class ShardRecord(FileRecord):
     """The highest token id: a model needs embeddings for more ids than this. 0 for preference pairs."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitRecord:
+@dataclass(frozen=True, slots=True, repr=False)
+class SplitRecord(Shown):
     """One split: its shards in reading order, and how well it is packed."""
 
     shards: tuple[ShardRecord, ...]
     windows: tuple[Certificate, ...]
     """One certificate per planning window."""
+
+    def summary(self) -> str:
+        """See `Shown`."""
+        return f"{plural(self.rows, 'row')} in {plural(len(self.shards), 'shard')}, {plural(self.tokens, 'token')}"
 
     @property
     def rows(self) -> int:

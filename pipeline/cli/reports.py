@@ -197,6 +197,10 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
     copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
     size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
     yield ": ".join(word for word in (story.state, size, story.reason, story.detail) if word)
+    if story.remedy:
+        yield story.remedy
+    if story.excerpt:
+        yield f"the row: {story.excerpt}"
     if story.twin:
         yield f"the earlier one is {story.twin}"
     for one in story.standings[:_PLACES]:

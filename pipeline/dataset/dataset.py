@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import InputError, IntegrityError, did_you_mean
+from ...schemas.files.foreign import map_regular
 from ...schemas.ledger import Ledger
 from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.notebook import Shown, Table
@@ -59,7 +60,7 @@ class Dataset(Shown):
             path = store.local(record)
             if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
                 raise ValueError("its content does not match the manifest")
-            return pq.read_table(path)
+            return pq.read_table(pa.BufferReader(map_regular(path, ahead=False)))
         except (OSError, pa.ArrowException, ValueError, LookupError) as error:
             raise IntegrityError(
                 f"{store.where(NAME)} is missing or damaged ({error}); packtrain verify --repair rebuilds it"

@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from packtrain.pipeline.cli.options import config_keys
+from packtrain.pipeline.cli.completion import config_keys
 from packtrain.pipeline.foreign_configs import AXOLOTL, DATASET_INFO, LLAMA_FACTORY, TRL, ForeignTool
 
 from tests import kit

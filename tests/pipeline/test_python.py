@@ -169,6 +169,14 @@ def test_help_describes_every_key() -> None:
     assert "Keys:" not in json.dumps(pages), "the schema describes each key by itself"
 
 
+def test_a_star_does_not_replace_what_python_has() -> None:
+    names: dict[str, Any] = {}
+    exec("from packtrain import *", names)
+    assert names["run"] is packtrain.run
+    assert "open" not in names
+    assert "open" in dir(packtrain)
+
+
 def test_listing_the_names_imports_nothing_heavy() -> None:
     code = "import packtrain, sys; dir(packtrain); packtrain.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
