@@ -79,7 +79,9 @@ def test_what_changes_the_text_encodes_only_that(config: Config, tmp_path: Path)
     after = parts(config)
     assert before.items() <= after.items()
     assert len(after) == 3
-    kit.packed(kit.merged(config, {"sources": [texts, texts | {"name": "again"}], "out": str(tmp_path / "twice")}))
+    kit.packed(
+        kit.merged(config, {"sources": [texts, texts | {"name": "again", "repeat": 2}], "out": str(tmp_path / "twice")})
+    )
     assert parts(config) == after, "a file that stands in two sources is encoded once"
 
 
