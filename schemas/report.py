@@ -58,10 +58,16 @@ class Advice:
     max_length: int
     reached: bool
     """Whether the length keeps enough; else it is the best of those compared."""
+    bounded: bool
+    """Whether longer lengths were compared that the model is not made for."""
+    shorter: int
+    """The next shorter length that was compared, and may be advised; 0 if there is none."""
     longer: int
-    """Documents longer than the next shorter length that was compared: where they are few, they alone decide. 0 if the
-    advice has another reason.
-    """
+    """Documents longer than `shorter`, if that would not keep enough: where they are few, they alone decide. Else 0."""
+    instead_of: int
+    """The shortest length that keeps enough, if a longer one is advised because its rows are fuller; else 0."""
+    saves: float
+    """The share of the space that these fuller rows save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ class Choice:
     cuts: bool
     """Whether longer documents are cut into pieces, of which none is lost."""
     texts: bool
-    """Whether nearly all tokens are trained: plain texts, which can be cut anywhere."""
+    """Whether nearly all tokens are those of plain texts, which can be cut anywhere, and not of conversations."""
     advice: Advice | None
     """None if there is nothing to choose."""
     limit: Limit | None
@@ -102,6 +108,8 @@ class Choice:
     """Documents longer than `limit`, if the configured length is above it; else None."""
     other: Point | None
     """Another strategy at the configured length, if it would save rows; else None."""
+    other_saves: float
+    """The share of the rows that it would save, both in one window."""
 
 
 class Reject(msgspec.Struct, frozen=True, omit_defaults=True):

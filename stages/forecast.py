@@ -40,6 +40,8 @@ class LengthStats:
     """(K,) one past the last token of each run."""
     longest: Sequence[tuple[str, int]] = ()
     """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
+    texts: bool = False
+    """Whether nearly all tokens are those of plain texts."""
     in_all: int = 0
     """About how many documents there are, if these are a sample of them."""
 

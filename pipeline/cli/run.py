@@ -84,6 +84,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ..report.lengths import advice_sentence
     from ..report.report_files import HTML
     from ..report.sections import ledger_grid, packing_grid
+    from ..report.uses import uses_sentence
 
     manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
     if not end.now:
@@ -103,6 +104,8 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     yield ""
     yield ledger_grid(manifest.ledger)
     yield ""
+    if uses := uses_sentence(manifest.ledger.sources):
+        yield uses
     yield from ((line, "yellow") for line in urgent[1:])
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ledger import NOT_DRAWN
-from ...schemas.ragged import begins_of, ranges
-from ...schemas.rows import example_id
+from ...schemas.ragged import begins_of, offsets_of, ranges
+from ...schemas.rows import RunKind, example_id
 from ...stages.forecast import LengthStats
 from ...stages.select.copies import later_ones
 from ..encode.parts import EncodedPart, Runs
@@ -21,6 +21,9 @@ from ..pack.table import HELD_OUT
 
 MOST = 1_000_000
 """About the most documents that are read. It takes about 50 MB and two seconds."""
+TEXT = 0.9
+"""Data with at least this share of its tokens in plain texts counts as plain text, where every piece can be trained
+alone. What is trained says nothing of it: of chats with a few huge answers, nearly all tokens are trained."""
 NAMED = 3
 """How many of the longest documents are named."""
 _NOT_DRAWN = REASONS.index(NOT_DRAWN)
@@ -35,10 +38,12 @@ def read_documents(selected: Selected) -> LengthStats:
     table, copies = selected.table, _copies(selected)
     step, starts = max(1, -(-len(copies) // MOST)), table.origins.starts.tolist()
     taken, runs, count = [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int32)], 0
+    plain = [np.zeros(0, np.bool_)]
     for place, first in list(zip(table.places, starts, strict=False))[::step]:
         for batch in EncodedPart(place.path).batches:
             mine, its = copies[first : first + batch.num_rows] > 0, Runs.of(batch, table.masks[place.source])
             taken.append(np.flatnonzero(mine) + first)
+            plain.append(_are_texts(its)[mine])
             sizes = np.diff(its.offsets)
             trained = np.repeat(mine, sizes) & its.supervised
             owners = np.repeat(np.cumsum(mine, dtype=np.int32) - np.int32(1) + np.int32(count), sizes)
@@ -46,6 +51,8 @@ def read_documents(selected: Selected) -> LengthStats:
             first, count = first + batch.num_rows, count + len(taken[-1])
     documents, (owners, begins, ends) = np.concatenate(taken), np.concatenate(runs, axis=1)
     lengths, often = table.documents.length[documents], copies[documents]
+    tokens = lengths * often.astype(np.int64)
+    texts = int(tokens[np.concatenate(plain)].sum()) >= TEXT * int(tokens.sum()) > 0
     longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
     named = [(_id_of(selected, int(documents[one])), int(lengths[one])) for one in longest]
     if often.max(initial=0) > 1:
@@ -54,7 +61,14 @@ def read_documents(selected: Selected) -> LengthStats:
         take = ranges(low, high - low)
         owners, begins, ends = np.repeat(np.arange(len(each), dtype=np.int32), high - low), begins[take], ends[take]
         lengths = lengths[each]
-    return LengthStats(lengths, owners, begins, ends, named, int(copies.sum(dtype=np.int64)))
+    return LengthStats(lengths, owners, begins, ends, named, texts, int(copies.sum(dtype=np.int64)))
+
+
+def _are_texts(runs: Runs) -> NDArray[np.bool_]:
+    """(K,) whether each document is a plain text, without prompt, completion or turns."""
+    others = offsets_of(~np.isin(runs.kind, (RunKind.TEXT, RunKind.SPECIAL)))
+    found: NDArray[np.bool_] = others[runs.offsets[1:]] == others[runs.offsets[:-1]]
+    return found
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:

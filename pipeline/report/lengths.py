@@ -44,8 +44,6 @@ context.
 """
 CHEAPER = 0.02
 """Share of space per trained token that a longer length must save."""
-TEXT = 0.9
-"""Data with at least this share of trained tokens counts as plain text, where every piece can be trained alone."""
 _FULL = 0.995
 """Share of the rows that is full, from which no longer length is compared."""
 FEW_ROWS = 64
@@ -124,7 +122,7 @@ def choose(
             # Lengths that the user named are all shown. Of others, a longer one would neither keep nor save more.
             same = points[-1].fill >= _FULL or length < held
             full = full or (lengths == CANDIDATES and length >= longest and same)
-    in_all, texts = max(read, stats.in_all), stats.labels >= TEXT * stats.tokens > 0
+    in_all, texts = max(read, stats.in_all), stats.texts
     cuts = strategy in CUTTING or config.truncate.overlong == "split"
     whole = (WHOLE_TEXTS if texts else WHOLE) if cuts else 0.0
     advice = _advise(points, stats, whole, limit, in_all / max(read, 1)) if stats.tokens else None
@@ -135,9 +133,10 @@ def choose(
         points = [one for one in points if one.max_length <= most or one.max_length == configured]
     own = next(one for one in points if one.max_length == configured)
     name = {"bfd": "tight", "none": "bfd"}.get(strategy)
-    other = None
+    other, saves = None, 0.0
     if name and own.rows - own.bound > SAVES * own.rows:
         other = estimate(stats, config, configured, name, own.row_length)
+        saves = 1 - other.rows / own.rows
     longer_rows = _longer_rows(stats, config, own) if held else None
     if in_all == read:
         for train in (one for one in packed if one.split == "train"):
@@ -159,7 +158,8 @@ def choose(
         advice=advice,
         limit=limit,
         over_limit=int(np.count_nonzero(stats.lengths > limit.tokens)) if limit and configured > limit.tokens else None,
-        other=other if other is not None and own.rows - other.rows > SAVES * own.rows else None,
+        other=other if saves > SAVES else None,
+        other_saves=saves if saves > SAVES else 0.0,
     )
 
 
@@ -200,18 +200,28 @@ def _advise(points: Sequence[Point], stats: LengthStats, whole: float, limit: Li
         more: all documents over those that the points are of.
     """
     may = [one for one in points if limit is None or one.max_length <= limit.tokens] or points[:1]
+    bounded = len(may) < len(points)
+
+    def shorter_than(length: int) -> int:
+        return max((one.max_length for one in may if one.max_length < length), default=0)
+
     enough = [one for one in may if lost_at(one) <= 1 - KEEPS and _whole_at(one) >= whole]
     if not enough:
         least = min(map(lost_at, may))
         best = max(may, key=lambda one: (_whole_at(one), -one.max_length))
         best = best if whole else next(one for one in may if lost_at(one) <= least + _GAIN)
-        return Advice(best.max_length, reached=False, longer=0)
+        shorter = shorter_than(best.max_length)
+        return Advice(best.max_length, False, bounded, shorter, longer=0, instead_of=0, saves=0.0)
     # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
     worth = [enough[0], *(one for one in enough[1:] if one.rows * more >= FEW_ROWS)]
     space = min(map(_space, worth))
-    needs = next(one.max_length for one in worth if _space(one) <= space * (1 + CHEAPER))
-    shorter = max((one.max_length for one in may if one.max_length < needs), default=0)
-    return Advice(needs, reached=True, longer=int(np.count_nonzero(stats.lengths > shorter)))
+    needs = next(one for one in worth if _space(one) <= space * (1 + CHEAPER))
+    shorter = shorter_than(needs.max_length)
+    if needs is not enough[0]:
+        saves = 1 - _space(needs) / _space(enough[0])
+        return Advice(needs.max_length, True, bounded, shorter, 0, enough[0].max_length, saves)
+    longer = int(np.count_nonzero(stats.lengths > shorter)) if shorter else 0
+    return Advice(needs.max_length, True, bounded, shorter, longer, instead_of=0, saves=0.0)
 
 
 def lost_at(point: Point) -> float:
@@ -254,14 +264,18 @@ def advice_sentence(choice: Choice) -> str:
     if choice.cuts:
         kept += f" and leaves {share(_whole_at(point))} of documents whole"
     if not advice.reached:
-        said = f"keeps {kept}, and no compared length that may be advised keeps enough"
+        said = f"keeps {kept}{_why_not_more(choice, advice)}"
     else:
         said = f"is enough: it keeps {kept}" if advice.max_length == choice.max_length else f"keeps {kept}"
     words = f"{choice.key} {advice.max_length:,} {said}"
+    if advice.instead_of:
+        words += f", as {advice.instead_of:,} does, in fuller rows, which take {share(advice.saves)} less space"
     after = next((one for one in choice.points if one.max_length > advice.max_length), point)
     if (gain := gone - lost_at(after)) >= _GAIN:
         more = share(after.tokens / max(point.tokens, 1) - 1)
         words += f"; {after.max_length:,} would keep {share(gain, 2)} more, with {more} more tokens to compute"
+        if choice.limit is not None and after.max_length > choice.limit.tokens >= advice.max_length:
+            words += f", but the model is not made for it ({choice.limit.reason})" if advice.reached else ""
     if point.row_length > choice.row_length > choice.max_length:
         words += f". Rows of {choice.row_length:,} cannot hold such documents: raise pack.row_length, too"
     if (longer := choice.longer_rows) is not None:
@@ -271,12 +285,28 @@ def advice_sentence(choice: Choice) -> str:
             f"{share(longer.fill)} full, in place of {share(own.fill)}"
         )
     if 0 < advice.longer <= _FEW and choice.longest:
-        than = max((one.max_length for one in choice.points if one.max_length < advice.max_length), default=0)
-        named = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in choice.longest if tokens > than)
-        words += f". Only {plural(advice.longer, 'document is', 'documents are')} longer than {than:,}: {named}"
+        named = [(id, tokens) for id, tokens in choice.longest if tokens > advice.shorter]  # copies count once
+        only = "Of those read, only" if choice.documents < choice.documents_in_all else "Only"
+        words += f". {only} {plural(len(named), 'document is', 'documents are')} longer than {advice.shorter:,}: "
+        words += "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in named)
     if choice.texts and not choice.cuts and lost_at(point_at(choice, choice.max_length)) > 1 - KEEPS:
         words += ". These are plain texts: pack.strategy=bfd_split cuts them into pieces, and packs all tokens"
+    if choice.other is not None and choice.other.strategy == "tight":
+        rows = f"rows of {choice.row_length:,}"
+        words += f". pack.strategy=tight fills {rows} better: it needs {share(choice.other_saves)} fewer of them"
     return f"{words}."
+
+
+def _why_not_more(choice: Choice, advice: Advice) -> str:
+    """Why no length that keeps enough is advised."""
+    enough = f"{share(KEEPS)} of the {counted_tokens(choice)}"
+    if choice.cuts:
+        enough += f" and {share(WHOLE_TEXTS if choice.texts else WHOLE, 0)} of documents whole"
+    if advice.bounded and choice.limit is not None:
+        most = f"the most of the lengths that the model is made for: {choice.limit.reason}"
+        return f", {most}. No such length keeps {enough}"
+    longest = f": the longest document has {choice.longest[0][1]:,} tokens" if choice.longest else ""
+    return f". None of the lengths that were compared keeps {enough}{longest}"
 
 
 def warnings_of(choice: Choice) -> Iterator[str]:

@@ -8,6 +8,7 @@ from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Repor
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped
 from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
+from .uses import uses_sentence
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -201,6 +202,8 @@ def _flow(flow: Flow) -> Section:
         shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail] for one in flow.rejects]
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
     sentence = _flow_sentence(total, sum(rejected.values()))
+    if uses := uses_sentence(flow.sources):
+        sentence += f" {uses}"
     return Section("flow", QUESTIONS["flow"], sentence, tables, more, list(losing_sources(flow)))
 
 

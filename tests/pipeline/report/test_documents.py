@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.report import document_lengths
+from packtrain.pipeline.report.lengths import advice_sentence
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.manifest import Manifest
 from packtrain.schemas.report import Choice, Point
@@ -109,6 +110,22 @@ def test_they_do_not_depend_on_the_configured_length(base: Config, tmp_path: Pat
     assert short.points[1] == long.points[0]
     total = packtrain.run(configs[1]).ledger.total()
     assert short.documents == long.documents == total.examples_packed["train"] + total.examples_repeated
+
+
+def test_chats_with_a_few_huge_answers_are_no_plain_texts(tmp_path: Path) -> None:
+    """Nearly all of their tokens are trained, as of texts; but a later piece of an answer has no question."""
+    answers = ["Yes."] * 60 + ["the mules left before the sun was up " * 600] * 3
+    chats = [[{"role": "user", "content": "Go on."}, {"role": "assistant", "content": answer}] for answer in answers]
+    kit.write(tmp_path / "chats.jsonl", [{"messages": messages} for messages in chats])
+    kit.write(tmp_path / "texts.jsonl", [{"text": answer} for answer in answers])
+    masks: dict[str, Config] = {"chats": {"mask": "assistant"}, "texts": {}}
+    for kind in ("chats", "texts"):
+        choice = plan(kit.configure(tmp_path, kit.source(kind), **masks[kind]), base=tmp_path).choice
+        assert choice is not None
+        point = choice.points[-1]
+        assert point.labels >= 0.9 * point.tokens, "nearly all tokens are trained"
+        assert choice.texts == (kind == "texts")
+        assert ("pack.strategy=bfd_split" in advice_sentence(choice)) == (kind == "texts")
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}

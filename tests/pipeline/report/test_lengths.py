@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.report.lengths import (
     FEW_ROWS,
     KEEPS,
-    TEXT,
+    SAVES,
     WHOLE,
     WHOLE_TEXTS,
     advice_sentence,
@@ -26,6 +26,7 @@ from packtrain.pipeline.report.lengths import (
 from packtrain.schemas.config.config import CUTTING, RunConfig
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import Choice
+from packtrain.schemas.units import share
 from packtrain.stages.forecast import CANDIDATES, LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
@@ -47,7 +48,7 @@ def stats_of(lengths: Any, prompt: float = 0.5) -> LengthStats:
     """Documents whose first part is no training."""
     array = np.array(lengths, dtype=np.int32)
     begins = (array * prompt).astype(np.int32)
-    return LengthStats(array, np.arange(len(array), dtype=np.int32), begins, array.copy())
+    return LengthStats(array, np.arange(len(array), dtype=np.int32), begins, array.copy(), texts=prompt == 0)
 
 
 def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: Any) -> Choice:
@@ -118,6 +119,73 @@ def test_one_giant_conversation_that_decides_is_named() -> None:
     assert (choice.advice.max_length, choice.advice.longer) == (65_536, 1)
     assert "Only 1 document is longer than 32,768: s/chats:46, 40,000 tokens" in advice_sentence(choice)
     assert "Only" not in advice_sentence(choice_of(stats_of([100] * 300 + [700] * 299)))
+
+
+@pytest.mark.parametrize("lengths", [[205], [90, 130, 205], [20] * 40 + [250]])
+def test_the_shortest_length_is_no_reason_to_name_documents(lengths: list[int]) -> None:
+    """Every tiny dataset: no document is longer than a length that was compared."""
+    stats = replace(stats_of(lengths), longest=[("s:5", lengths[-1])])
+    choice = choice_of(stats)
+    assert choice.advice is not None
+    assert (choice.advice.max_length, choice.advice.shorter, choice.advice.longer) == (256, 0, 0)
+    assert advice_sentence(choice) == "max_length 256 keeps all of the trained tokens."
+
+
+def test_copies_of_a_document_are_named_once() -> None:
+    stats = replace(stats_of([100] * 300 + [40_000] * 3), longest=[("s:1", 40_000), ("s:2", 100), ("s:3", 100)])
+    assert "Only 1 document is longer than 32,768: s:1, 40,000 tokens." in advice_sentence(choice_of(stats))
+    sample = advice_sentence(choice_of(replace(stats, in_all=9_000)))
+    assert "Of those read, only 1 document is longer than 32,768: s:1" in sample
+
+
+def test_fuller_rows_are_named_as_the_reason() -> None:
+    """Documents of just over half of 1,024: rows of it are half empty, but no document is longer."""
+    choice = choice_of(replace(stats_of([520] * 3000), longest=[("s:1", 520)]))
+    advice = choice.advice
+    assert advice is not None
+    assert (advice.instead_of, advice.longer) == (1024, 0)
+    one, other = (point_at(choice, length) for length in (1024, advice.max_length))
+    saves = 1 - other.rows * other.row_length / (one.rows * one.row_length)
+    assert advice.saves == pytest.approx(saves)
+    words = f", as 1,024 does, in fuller rows, which take {share(saves)} less space"
+    assert words in advice_sentence(choice)
+    assert "Only" not in advice_sentence(choice)
+
+
+def test_what_limits_the_advice_is_named() -> None:
+    stats = replace(stats_of([3000] * 400 + [200] * 400, prompt=0.1), longest=[("s:1", 3000)])
+    model = advice_sentence(choice_of(stats, limit=for_model(1024)))
+    assert "of the trained tokens, the most of the lengths that the model is made for: the model's positions" in model
+    assert "end at 1,024. No such length keeps 99.5 % of the trained tokens; 2,048 would keep" in model
+    compared = advice_sentence(choice_of(stats, configured(truncate={"max_length": 512}), lengths=[256]))
+    assert (
+        "None of the lengths that were compared keeps 99.5 % of the trained tokens: the longest document has"
+        in compared
+    )
+    assert "has 3,000 tokens" in compared
+    assert "model" not in compared
+    cut = configured(pack={"strategy": "bfd_split"})
+    pieces = advice_sentence(choice_of(replace(stats, texts=False), cut, limit=for_model(1024)))
+    assert "No such length keeps 99.5 % of the trained tokens and 99 % of documents whole" in pieces
+    enough = advice_sentence(choice_of(stats, limit=for_model(4096)))
+    assert "No such length" not in enough
+    assert "None of" not in enough
+
+
+def test_a_strategy_that_needs_fewer_rows_is_advised() -> None:
+    """Three documents of two sizes to a row, which best fit fills badly."""
+    sizes = np.random.default_rng(3).normal(1024 / 4, 1024 / 20, 20_000).clip(1, 1024).astype(np.int32)
+    choice = choice_of(stats_of(sizes), configured(truncate={"max_length": 1024}))
+    rows = [plan_rows(sizes, 1024, strategy).rows for strategy in ("bfd", "tight")]
+    assert choice.other_saves == 1 - rows[1] / rows[0] > SAVES
+    said = f"pack.strategy=tight fills rows of 1,024 better: it needs {share(choice.other_saves)} fewer of them"
+    assert said in advice_sentence(choice)
+    for strategy in ("tight", "none", "bfd_split", "wrapped"):
+        config = configured(truncate={"max_length": 1024}, pack={"strategy": strategy})
+        assert "=tight" not in advice_sentence(choice_of(stats_of(sizes), config))
+    assert "=tight" not in advice_sentence(
+        choice_of(stats_of([256] * 20_000), configured(truncate={"max_length": 1024}))
+    )
 
 
 def test_plain_texts_can_be_cut() -> None:
@@ -198,8 +266,7 @@ def test_the_advice_keeps_what_can_be_kept(
     assert {one.strategy for one in choice.points} == {strategy}
     mine = {one.max_length: one for one in choice.points}
     point = mine[advice.max_length]
-    texts = point.labels + point.labels_lost >= TEXT * (point.tokens + point.tokens_lost)
-    least = (WHOLE_TEXTS if texts else WHOLE) if strategy in CUTTING else 0
+    least = (WHOLE_TEXTS if choice.texts else WHOLE) if strategy in CUTTING else 0
 
     def enough(one: Any) -> bool:
         return lost_at(one) <= 1 - KEEPS and 1 - one.documents_cut / (one.documents + one.documents_lost) >= least
@@ -212,3 +279,7 @@ def test_the_advice_keeps_what_can_be_kept(
         shorter = [one for one in mine.values() if one.max_length < advice.max_length and enough(one)]
         assert not shorter or point.rows >= FEW_ROWS, "fuller rows alone are no reason to have few"
         assert all(space(one) > space(point) * 0.98 for one in shorter)
+        assert bool(shorter) == (advice.instead_of > 0)
+        if shorter:
+            assert advice.instead_of == shorter[0].max_length
+            assert advice.saves == 1 - space(point) / space(shorter[0])
