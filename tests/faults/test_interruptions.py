@@ -17,8 +17,12 @@ from tests import kit
 from tests.support import warm
 
 ANSWER = "packtrain: stopping; the work so far is kept; the same command continues"
-SECONDS = 2.0
-"""A second, and another one for a busy machine."""
+SECONDS = 1.0
+"""How soon a command ends after Ctrl-C."""
+BUSY_SECONDS = 8.0
+"""The same where the machine may be busy with other tests."""
+TRIES = 4
+"""Tries of what depends on the clock: one that is in time shows it."""
 READER = """
 import signal, time
 from pathlib import Path
@@ -80,6 +84,13 @@ def interrupt(process: warm.Process, number: int = signal.SIGINT) -> tuple[float
     return time.monotonic() - began, said
 
 
+def begun(code: str) -> warm.Process:
+    """A process of this code that is at work."""
+    process = warm.Process(("python", "-c", code))
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
 def wait_for(path: Path) -> None:
     end = time.monotonic() + 120
     while not path.exists():
@@ -87,11 +98,11 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-def require_answer(process: warm.Process, seconds: float, said: str) -> None:
+def require_answer(process: warm.Process, seconds: float, said: str, most: float = BUSY_SECONDS) -> None:
     assert process.returncode == 130, said
     assert said.count(ANSWER) == 1, said
     assert "Traceback" not in said
-    assert seconds <= SECONDS
+    assert seconds <= most
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
@@ -201,40 +212,52 @@ def test_in_the_plan_of_millions_of_documents(tmp_path: Path, delay: float) -> N
 def test_in_work_that_cannot_be_interrupted(sleeps: bool) -> None:
     """A thread answers for it, and ends the process: as it works, or as it cleans up."""
     code = (BUSY % IN_C).replace("time.sleep(600)", "time.sleep(600)" if sleeps else IN_C)
-    process = warm.Process(("python", "-c", code))
-    assert process.stdout.readline() == "begun\n"
-    seconds, said = interrupt(process)
-    require_answer(process, seconds, said)
+    best = BUSY_SECONDS
+    for _ in range(TRIES):
+        process = begun(code)
+        seconds, said = interrupt(process)
+        require_answer(process, seconds, said)
+        best = min(best, seconds)
+        if best <= SECONDS:
+            return
+    pytest.fail(f"it took {best:.1f} seconds at best")
 
 
 def test_a_second_one_ends_it_at_once() -> None:
-    process = warm.Process(("python", "-c", BUSY % IN_C))
-    assert process.stdout.readline() == "begun\n"
-    os.kill(process.child, signal.SIGINT)
-    time.sleep(0.1)
-    began = time.monotonic()
-    os.kill(process.child, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert time.monotonic() - began < 0.4, "not when the time to clean up is over"
-    assert process.returncode == 130
-    assert said.count(ANSWER) == 1
+    """Not when the time to clean up is over."""
+    best = BUSY_SECONDS
+    for _ in range(TRIES):
+        process = begun(BUSY % IN_C)
+        os.kill(process.child, signal.SIGINT)
+        time.sleep(0.1)
+        if psutil.pid_exists(process.child):  # else this process slept for longer
+            seconds, said = interrupt(process)
+            require_answer(process, seconds, said)
+            best = min(best, seconds)
+            if best < 0.35:
+                return
+    pytest.fail(f"it took {best:.1f} seconds at best")
 
 
 def test_one_that_comes_twice_is_one() -> None:
     """A terminal sends it to all programs, and one that started another passes it on: cleaning up is not cut short."""
-    process = warm.Process(("python", "-c", BUSY % "time.sleep(0.3); print('cleaned', flush=True)"))
-    assert process.stdout.readline() == "begun\n"
-    for _ in range(2):
-        os.kill(process.child, signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "cleaned\n"), said
+    printed = []
+    for _ in range(TRIES):
+        process = begun(BUSY % "time.sleep(0.3); print('cleaned', flush=True)")
+        for _ in range(2):
+            os.kill(process.child, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        printed.append(out)
+        if out == "cleaned\n":
+            return
+    pytest.fail(f"it was cut short each time: {printed}")
 
 
 def test_a_command_that_ignores_signals_still_does(tmp_path: Path) -> None:
     """In the background of a shell, Ctrl-C is not meant for it."""
     code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + (BUSY % "pass").replace("600", "1")
-    process = warm.Process(("python", "-c", code))
-    assert process.stdout.readline() == "begun\n"
+    process = begun(code)
     os.kill(process.child, signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 0
