@@ -19,16 +19,17 @@ import msgspec
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import indented_json
-from ...stages.judge.comparators import Verdict, same_text, same_value
+from ...stages.judge.comparators import Verdict
 from ...stages.judge.extraction import extract
-from ...stages.judge.problems import Problem, expected_texts
+from ...stages.judge.problems import Problem
 from ..observer import Observer
 from ..samples.samples_file import read_samples
 from ..store.appended import differences, read_record
 from ..store.local import LocalStore, hash_file
+from .comparison import is_right
 from .problem_file import ProblemFile
 from .results import NAME, PAGE, SUMMARY, Results, SampleResult, open_results, read_results
-from .sandbox import Execution, ProgramLimits, Sandbox, open_sandbox
+from .sandbox import ProgramLimits, Sandbox, open_sandbox
 from .summary import REFERENCES, evaluation_page, summarise
 
 _FORMAT = 5
@@ -192,19 +193,11 @@ def judge(
     for at, test in enumerate(problem.inputs):
         execution = sandbox.run(code, problem.function, test, limits, stop)
         seconds = round(seconds + execution.wall_seconds, 6)
-        failed = execution.failed or (None if _is_right(problem, at, execution) else Verdict.wrong)
+        failed = execution.failed or (None if is_right(problem, at, execution.output) else Verdict.wrong)
         if failed is not None:
             said, detail = _clipped(execution.output), execution.stderr[-_CLIP:]
             return replace(result, verdict=failed, failed_test=at, actual=said, detail=detail, seconds=seconds)
     return replace(result, verdict=Verdict.passed, seconds=seconds)
-
-
-def _is_right(problem: Problem, at: int, execution: Execution) -> bool:
-    expected = problem.expected[at]
-    if problem.function is not None:
-        return same_value(expected, execution.output, wrapped=problem.wrapped)
-    output = execution.output.decode("utf-8", "replace")
-    return any(same_text(text, output) for text in expected_texts(expected))
 
 
 def _clipped(data: bytes) -> str:

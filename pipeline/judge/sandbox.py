@@ -230,7 +230,7 @@ def _ends(process: int, until: float, stop: Event | None) -> bool:
         while (left := until - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
             if poll.poll(1 + 1000 * (left if stop is None else min(left, 0.2))):
                 return True
-        return False
+        return bool(poll.poll(0))  # this thread may have waited for others, and come late
     finally:
         os.close(descriptor)
 
