@@ -10,7 +10,6 @@ value up to the end of the file, and drops quotes within a value, without saying
 
 import csv
 import json
-import mmap
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +24,10 @@ import pyarrow as pa
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import hash_bytes
-from ..store.local import LocalStore, explain, nameless
+from ..store.local import LocalStore
 from .blocks import Block, Lines, Reject
 from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
+from .json_array import array_elements
 from .lines import after_mark, cut
 
 Item = TypeVar("Item")
@@ -70,7 +70,7 @@ def scan_spooled(
         elif kind is Container.TEXT:
             pieces = _grouped(_text(stream, max_row_bytes), size)
         elif kind is Container.JSON_ARRAY:
-            pieces = _grouped(_elements(stream, shown, max_row_bytes, cache), size)
+            pieces = _grouped(_elements(stream, shown, max_row_bytes), size)
         else:
             pieces = _grouped(_separated(stream, shown, "\t" if kind is Container.TSV else ",", max_row_bytes), size)
         return keep(pieces, cache)
@@ -140,31 +140,23 @@ def too_long(size: int, limit: int) -> str:
 # JSON arrays
 
 
-def _elements(stream: BufferedReader, shown: str, max_row_bytes: int, cache: Path) -> Iterator[bytes]:
+def _elements(stream: BufferedReader, shown: str, max_row_bytes: int) -> Iterator[bytes]:
     """The elements of an array.
 
     Line breaks between the tokens of an element become carriage returns, which are white space in JSON too, and just as
     invalid within strings; nothing else changes.
     """
-    with nameless(cache) as file:
-        while data := stream.read(_CHUNK):
-            try:
-                file.write(data)
-                file.flush()
-            except OSError as error:
-                raise explain(error, cache) from error
-        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # not closed: elements still refer to it
     try:
-        elements = msgspec.json.decode(whole, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError) as error:
+        for element, size in array_elements(stream, max_row_bytes):
+            if size > max_row_bytes:
+                yield _rejected(ROW_TOO_LONG, too_long(size, max_row_bytes))
+            else:
+                yield element.replace(b"\n", b"\r") + b"\n"
+    except ValueError as error:
         raise InputError(
             f"{shown} is not a JSON array ({error}); copy it again, or write JSONL, one object a line, where a damaged "
             "row costs only itself"
         ) from None
-    for element in elements:
-        line = bytes(element).replace(b"\n", b"\r") + b"\n"
-        long = len(line) - 1 > max_row_bytes
-        yield _rejected(ROW_TOO_LONG, too_long(len(line) - 1, max_row_bytes)) if long else line
 
 
 # Texts and separated values

@@ -86,8 +86,8 @@ def test_verify_finds_a_lie_and_no_reader_takes_memory(foreign: Path, name: str)
         assert "Traceback" not in done.err
         assert "has been reformatted" not in done.out
     with patience(120), little_memory():
-        for command in (("loader", "--steps", "2", "--rows-per-step", "2"), ("inspect", "--row", "0"), ("report",)):
-            done = cli(command[0], foreign, *command[1:])
+        for reader in (("loader", "--steps", "2", "--rows-per-step", "2"), ("inspect", "--row", "0"), ("report",)):
+            done = cli(reader[0], foreign, *reader[1:])
             assert done.code in (0, 1, 2), done
             assert "Traceback" not in done.err
 

@@ -49,7 +49,6 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/export/foreign_formats.py", "open"): (5, OURS),
     ("pipeline/inputs/source_formats.py", "read_text"): (1, "the user's own reader, which is run"),
     ("pipeline/inputs/spool.py", "CompressedInputStream"): (1, "of a file that was opened in the one way; in pieces"),
-    ("pipeline/inputs/spool.py", "mmap"): (1, OURS),
     ("pipeline/inputs/tables.py", "ParquetFile"): (1, BYTES),
     ("pipeline/judge/inside.py", "fdopen"): (1, "inside of the sandbox"),
     ("pipeline/judge/inside.py", "load"): (1, "inside of the sandbox"),
