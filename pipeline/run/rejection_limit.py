@@ -14,6 +14,8 @@ DEFAULT_SHARE = 0.1
 """What may be rejected of a source with more than `SMALL_ROWS` rows, unless the configuration says."""
 SMALL_ROWS = 100
 """Of a smaller source, a few rejected rows are a large share."""
+_OTHER_FORMAT = ("missing_key", "wrong_type")
+"""Reasons that rows of another format have."""
 
 
 def require_few_rejects(config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]) -> None:
@@ -50,19 +52,23 @@ def describe_many_rejects(
             first = first_reject(
                 config, own, [record for file, record in blocks if file.source == source.name], _most_frequent(rejected)
             )
-            yield _describe(source.name, rejected, limit, first, key)
+            several = sum(len(file.members) or 1 for file in own) > 1
+            yield _describe(source.name, rejected, limit, first, key, several_files=several)
 
 
 def _most_frequent(rejected: Rejected) -> str:
     return max(sorted(rejected.reasons), key=lambda reason: rejected.reasons[reason])
 
 
-def _describe(name: str, rejected: Rejected, limit: float, first: str, key: str) -> str:
+def _describe(name: str, rejected: Rejected, limit: float, first: str, key: str, *, several_files: bool) -> str:
     reason = _most_frequent(rejected)
+    remedy = "Repair or leave out these rows"
+    if several_files and reason in _OTHER_FORMAT:
+        remedy = f"Files of another format are a source of their own (--input several times). {remedy}"
     number = rejected.rejected_rows + rejected.rejected_examples
     what = " rows or examples" if rejected.rejected_examples else ""
     return (
         f"source {name}: of {plural(rejected.rows, 'row')}, {number:,}{what} cannot be used ({share(rejected.share)}), "
         f"but max_rejected allows {share(limit)}. Most often {reason} ({rejected.reasons[reason]:,}): "
-        f"{REASONS.get(reason, OWN)} The first: {first} Mend or leave out these rows, or allow more: {key}=1 allows all"
+        f"{REASONS.get(reason, OWN)} The first: {first} {remedy}, or allow more: {key}=1 allows all"
     )

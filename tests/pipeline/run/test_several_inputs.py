@@ -98,3 +98,16 @@ def test_prep_writes_one_of_them(packtrain: Command, here: Path) -> None:
     done = packtrain("prep", *inputs, "--source", "chats", "-o", "examples.jsonl")
     assert done.code == 0, done.err
     assert len((here / "examples.jsonl").read_text().splitlines()) == 60
+
+
+def test_files_of_two_formats_in_a_pattern_end_the_run(packtrain: Command, here: Path) -> None:
+    """The first file decides the format of a pattern: the rows of the other do not vanish."""
+    done = run(packtrain, "--input", "*.jsonl")
+    assert done.code == 2
+    assert "source data: of 360 rows, 300 cannot be used (83.3 %)" in done.err
+    assert "The first: pairs.jsonl, line 1: missing_key" in done.err
+    assert "Files of another format are a source of their own (--input several times)" in done.err
+    assert not (here / "out" / "manifest.json").exists()
+    done = packtrain("plan", "--input", "*.jsonl", "--tokenizer", kit.demo_tokenizer(), "--out", "out")
+    assert done.code == 0
+    assert "a run would end before it packs: source data: of 360 rows, 300" in done.out + done.err
