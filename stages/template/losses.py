@@ -6,9 +6,13 @@ the loss. Reasoning may always be lost, because many templates drop it from earl
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any
+
+from markupsafe import escape
 
 from ...schemas.errors import RowRejectedError
 from .chat import UnprovedError
@@ -29,10 +33,16 @@ ALLOWED_AS = {
 }
 """Maps a role to the word of `tokenizer.allow_lost` for its contents."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
+_QUOTING = re.compile(r"""[\s"'\\]""")
 
 
 def check_losses(
-    own: Owned, tools: list[dict[str, Any]] | None, made: Marked, template: ChatTemplate, allowed: Set[str]
+    own: Owned,
+    tools: list[dict[str, Any]] | None,
+    made: Marked,
+    template: ChatTemplate,
+    allowed: Set[str],
+    is_dropped: Callable[[int], bool],
 ) -> tuple[tuple[str, ...], UnprovedError | None]:
     """The allowed losses of a row ("reasoning", and words of `tokenizer.allow_lost`); and why the words of a turn are
     not found whole and in one place, if so.
@@ -42,6 +52,7 @@ def check_losses(
     Args:
         made: the rendered conversation.
         allowed: what may be lost, in the words of `tokenizer.allow_lost`.
+        is_dropped: whether the text stays the same with other words in the place of the thought of a code.
 
     Raises:
         RowRejectedError: `lost_content`, if the template leaves anything else out.
@@ -54,18 +65,21 @@ def check_losses(
         index, pieces = code >> MESSAGE, written.get(code)
         role = own.roles[index]
         if pieces is not None:
-            if role != ASSISTANT or code & CALL:
+            if code & CALL:
                 continue
             if len(pieces) == 1 and len(pieces[0].strip()) >= len(said.strip()):
                 continue
             size, shown = _size(said), sum(map(_size, pieces))
-            if shown > size:
+            if shown > size and role == ASSISTANT:
                 torn = torn or UnprovedError("the template writes its words more than once", index)
             if shown >= size or code & (REASONING | TAGGED):
                 continue
         elif code & CALL and code_of(index, 0, CALL) in written:
             continue
         elif _hidden(said, made, None if code & (CALL | REASONING | TAGGED) else template):
+            if code & (REASONING | TAGGED) and is_dropped(code):  # the template's own words are the same
+                dropped.add(DROPPED_REASONING)
+                continue
             if role == ASSISTANT:
                 torn = torn or UnprovedError("its words could not be followed into the text", index)
             continue
@@ -77,6 +91,9 @@ def check_losses(
         else:
             whole = "all of " if pieces is not None else ""
             lost.setdefault(ALLOWED_AS.get(role), f"{whole}what message {index + 1} ({role!r}) says")
+    for index in sorted(own.saying(CALL)):
+        if "tool_calls" not in lost and (part := _lost_of_calls(own, index, made)):
+            lost["tool_calls"] = f"{part!r:.80} of the tool calls of message {index + 1}"
     rest = _rest(made) if tools else ""
     if names := [name for name in map(_tool_name, tools or ()) if name not in rest]:
         lost["tools"] = f"the tools {', '.join(names)}"
@@ -133,6 +150,48 @@ def _rest(made: Marked) -> str:
     begins = accumulate((word[1] for word in words), max, initial=0)
     ends = (*(word[0] for word in words), len(made.text))
     return "\0".join([made.text[low:high] for low, high in zip(begins, ends, strict=True) if low < high])
+
+
+def _lost_of_calls(own: Owned, index: int, made: Marked) -> str:
+    """A name, key or value of a message's calls that its turn does not have as often as the calls do; "" if there is
+    none. Booleans and nulls are not looked for: templates write them in many ways.
+    """
+    words = [word for word in made.words if word[2] >= 0]
+    places = [place for place, word in enumerate(words) if word[2] >> MESSAGE == index]
+    # Where none of its words was followed, all that the template writes between words may be its turn.
+    low = words[places[0]][0] if places else 0
+    high = words[places[-1] + 1][0] if places and places[-1] + 1 < len(words) else len(made.text)
+    others = [word for word in words if low <= word[0] < high and not (word[2] >> MESSAGE == index and word[2] & CALL)]
+    kept, done = [], low
+    for begin, end, _ in others:
+        kept.append(made.text[done:begin])
+        done = max(done, end)
+    turn = _compact("".join([*kept, made.text[done:high]]))
+    calls = [said for code, said in own.said.items() if code & CALL and code >> MESSAGE == index]
+    for part, count in Counter(part for call in calls for part in _parts_of_call(call)).items():
+        forms = {_compact(str(part)), _compact(_JSON.encode(part)), _compact(json.dumps(part)), _compact(escape(part))}
+        if "" not in forms and max(map(turn.count, forms)) < count:
+            return str(part)
+    return ""
+
+
+def _parts_of_call(value: Any, *, inside: bool = False) -> Iterator[str | int | float]:
+    """The name of a call, and the keys and values of its arguments."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts_of_call(item, inside=inside)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if inside:
+                yield str(key)
+            yield from _parts_of_call(item, inside=inside or key in CALL_KEYS)
+    elif inside and isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _compact(text: str) -> str:
+    """A text without white space, and without what JSON and Python put around and into texts."""
+    return _QUOTING.sub("", text)
 
 
 def _texts_under(value: Any, *, inside: bool = False) -> Iterator[str]:

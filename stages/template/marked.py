@@ -8,6 +8,7 @@ where they came from. So one rendering gives the text and the origin of its word
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from jinja2 import pass_eval_context
@@ -43,6 +44,7 @@ IN_BOTH = "think>"
 CALL_KEYS = ("name", "arguments", "parameters", "input")
 """Keys that hold the words of a tool call."""
 _TAGS = re.compile("</?think>")
+_LETTER = re.compile(r"[^\W_]")
 _DICT_NAMES = frozenset(dir(dict))
 _LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 
@@ -142,6 +144,27 @@ def thought_end(content: str) -> int:
     if not closing and not content.lstrip().startswith(OPENING):
         return 0
     return len(thought) if bare(thought) else 0
+
+
+def with_other_thought(messages: Messages, code: int) -> Messages | None:
+    """Messages in which the thought of a code has other letters; None if it has no letters."""
+    index = code >> MESSAGE
+    message = dict(messages[index])
+    if code & REASONING:
+        for key in REASONING_KEYS:
+            if isinstance(message.get(key), str):
+                message[key] = _other_letters(message[key])
+    else:
+        content = message["content"]
+        end = thought_end(content)
+        tags = _TAGS.findall(content[:end])
+        pieces = map(_other_letters, _TAGS.split(content[:end]))
+        message["content"] = "".join(chain(*zip_longest(pieces, tags, fillvalue=""))) + content[end:]
+    return [*messages[:index], message, *messages[index + 1 :]] if message != messages[index] else None
+
+
+def _other_letters(text: str) -> str:
+    return _LETTER.sub(lambda match: "x" if match.group() != "x" else "y", text)
 
 
 def loss_weight(message: Mapping[str, Any]) -> float:

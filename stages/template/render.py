@@ -20,7 +20,7 @@ from ...schemas.rows import Messages
 from .chat import Chat, UnprovedError
 from .chat_template import ChatTemplate
 from .losses import check_losses
-from .marked import Marked, Marker, TrackingEnvironment, own
+from .marked import Marked, Marker, Owned, TrackingEnvironment, own, with_other_thought
 from .paint import painted, painted_unproved
 from .profile import TemplateProfile, learn_profile
 from .rendered import Rendered
@@ -117,7 +117,7 @@ class Renderer:
             with suppress(RowRejectedError):
                 plain = self.template.render(messages, tools)
             self.mismatches += plain != made.text
-        dropped, torn = check_losses(seen, tools, made, self.template, self._allowed)
+        dropped, torn = self._losses(messages, seen, tools, made)
 
         def some(indices: Sequence[int], prompted: bool) -> Marked:
             return marker.render([seen.chat[index] for index in indices], tools, add_generation_prompt=prompted)
@@ -140,8 +140,23 @@ class Renderer:
         """
         seen = own(messages)
         made = self._marker.render(seen.chat, tools, add_generation_prompt=True)
-        check_losses(seen, tools, made, self.template, self._allowed)
+        self._losses(messages, seen, tools, made)
         return made.text
+
+    def _losses(
+        self, messages: Messages, seen: Owned, tools: list[dict[str, Any]] | None, made: Marked
+    ) -> tuple[tuple[str, ...], UnprovedError | None]:
+        """See `check_losses`."""
+
+        def is_dropped(code: int) -> bool:
+            changed = with_other_thought(messages, code)
+            if changed is None:
+                return False
+            with suppress(RowRejectedError):
+                return self._marker.render(own(changed).chat, tools).text == made.text
+            return False
+
+        return check_losses(seen, tools, made, self.template, self._allowed, is_dropped)
 
     @cached_property
     def manner(self) -> TemplateProfile:

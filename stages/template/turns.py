@@ -53,7 +53,7 @@ def completion_start(chat: Chat, turns: Sequence[Turn] = ()) -> int:
     if cut == len(chat.own.roles):
         return len(text)
     own = code_of(cut)
-    last = max((end for begin, end, code in words if 0 <= code < own and begin < end), default=0)
+    last = max((end for _, end, code in words if 0 <= code < own), default=0)  # an empty question counts, too
     answers = [(begin, end) for begin, end, code in words if code >= own]
     anchor = min((begin for begin, _ in answers), default=len(text))
     if last > min((begin for begin, end in answers if begin < end), default=last):
@@ -131,7 +131,7 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
     complete = {*first} >= {code >> MESSAGE for code in chat.own.said}
     for index in said:
         if index not in first:
-            raise UnprovedError("the template drops its text, or rewrites all of it", index)
+            return _turns_by_words(_with_blank_word(chat, index, complete=complete))
     calling = chat.own.saying(CALL)
     tails = _Tails(chat)
     turns: list[Turn] = []
@@ -159,6 +159,32 @@ def _turns_by_words(chat: Chat) -> list[Turn]:
         turns.append(Turn(index, begin, stop, end, end))
         ended = end
     return turns
+
+
+def _with_blank_word(chat: Chat, index: int, *, complete: bool) -> Chat:
+    """The conversation with an empty word where a turn without words begins: a template may skip blank contents.
+
+    Raises:
+        UnprovedError: the message has words, or nothing shows where its turn is.
+    """
+    text, opening = chat.text, chat.manner.opening
+    is_said = any(code >> MESSAGE == index for code in chat.own.said)
+    place = next((place for place, word in enumerate(chat.words) if word[2] >> MESSAGE > index), len(chat.words))
+    low = chat.words[place - 1][1] if place else 0
+    high = chat.words[place][0] if place < len(chat.words) else len(text)
+    dropped = UnprovedError("the template drops its text, or rewrites all of it", index)
+    if is_said or not index or any(word[2] >> MESSAGE > index for word in chat.words[:place]):
+        raise dropped
+    if complete and chat.manner.searched is None and opening and text.count(opening, low, high) == 1:
+        begin = text.index(opening, low, high) + len(opening)
+    else:
+        blank = (low, low, code_of(index))
+        tail = _tail_of_head(chat._replace(words=[*chat.words[:place], blank, *chat.words[place:]]), low, place)
+        begin = low + len(tail)
+        if begin > high or not text.startswith(tail, low):
+            raise dropped
+    words = [*chat.words[:place], (begin, begin, code_of(index)), *chat.words[place:]]
+    return chat._replace(words=words)
 
 
 def _follower(chat: Chat, index: int, last: int) -> tuple[int | None, int]:

@@ -123,7 +123,7 @@ CALLING = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% if m.too
         "{{ m.tool_calls | tojson }}",
         "{% for c in m.tool_calls %}{{ c | tojson }}{% endfor %}",
         "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments }}){% endfor %}",
-        "{% for c in m.tool_calls %}{{ '%s' % c.function.name }}{% endfor %}",
+        "{% for c in m.tool_calls %}{{ '%s %s' % (c.function.name, c.function.arguments) }}{% endfor %}",
         "{{ m.tool_calls }}",
         "{{ m | tojson }}",
     ],
@@ -143,6 +143,50 @@ def test_tool_calls_that_are_skipped_are_refused() -> None:
     assert rendered(first, one).dropped == ()
     assert rendered(first, both, allow=("tool_calls",)).dropped == ("tool_calls",)
     assert rendered(TEXTS_ONLY, [user("u"), answer("v", tool_calls=[])]).dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("way", "lost_part"),
+    [
+        ("{{ c.function.name }}", "what"),
+        ("{{ c.function.name }}{% for k, v in c.function.arguments.items() %}{{ k }}{% endfor %}", "one way"),
+        ("{{ c.function.name }}{% for k, v in c.function.arguments.items() %}{{ v }};{% endfor %}", "what"),
+        (
+            "{{ c.function.name }}{% for k, v in c.function.arguments.items() %}{{ k }}={{ v[:3] }};{% endfor %}",
+            "one way",
+        ),
+        ("{{ c.function.name }}what={{ c.function.arguments.what }}", "where"),
+        ("{{ c.function.arguments | tojson }}", "find"),
+        ("{{ c.function.name }}{{ '%s' % c.function.arguments.what }}", "what"),
+    ],
+)
+def test_parts_of_calls_that_are_cut_or_skipped_are_refused(way: str, lost_part: str) -> None:
+    call = {"function": {"name": "find", "arguments": {"what": "one way", "where": "the other way"}}}
+    way = way.replace("ARGUMENTS", "c.function.arguments.items()")
+    source = CALLING.replace("WAY", "{% for c in m.tool_calls %}" + way + "{% endfor %}")
+    messages = [user("what where find: one way, the other way"), answer("one way", tool_calls=[call]), answer("v")]
+    assert f"{lost_part!r} of the tool calls of message 2" in lost(source, messages)
+    assert rendered(source, messages, allow=("tool_calls",)).dropped == ("tool_calls",)
+
+
+def test_equal_values_of_calls_are_counted() -> None:
+    call = {"function": {"name": "find", "arguments": {"what": "way", "number": 31}}}
+    each = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"
+    source = CALLING.replace("WAY", "{% for c in m.tool_calls %}{{ c.function.name }}" + each + "{% endfor %}")
+    row = [user("u"), answer("", tool_calls=[call, call])]
+    assert rendered(source, row).dropped == ()
+    only_first = source.replace(each, "{% if loop.first %}" + each + "{% endif %}")
+    assert "of the tool calls of message 2" in lost(only_first, row)
+    assert "'31'" in lost(source.replace("{{ v }}", "{{ v if v is string }}"), row)
+
+
+@pytest.mark.parametrize(("role", "word"), [("tool", "tool_results"), ("user", "user"), ("system", "system")])
+def test_contents_that_are_cut_are_refused(role: str, word: str) -> None:
+    source = EACH % "{{ m.content[:6] }}"
+    messages = [{"role": role, "content": "a long result"}, user("short"), answer("So.")]
+    assert "message 1 (" in lost(source, messages)
+    assert rendered(source, messages, allow=(word,)).dropped == (word,)
+    assert rendered(source, [{"role": role, "content": "brief "}, *messages[1:]]).dropped == ()
 
 
 def test_contents_beside_tool_calls_are_lost_where_the_template_takes_one_of_both() -> None:
@@ -193,6 +237,25 @@ def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> No
 
 
 # --- reasoning ---
+
+
+@pytest.mark.parametrize("thought", ["assistant", "user", "m", "think", "so"])
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_thought_that_the_template_says_itself_is_dropped_all_the_same(thought: str, tagged: bool) -> None:
+    first = answer(f"<think>{thought}</think>a") if tagged else answer("a", reasoning_content=thought)
+    made = rendered(
+        THINKING.replace("<{{ m.role }}>", "<so m {{ m.role }}>"), [user("u"), first, user("w"), answer("b")]
+    )
+    assert made.dropped == ("reasoning",)
+    assert made.unproved == ""
+
+
+def test_a_thought_that_is_written_but_not_followed_is_not_dropped() -> None:
+    hidden = "{% if m.reasoning_content %}{{ '(%s)' % m.reasoning_content }}{% endif %}{{ m.content }}"
+    made = rendered(EACH % hidden, [user("u"), answer("a", reasoning_content="assistant"), user("w"), answer("b")])
+    assert made.dropped == ()
+    assert made.unproved
+
 
 THINKING = (
     "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' and not loop.last %}"
