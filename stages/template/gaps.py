@@ -264,8 +264,10 @@ class TemplateGaps:
             for message in (USER, _SYSTEM):
                 tokens.update(self._leading_tokens(message, tools=tools)[:1])
         for role in ("system", "user", "tool"):
-            matches = map(self.stops.match, self.headers(role))
-            tokens.update(match.group() for match in matches if match)
+            headers = self.headers(role)
+            matches = [match for match in map(self.stops.match, headers) if match]
+            # One with which only a text begins is in a header of `_openings`, which has it without that token, too.
+            tokens.update(match.group() for match in matches if match.string[match.end() :] not in headers)
         if self.opened_always:
             tokens.update(self.stops.findall(self.tail)[:1])
         return stop_pattern(tokens - self._closing_tokens)
