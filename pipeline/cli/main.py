@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -114,6 +115,18 @@ def main() -> None:
 
 def _code_of_command() -> int:
     """Run the command of this process's arguments; errors become messages and exit codes."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        print_line(
+            f"packtrain: the working directory is gone, or may not be read ({error.strerror}); change to another one, "
+            "and run the same command again",
+            file=sys.stderr,
+        )
+        return 2
+    if (word := next((word for word in sys.argv if "\0" in word), None)) is not None:
+        print_line(f"packtrain: {word[:_SHOWN]!r} has a NUL character, which no file's name has", file=sys.stderr)
+        return 2
     try:
         # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
         with whole_settings():

@@ -39,8 +39,10 @@ def resolve_place(text: str, base: Path) -> str:
     """Make a configured place absolute: URLs stay, relative paths start at `base`.
 
     Raises:
-        ConfigError: the URL has no bucket.
+        ConfigError: the URL has no bucket, or the path has a NUL character.
     """
+    if "\0" in text:
+        raise ConfigError(f"{text!r} has a NUL character, which no file's name has; check the spelling")
     if not is_url(text):
         return str((base / text).absolute())
     if text.startswith("file://"):

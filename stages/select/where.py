@@ -5,6 +5,7 @@ of other rows. It is trusted as a reader function is, because polars may open fi
 user's own configuration.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 REASON = "where"
 """The ledger's reason for examples that the condition leaves out."""
 
+_OPERATORS, _CHARACTERS = 1_000, 1 << 20
+"""Most of them in a condition. polars works through operators one within the other, up to the end of its stack."""
+_LITERAL = re.compile(r"'(?:[^']|'')*+'|\"[^\"]*+\"")
+_OPERATOR = re.compile(r"\b(?:and|or|not|case|when|between|like|ilike|is|in)\b|[-+*/%|<>=~!&^(]", re.IGNORECASE)
+_PAD, _INTEGER, _PADDED = re.compile(r"[lr]pad", re.IGNORECASE), re.compile(r"[0-9]{1,40}"), 1_000_000
 _SHOWN = 500
 """How many characters of a condition an error shows."""
 
@@ -70,6 +76,14 @@ class Where:
                 f"{key}: conditions need polars, which is not installed; run pip install 'packtrain[filter]'"
             ) from None
         self._polars = polars
+        operators = len(_OPERATOR.findall(_LITERAL.sub("''", condition)))
+        if operators > _OPERATORS or len(condition) > _CHARACTERS:
+            raise self._wrong(
+                f"it has {operators:,} operators in {len(condition):,} characters, and may have {_OPERATORS:,} in "
+                f"{_CHARACTERS:,}: polars ends the process over long ones; compare with a list (IN), or write a reader"
+            )
+        if _PAD.search(condition) and any(int(number) > _PADDED for number in _INTEGER.findall(condition)):
+            raise self._wrong(f"it pads texts to more than {_PADDED:,} characters")
         self._expression = self._guarded(lambda: polars.sql_expr(condition))
         if not isinstance(self._expression, polars.Expr):
             raise self._wrong("it is more than one condition")
