@@ -41,7 +41,7 @@ def export(
         to (FORMAT): megatron-bridge, megatron, mds, olmo-core, trl, llama-factory, or ms-swift; hf://OWNER/NAME, to
             publish; model, to gather a checkpoint.
         out (DIR): a new or empty folder to write.
-        eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
+        eos_id: olmo-core, for NumpyFSLDataset: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
     """

@@ -67,7 +67,7 @@ def write_export(
     multiple = _multiple(source) if to == "megatron-bridge" else 1
     layout = Layout(
         schema_of(manifest.schema), manifest.row_length, manifest.pad_id, manifest.hash,
-        eos_id=eos_id or 0, multiple=multiple,
+        eos_id=eos_id, multiple=multiple,
     )  # fmt: skip
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
@@ -125,10 +125,10 @@ def _check_options(to: str, eos_id: int | None) -> None:
     if to not in FORMATS:
         known = ", ".join((*FORMATS, "hf://OWNER/NAME", "model"))
         raise ConfigError(f"--to {to[:80]}: choose one of {known}")
-    if (eos_id is not None) is not (to == "olmo-core") or not 0 <= (eos_id or 0) < 2**31:
+    if eos_id is not None and (to != "olmo-core" or not 0 <= eos_id < 2**31):
         raise ConfigError(
-            "--eos-id is for --to olmo-core, which needs it: the eos_token_id of the TokenizerConfig that you train "
-            "with, by which OLMo-core finds where documents end"
+            "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "
+            "that you train with, by which that class finds where documents end"
         )
 
 

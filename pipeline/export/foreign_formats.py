@@ -4,6 +4,7 @@ The bytes depend on rows and options alone; rows of one shard are in memory at a
 its reader, whose rules it follows.
 """
 
+import gzip
 import hashlib
 import json
 import struct
@@ -51,8 +52,8 @@ class Layout:
     """Hash of the dataset's manifest."""
     shards: int = 1
     """Of the split."""
-    eos_id: int = 0
-    """OLMo-core: the token after which its reader ends a document."""
+    eos_id: int | None = None
+    """OLMo-core: the token after which its reader ends a document; None if it reads bounds from files."""
     multiple: int = 1
     """Megatron-Bridge: the length of each document at run time is padded to a multiple of this."""
 
@@ -287,31 +288,40 @@ def _mds_array(values: Array) -> bytes:
 
 
 def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
-    """Token arrays of uint32 and masks by the rules of `src/olmo_core/data/` of OLMo-core 2.5.0 at commit fa6c501
-    (22 June 2026); 3.0.0 has the same.
+    """Token arrays of uint32 and masks by the rules of `src/olmo_core/data/` of OLMo-core 3.0.0.
 
-    A `.npy` has no header: numbers of one type, end to end. `NumpyFSLDataset` cuts it into rows of `sequence_length`,
-    so rows are filled up, and a row into documents after every end-of-sequence token. The mask has one byte a token and
-    is not shifted.
+    A `.npy` has no header: numbers of one type, end to end. The mask has one byte a token and is not shifted. A
+    `.csv.gz` beside it has a line `begin,end` for every document, from which `NumpyPackedFSLDataset` takes documents.
+
+    With an end-of-sequence token, also for `NumpyFSLDataset`: it cuts the array into rows of `sequence_length`, so rows
+    are filled up, and a row into documents after every such token.
 
     Raises:
-        MisfitError: the reader would not cut a row where its pieces end.
+        MisfitError: that reader would not cut a row where its pieces end.
     """
     # Any id but the end-of-sequence token, after which the reader would cut.
     filler = layout.pad_id if layout.pad_id != layout.eos_id else int(layout.eos_id == 0)
+    place, masks = _made(folder / split), _made(folder / f"{split}-mask")
     name = f"{index:05d}.npy"
-    places = _made(folder / split) / name, _made(folder / f"{split}-mask") / name
-    with places[0].open("wb") as tokens, places[1].open("wb") as mask:
+    bounds: list[str] = []
+    begin = 0
+    with (place / name).open("wb") as tokens, (masks / name).open("wb") as mask:
         for number, row in enumerate(_rows(batches)):
-            if not _ends_fit(row, layout.eos_id):
+            if layout.eos_id is not None and not _ends_fit(row, layout.eos_id):
                 raise MisfitError(
                     number,
-                    f"a document has the end-of-sequence token {layout.eos_id} inside, where OLMo-core would cut it, "
-                    "or does not end with it, and would be joined to the next one; choose another --to",
+                    f"a document has the end-of-sequence token {layout.eos_id} inside, where NumpyFSLDataset would cut "
+                    "it, or does not end with it, and would be joined to the next one; leave --eos-id out, and read "
+                    "documents by NumpyPackedFSLDataset with use_array_if_local=False",
                 )
-            rest = layout.row_length - len(row["input_ids"])
+            rest = 0 if layout.eos_id is None else layout.row_length - len(row["input_ids"])
             tokens.write(row["input_ids"].astype(np.uint32).tobytes() + np.full(rest, filler, np.uint32).tobytes())
             mask.write(_trained(row).tobytes() + bytes(rest))
+            ends = begin + np.cumsum(row["seq_lengths"])
+            bounds += [f"{end - length},{end}\n" for end, length in zip(ends, row["seq_lengths"], strict=True)]
+            begin += len(row["input_ids"]) + rest
+    # Without a time, so that the bytes are always the same.
+    (place / f"{index:05d}.csv.gz").write_bytes(gzip.compress("".join(bounds).encode(), mtime=0))
 
 
 def _ends_fit(row: Row, eos_id: int) -> bool:

@@ -4,6 +4,7 @@ A reader yields rows as (ids, which are trained, lengths of the documents), afte
 the place that predicts it counts for the loss.
 """
 
+import gzip
 import hashlib
 import json
 from collections.abc import Iterator
@@ -109,6 +110,17 @@ def olmo_rules(out: Path, split: str, eos_id: int, length: int) -> Iterator[Fore
         for row, flags in zip(ids, mask, strict=True):
             ends = [0, *(np.flatnonzero(row == eos_id) + 1).tolist(), length]
             yield row.tolist(), flags.tolist(), [end - start for start, end in pairwise(dict.fromkeys(ends))]
+
+
+def olmo_bounds(out: Path, split: str) -> Iterator[tuple[list[int], list[bool]]]:
+    """The documents, after `iter_document_indices` of OLMo-core 3.0.0 with `use_array_if_local=False`."""
+    for path in sorted((out / split).glob("*.npy")):
+        ids, mask = np.fromfile(path, np.uint32), np.fromfile(out / f"{split}-mask" / path.name, np.bool_)
+        with gzip.open(path.with_suffix(".csv.gz"), "rt") as lines:
+            for line in lines:
+                begin, end = map(int, line.split(","))
+                assert 0 <= begin < end <= len(ids) == len(mask)
+                yield ids[begin:end].tolist(), mask[begin:end].tolist()
 
 
 def megatron_bridge(out: Path, split: str) -> Iterator[ForeignRow]:

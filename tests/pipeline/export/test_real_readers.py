@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.export.export import write_export
 from tokenizers import Tokenizer
 
-from .foreign_readers import olmo_rules
+from .foreign_readers import olmo_bounds, olmo_rules
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exports")]
 PACKAGES = {
@@ -42,7 +43,8 @@ from pathlib import Path
 
 # Its client for files far away needs those of two clouds; the reader of local files does not.
 away = types.ModuleType("cached_path")
-away.cached_path = away.schemes = away
+away.schemes = away
+away.cached_path = lambda path, **options: Path(path)  # of a local file
 away.S3Client = away.SchemeClient = type("Client", (), {"recoverable_errors": ()})
 away.add_scheme_client = print
 sys.modules["cached_path"] = sys.modules["cached_path.schemes"] = away
@@ -58,6 +60,19 @@ rows = NumpyFSLDataset(
 found = (rows[number] for number in range(len(rows)))
 print(json.dumps([[row[name].tolist() for name in ("input_ids", "label_mask", "doc_lens")] for row in found]))
 """
+OLMO_BOUNDS = (
+    OLMO[: OLMO.index("rows = Numpy")].replace("import NumpyFSLDataset", "import NumpyPackedFSLDataset")
+    + """
+rows = NumpyPackedFSLDataset(
+    *paths, sequence_length=length, label_mask_paths=masks, pad_token_id=0, eos_token_id=eos, vocab_size=1 << 20,
+    dtype=np.uint32, generate_doc_lengths=True, use_array_if_local=False,
+)
+rows.work_dir = folder / "work"
+rows.prepare()
+found = (rows[number] for number in range(len(rows)))
+print(json.dumps([[row[name].tolist() for name in ("input_ids", "label_mask", "doc_lens")] for row in found]))
+"""
+)
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
@@ -102,3 +117,10 @@ def test_the_rows_come_back(
     found = read(OLMO, packages, tmp_path / "out", "train", eos, length)
     assert found == [list(row) for row in olmo_rules(tmp_path / "out", "train", eos, length)]
     assert len(found) == len(read_rows(dataset))
+    write_export(dataset, tmp_path / "bounds", "olmo-core")
+    documents = []
+    for ids, mask, lengths in read(OLMO_BOUNDS, packages, tmp_path / "bounds", "train", eos, length):
+        begins = np.cumsum([0, *lengths])
+        pieces = [(ids[b : b + n], mask[b : b + n]) for b, n in zip(begins, lengths, strict=False)]
+        documents += [piece for piece in pieces if any(piece[1])]  # what fills the row has no labels
+    assert sorted(documents) == sorted(one for one in olmo_bounds(tmp_path / "bounds", "train") if any(one[1]))

@@ -1,0 +1,276 @@
+"""The code of other trainers on packed rows: their loss is that of the documents alone.
+
+Each is installed without its dependencies into a folder of its own, with the few that it imports, and run in a process
+that has this folder before its other packages: `RECIPES` says how much of it runs.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import packtrain
+import pytest
+from packtrain.pipeline.export.export import write_export
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("foreign trainers")]
+BEGIN = """
+import importlib.machinery, json, sys, types
+import torch
+from torch.nn import functional
+from packtrain.training.packed_rows import PackedRows
+
+torch.set_num_threads(1)
+data, model_folder, out = sys.argv[1:4]
+rows = PackedRows(data)
+
+
+def documents(numbers):
+    for number in numbers:
+        row, begin = rows.row(number), 0
+        for size in row.seq_lengths.tolist():
+            yield (torch.tensor(one[begin : begin + size].tolist()) for one in (row.input_ids, row.labels))
+            begin += size
+
+
+def alone(logits_of, numbers):
+    total = count = 0
+    with torch.no_grad():
+        for ids, labels in documents(numbers):
+            logits = logits_of(ids[None])[0, :-1].float()
+            total += functional.cross_entropy(logits, labels[1:], reduction="sum", ignore_index=-100).item()
+            count += int((labels[1:] != -100).sum())
+    return total / count
+
+
+def model():
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(model_folder).eval()
+
+
+def finish(loss, logits_of, numbers, **more):
+    print(json.dumps({"loss": float(loss), "alone": alone(logits_of, numbers), **more}))
+
+"""
+TORCHTUNE = """
+from packtrain.training import PackedDataset
+from torchtune.data import padded_collate_packed
+from torchtune.models.qwen2 import qwen2
+from torchtune.modules.loss import CEWithChunkedOutputLoss
+
+dataset = PackedDataset(data, "torchtune")
+batch = padded_collate_packed([dataset[0], dataset[1]])
+torch.manual_seed(0)
+network = qwen2(vocab_size=rows.highest_id + 1, num_layers=2, num_heads=4, num_kv_heads=2, embed_dim=64,
+                intermediate_dim=128, max_seq_len=4096, tie_word_embeddings=True)
+for weight in network.parameters():
+    torch.nn.init.normal_(weight, 0, 0.15)
+loss_of = CEWithChunkedOutputLoss()
+network.set_num_output_chunks(loss_of.num_output_chunks)
+labels = torch.hstack((batch["labels"][..., 1:], torch.full((2, 1), -100)))  # as its recipes do
+batch["tokens"].clamp_(max=rows.highest_id)  # padding may have a higher id
+loss = loss_of(network(batch["tokens"], mask=batch["mask"], input_pos=batch["input_pos"]), labels)
+network.set_num_output_chunks(0)
+finish(loss, network, [0, 1])
+"""
+VERL = """
+from packtrain.training import PackedDataset
+from tensordict import TensorDict
+from verl.utils.dataset.dataset_utils import DatasetPadMode, SFTTensorCollator
+from verl.workers.utils.losses import sft_loss
+
+dataset = PackedDataset(data, "verl")
+batch = SFTTensorCollator(DatasetPadMode.NO_PADDING)([dataset[0], dataset[1]])
+network = model()
+# As its engine does with use_remove_padding.
+ids, positions = (batch[name].values()[None] for name in ("input_ids", "position_ids"))
+logits = network(input_ids=ids, attention_mask=None, position_ids=positions, use_cache=False).logits[0]
+next_ids = torch.roll(ids[0], shifts=-1, dims=0)
+chosen = logits.log_softmax(-1).gather(-1, next_ids[:, None])[:, 0]
+log_probs = torch.nested.nested_tensor_from_jagged(chosen, batch["input_ids"].offsets())
+tensors = {"loss_mask": batch["loss_mask"], "dp_size": 1, "batch_num_tokens": int(batch["loss_mask"].values().sum())}
+loss, _ = sft_loss(None, {"log_probs": log_probs}, tensors)
+finish(loss, lambda ids: network(ids, use_cache=False).logits, [0, 1])
+"""
+TORCHTITAN = """
+class Kernels(types.ModuleType):  # of a GPU, for experts
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+for name in ("minimal_async_ep", "minimal_async_ep.kernels"):
+    sys.modules[f"torchtitan.distributed.{name}"] = Kernels(f"torchtitan.distributed.{name}")
+from packtrain.training import PackedDataset
+from torch.utils.data import DataLoader
+from torchtitan.components.loss import cross_entropy_loss
+from torchtitan.models.common.attention import create_varlen_metadata_for_document, get_document_mask_mod
+from torchtitan.trainer import Trainer
+
+loader = DataLoader(PackedDataset(data, "torchtitan"), batch_size=2)
+metrics = types.SimpleNamespace(ntokens_since_last_log=0, data_loading_times=[])
+inputs, labels = next(Trainer.batch_generator(types.SimpleNamespace(metrics_processor=metrics), loader))
+places = torch.arange(labels.shape[1])
+see = get_document_mask_mod(inputs["positions"])
+mask = torch.stack([
+    see(torch.tensor(row), torch.tensor(0), places[:, None], places[None]) & (places[:, None] >= places[None])
+    for row in range(2)
+])[:, None]
+bounds = create_varlen_metadata_for_document(inputs["positions"]).cu_seq_q.tolist()
+network = model()
+logits = network(inputs["input"], attention_mask=mask, position_ids=inputs["positions"], use_cache=False).logits
+loss = cross_entropy_loss(logits, labels) / (labels != -100).sum()
+finish(loss, lambda ids: network(ids, use_cache=False).logits, [0, 1], bounds=bounds)
+"""
+AUTOMODEL = """
+from nemo_automodel.components.datasets.utils import neat_packed_collater, packed_sequence_thd_collater
+from nemo_automodel.components.loss.masked_ce import MaskedCrossEntropy
+from packtrain.training import PackedDataset
+
+dataset = PackedDataset(data, "nemo-automodel")
+thd = packed_sequence_thd_collater([dataset[0], dataset[1]])
+assert thd["seq_lens_padded"][0][thd["seq_lens_padded"][0] > 0].sum() == thd["input_ids"].shape[1]
+batch = neat_packed_collater([dataset[0], dataset[1]], "sdpa")
+network = model()
+names = ("input_ids", "attention_mask", "position_ids")
+logits = network(**{name: batch[name] for name in names}, use_cache=False).logits
+loss = MaskedCrossEntropy()(logits, batch["labels"], num_label_tokens=int((batch["labels"] != -100).sum()))
+finish(loss, lambda ids: network(ids, use_cache=False).logits, [0, 1])
+"""
+LLAMA_FACTORY = """
+sound = types.ModuleType("torchaudio")  # for audio
+sound.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+sys.modules["torchaudio"] = sound
+from llamafactory.train.tuner import run_exp
+from packtrain.training import PackedGuard
+from transformers import TrainerCallback
+
+
+class Losses(TrainerCallback):
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        losses.append(logs.get("loss"))
+
+
+losses = []
+extra = json.loads(sys.argv[4])
+try:
+    run_exp({
+        "model_name_or_path": model_folder, "stage": "sft", "do_train": True, "finetuning_type": "full", "bf16": False,
+        "template": "default", "cutoff_len": 128, "output_dir": out, "max_steps": 1, "logging_steps": 1,
+        "report_to": "none", "save_strategy": "no", "dataset": "none", "use_cpu": True, "learning_rate": 1e-9,
+        "disable_shuffling": True, **extra,
+    }, callbacks=[PackedGuard(data), Losses()])
+except RuntimeError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    network = model()
+    finish(float(losses[0]), lambda ids: network(ids, use_cache=False).logits, [0, 1])
+"""
+
+
+class Recipe(NamedTuple):
+    """How much of a trainer runs."""
+
+    packages: tuple[str, ...]
+    script: str
+
+
+RECIPES = {
+    "torchtune": Recipe(
+        ("torchtune==0.6.1", "torchao==0.10.0", "omegaconf", "antlr4-python3-runtime==4.9.3", "blobfile", "lxml",
+         "pycryptodomex", "sentencepiece", "tiktoken", "kagglehub"),
+        TORCHTUNE,
+    ),
+    "verl": Recipe(
+        ("verl==0.9.1", "tensordict", "pyvers", "cloudpickle", "orjson", "omegaconf", "antlr4-python3-runtime==4.9.3",
+         "hydra-core", "codetiming"),
+        VERL,
+    ),
+    "torchtitan": Recipe(
+        ("torchtitan==0.3.0", "spmd_types", "tyro", "docstring_parser", "typeguard", "shtab", "einops",
+         "torch_checkpointing", "tomli_w"),
+        TORCHTITAN,
+    ),
+    "nemo-automodel": Recipe(("nemo-automodel==0.7.0",), AUTOMODEL),
+    "llama-factory": Recipe(
+        ("llamafactory==0.9.5", "transformers==5.6.0", "trl==0.24.0", "peft==0.18.1", "accelerate==1.11.0",
+         "datasets==4.0.0", "tokenizers==0.22.2", "huggingface_hub<2", "httpx<1", "httpcore<2", "fsspec<=2025.3.0",
+         "omegaconf", "antlr4-python3-runtime==4.9.3", "fire", "termcolor", "einops", "sentencepiece", "tiktoken",
+         "tyro<0.9.0", "typeguard", "docstring_parser", "shtab", "av", "hf_transfer", "modelscope", "scipy",
+         "matplotlib", "pyparsing", "cycler", "kiwisolver", "fonttools", "contourpy", "sse-starlette"),
+        LLAMA_FACTORY,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with the demo's tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = AutoTokenizer.from_pretrained(Path(packtrain.__file__).parent / "pipeline" / "demo" / "tokenizer")
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes))
+    for weight in model.parameters():  # initial weights are so small that errors would not show
+        weight.data.mul_(6 if weight.ndim > 1 else 1)
+    for part in (model, tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """`installed(name)`: the folder with a trainer's packages. Each is downloaded once."""
+    folders: dict[str, Path] = {}
+
+    def install(name: str) -> Path:
+        if name not in folders:
+            folder = tmp_path_factory.mktemp(name)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+            command = [*pip, "--target", str(folder), *RECIPES[name].packages]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
+            if done.returncode:
+                pytest.skip(f"{name} cannot be installed: {done.stderr.strip()[-300:]}")
+            folders[name] = folder
+        return folders[name]
+
+    return install
+
+
+def run(name: str, packages: Path, *arguments: object) -> dict[str, Any]:
+    """What a trainer's script prints as JSON."""
+    paths = f"{packages}:{os.environ.get('PYTHONPATH', '')}"
+    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, "-c", BEGIN + RECIPES[name].script, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    outcome = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+    return {**json.loads(outcome), "said": done.stdout}
+
+
+@pytest.mark.parametrize("name", ["torchtune", "verl", "torchtitan", "nemo-automodel"])
+def test_its_loss_is_that_of_documents_alone(
+    name: str, installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    outcome = run(name, installed(name), two_sources, tiny_model, tmp_path / "out")
+    assert outcome["loss"] == pytest.approx(outcome["alone"], rel=1e-5)
+
+
+def test_llama_factory(installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path) -> None:
+    """Its whole training, with the export and with neat_packing, and without, which the guard stops."""
+    packages = installed("llama-factory")
+    write_export(two_sources, tmp_path / "export", "llama-factory")
+    settings = {"tokenized_path": str(tmp_path / "export"), "per_device_train_batch_size": 2}
+    neat = json.dumps({**settings, "packing": True, "neat_packing": True})
+    outcome = run("llama-factory", packages, two_sources, tiny_model, tmp_path / "neat", neat)
+    assert "packed documents are kept apart" in outcome["said"]
+    assert outcome["loss"] == pytest.approx(outcome["alone"], abs=1e-3)  # it prints four digits
+    outcome = run("llama-factory", packages, two_sources, tiny_model, tmp_path / "plain", json.dumps(settings))
+    assert "other documents see" in outcome["error"]
+    assert "neat_packing: true" in outcome["error"]
