@@ -194,7 +194,7 @@ LLAMA_FACTORY = ForeignTool(
         "preprocessing_num_workers": ForeignKey("run.workers"),
         "preprocessing_batch_size": ForeignKey("", "all examples are packed together, in bounded memory"),
         "overwrite_cache": ForeignKey("", "what changed is found by its content"),
-        "tokenized_path": ForeignKey("out", "[its rows](#axolotl-and-llama-factory)"),
+        "tokenized_path": ForeignKey("out", "[its rows](#llama-factory-and-ms-swift)"),
         "data_shared_file_system": ForeignKey("--shard I/N", "runs that share the work"),
         "ignore_pad_token_for_loss": ForeignKey("", "padding is never trained"),
         "eval_on_each_dataset": ForeignKey("packtrain train", "evaluates by source"),
@@ -344,5 +344,5 @@ def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False)
 def _plain(markdown: str) -> str:
     """A remark of a table as plain text."""
     text = markdown.replace(_OWN_READER, "your own reader, python:module:function")
-    text = text.replace("[its rows](#axolotl-and-llama-factory)", "docs/trainers.md says how it reads them")
+    text = text.replace("[its rows](#llama-factory-and-ms-swift)", "docs/trainers.md says how it reads them")
     return text.replace("**", "").replace("`", "")

@@ -15,10 +15,8 @@ _BELOW = ("torch", "accelerate", "peft", "transformers", "packtrain", "lightning
 """Packages of frames that call a model for others."""
 ADVICE = {
     "llamafactory": "LLaMA-Factory: take tokenized_path of packtrain export --to llama-factory, and neat_packing: true",
-    "swift": "ms-swift: take cached_dataset of packtrain export --to llama-factory, padding_free: true and attn_impl: "
+    "swift": "ms-swift: take cached_dataset of packtrain export --to ms-swift, padding_free: true and attn_impl: "
     "flash_attention_2",
-    "axolotl": "Axolotl: batch_flattening: true, sample_packing: false and skip_prepare_dataset: true, with type: "
-    "completion in the dataset",
     "verl": "verl: model.use_remove_padding=True",
     "unsloth": "Unsloth drops padding_free where it cannot use it, as on a CPU; take TRL itself, or packtrain train",
 }
@@ -78,7 +76,7 @@ def _labels_in(batches: list[dict[Any, Any]]) -> list[Any]:
 def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
     """The settings of this trainer to change; of one that is not known, what the batch lacks. Empty if nothing is."""
     for name, advice in ADVICE.items():
-        if name in caller.names:
+        if name in caller.names and " see " in problem:
             return advice
     if "shifts them again" in problem:
         return "give the model the labels as they are packed, unshifted"

@@ -86,6 +86,16 @@ def test_the_rows_come_back(made: Made, read_rows: Read, tmp_path: Path, to: str
         assert list(READERS[to](tmp_path / "out", split, tmp_path / "cache")) == expected
 
 
+def test_collate_takes_the_rows_of_mds(made: Made, read_rows: Read, tmp_path: Path) -> None:
+    training = pytest.importorskip("packtrain.training.batch")
+    exported(made("bfd"), tmp_path / "out", "mds")
+    rows = [{name: np.array(value) for name, value in row.items()} for row in mds(tmp_path / "out", "train")]
+    actual, expected = training.collate(rows[:3]), training.collate(read_rows(made("bfd"))[:3])
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (actual[name] == value).all() if hasattr(value, "all") else actual[name] == value
+
+
 def test_megatron_bridge_under_context_parallelism(made: Made, read_rows: Read, tmp_path: Path) -> None:
     """Run-time lengths are multiples, rows are as long as planned, and what is added is not trained."""
     shape, multiple = "parallel", 4

@@ -521,6 +521,58 @@ def test_a_collator_that_drops_the_bounds(two_sources: Path, tmp_path: Path) -> 
     stopped(use, "documents see", "collate .is DataCollatorWithFlattening.", "remove_unused_columns=False")
 
 
+def code_of(module: str, source: str) -> Callable[[Any, Batch], Any]:
+    """The function `step(model, batch)` of a trainer's module: what its code calls the model with."""
+    namespace: dict[str, Any] = {"__name__": module}
+    exec(source, namespace)
+    return namespace["step"]  # type: ignore[no-any-return]
+
+
+ONES = """
+import torch
+
+def step(model, batch):
+    names = [name for name in ("input_ids", "labels", "position_ids") if name in batch]
+    ones = torch.ones_like(batch["input_ids"])
+    return model(**{name: batch[name] for name in names}, attention_mask=ones, use_cache=False)
+"""
+"""A mask of ones: LLaMA-Factory at batch 1, ms-swift without padding_free, Unsloth where it drops it, verl without
+use_remove_padding."""
+UNSHIFTED = """
+def step(model, batch):
+    labels = batch.pop("labels")
+    return model(**batch).logits
+"""
+"""NeMo Automodel and torchtitan take labels out of the batch, and their loss does not shift them."""
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "words"),
+    [
+        ("llamafactory.train.sft.trainer", ONES, ("documents see", "export --to llama-factory", "neat_packing: true")),
+        ("swift.trainers.trainers", ONES, ("documents see", "export --to ms-swift", "padding_free: true")),
+        ("unsloth_compiled_cache.UnslothSFTTrainer", ONES, ("documents see", "Unsloth drops padding_free")),
+        ("verl.workers.engine.fsdp.transformer_impl", ONES, ("documents see", "use_remove_padding=True")),
+        ("nemo_automodel.recipes.llm.train_ft", UNSHIFTED, ("labels are not shifted", "PackedDataset .* shift_labels")),
+        ("torchtitan.trainer", UNSHIFTED, ("the loss of torchtitan does not shift them", "shift_labels=True")),
+    ],
+)
+def test_silent_leaks_of_other_trainers(module: str, source: str, words: tuple[str, ...], two_sources: Path) -> None:
+    model = build()
+    guard(model, two_sources)
+    batch = dict(next(batches(two_sources)))
+    stopped(lambda: code_of(module, source)(model, batch), *words)
+
+
+def test_shifted_labels_are_right_where_the_loss_does_not_shift(
+    two_sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = build()
+    guard(model, two_sources)
+    code_of("nemo_automodel.recipes.llm.train_ft", UNSHIFTED)(model, shifted(dict(next(batches(two_sources)))))
+    assert "kept apart" in capsys.readouterr().out
+
+
 # Mistakes of who sets it up
 
 

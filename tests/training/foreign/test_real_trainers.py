@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import packtrain
 import pytest
 from packtrain.pipeline.export.export import write_export
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("foreign trainers")]
 BEGIN = """
-import importlib.machinery, json, sys, types
+import functools, importlib.machinery, json, sys, types
 import torch
 from torch.nn import functional
 from packtrain.training.packed_rows import PackedRows
@@ -173,6 +173,51 @@ else:
     network = model()
     finish(float(losses[0]), lambda ids: network(ids, use_cache=False).logits, [0, 1])
 """
+SWIFT = """
+sound = types.ModuleType("torchaudio")  # for audio
+sound.__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+sys.modules["torchaudio"] = sound
+import datasets, transformers
+from packtrain.training import PackedGuard
+from swift import sft_main
+from swift.arguments import SftArguments
+from swift.model.register import get_processor
+from swift.template.register import get_template
+
+exported = datasets.load_from_disk(sys.argv[4])
+template = get_template(
+    get_processor(model_folder, model_type="qwen3"), template_type="qwen3", max_length=128, padding_free=True
+)
+template.set_mode("train")
+batch = template.data_collator([dict(exported[0]), dict(exported[1])])  # the rest needs a FlashAttention
+network = model()
+names = ("input_ids", "position_ids", "labels")
+loss = network(**{name: batch[name] for name in names}, use_cache=False).loss
+packed = {"loss": float(loss), "alone": alone(lambda ids: network(ids, use_cache=False).logits, [0, 1])}
+
+begin = transformers.Trainer.__init__
+
+
+@functools.wraps(begin)
+def guarded(self, *args, **kwargs):
+    begin(self, *args, **kwargs)
+    self.add_callback(PackedGuard(data))
+
+
+transformers.Trainer.__init__ = guarded
+settings = {
+    "model": model_folder, "model_type": "qwen3", "template": "qwen3", "tuner_type": "full", "max_length": 128,
+    "per_device_train_batch_size": 2, "max_steps": 1, "report_to": ["none"], "save_strategy": "no", "output_dir": out,
+    "use_cpu": True, "torch_dtype": "float32", "attn_impl": "sdpa", "dataset_num_proc": 1, "dataloader_num_workers": 0,
+    "split_dataset_ratio": 0.0, "cached_dataset": [sys.argv[4]], "truncation_strategy": "split",
+    "use_chat_template": False, "lazy_tokenize": False,
+}
+try:
+    sft_main(SftArguments(**settings))
+except RuntimeError as error:
+    packed["error"] = str(error)
+print(json.dumps(packed))
+"""
 
 
 class Recipe(NamedTuple):
@@ -207,6 +252,15 @@ RECIPES = {
          "matplotlib", "pyparsing", "cycler", "kiwisolver", "fonttools", "contourpy", "sse-starlette"),
         LLAMA_FACTORY,
     ),
+    "ms-swift": Recipe(
+        ("ms-swift==4.6.0", "transformers==5.19.0", "trl==0.29.1", "peft==0.20.0", "datasets==4.8.4", "httpx<1",
+         "httpcore<2", "huggingface_hub<2", "addict", "attrdict", "dacite", "einops", "json_repair", "modelscope",
+         "modelscope-hub", "oss2", "sentencepiece", "simplejson", "sortedcontainers", "tiktoken", "zstandard",
+         "transformers-stream-generator", "rouge", "nltk", "jieba", "scipy", "binpacking", "matplotlib", "pyparsing",
+         "cycler", "kiwisolver", "fonttools", "contourpy", "cryptography", "cffi", "pycparser", "aiohttp", "aiosignal",
+         "aiohappyeyeballs", "frozenlist", "multidict", "propcache", "yarl"),
+        SWIFT,
+    ),
 }  # fmt: skip
 
 
@@ -216,7 +270,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     tokenizer = AutoTokenizer.from_pretrained(Path(packtrain.__file__).parent / "pipeline" / "demo" / "tokenizer")
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), num_key_value_heads=2, **sizes))
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=2, head_dim=8, **sizes))
     for weight in model.parameters():  # initial weights are so small that errors would not show
         weight.data.mul_(6 if weight.ndim > 1 else 1)
     for part in (model, tokenizer):
@@ -246,7 +300,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def run(name: str, packages: Path, *arguments: object) -> dict[str, Any]:
     """What a trainer's script prints as JSON."""
     paths = f"{packages}:{os.environ.get('PYTHONPATH', '')}"
-    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "USE_HF": "1", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, "-c", BEGIN + RECIPES[name].script, *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -274,3 +328,13 @@ def test_llama_factory(installed: Any, two_sources: Path, tiny_model: Path, tmp_
     outcome = run("llama-factory", packages, two_sources, tiny_model, tmp_path / "plain", json.dumps(settings))
     assert "other documents see" in outcome["error"]
     assert "neat_packing: true" in outcome["error"]
+
+
+def test_ms_swift(installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path) -> None:
+    """Its collator with padding_free, and its whole training without, which the guard stops."""
+    packages = installed("ms-swift")
+    write_export(two_sources, tmp_path / "export", "ms-swift")
+    outcome = run("ms-swift", packages, two_sources, tiny_model, tmp_path / "out", tmp_path / "export" / "train")
+    assert outcome["loss"] == pytest.approx(outcome["alone"], rel=1e-5)
+    assert "other documents see" in outcome["error"]
+    assert "padding_free: true" in outcome["error"]
