@@ -228,7 +228,8 @@ class TemplateGaps:
         unless a generation is known to stop there. In `<|x|>user: a<|x|>assistant: b<|x|>`, nothing shows whether the
         token closes turns or opens headers.
         """
-        after_answers = {segment for closing in self.answer_closings for segment in self._segments(closing)}
+        closings = [closing.removesuffix(self.opening) for closing in self.answer_closings]
+        after_answers = {segment for closing in closings for segment in self._segments(closing)}
         tokens = {token for message in (USER, _SYSTEM) for token in self._leading_tokens(message, tools=False)}
         return stop_pattern((tokens & after_answers) - self._generation_stops)
 
