@@ -70,7 +70,8 @@ class SourceLedger:
     asked_repeated: int = 0
     """Supervised tokens of further copies."""
     asked_truncated: int = 0
-    asked_dropped: int = 0
+    asked_dropped: dict[str, int] = field(default_factory=dict)
+    """Supervised tokens of dropped examples, or of an `untrained_piece`, by the reasons of `tokens_dropped`."""
     straddles: int = 0
     """Tokens that span a boundary; they belong to the trained side."""
     template_dropped: dict[str, int] = field(default_factory=dict)
@@ -78,6 +79,13 @@ class SourceLedger:
     `tokenizer.allow_lost`. An example may count under several."""
     unknown_roles: dict[str, int] = field(default_factory=dict)
     """Conversations with a role that is not a usual one and that the template does not compare with, by role."""
+    special_in_contents: dict[str, int] = field(default_factory=dict)
+    """Special tokens in the contents of encoded examples, packed or not, by token: the tokenizer makes real ones of
+    them."""
+    examples_with_special: int = 0
+    """Encoded examples that have some."""
+    examples_equal: int = 0
+    """Packed examples that are equal to an earlier packed one, of any source: the same tokens, masks and weights."""
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
     weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -106,14 +114,14 @@ class SourceLedger:
             self.tokens_packed + sum(self.tokens_truncated.values()) + sum(self.tokens_dropped.values()),
         )
         yield (
-            "tokens packed = labels trained + lost at heads + masked",
+            "tokens packed = labels trained + first tokens of pieces + masked",
             self.tokens_packed,
             self.labels_trained + self.labels_head + self.labels_not_asked,
         )
         yield (
-            "supervised tokens + repeated = trained + lost at heads + truncated + dropped",
+            "supervised tokens + further copies = trained + first tokens of pieces + truncated + dropped",
             self.asked_encoded + self.asked_repeated,
-            self.labels_trained + self.labels_head + self.asked_truncated + self.asked_dropped,
+            self.labels_trained + self.labels_head + self.asked_truncated + sum(self.asked_dropped.values()),
         )
 
 
@@ -206,7 +214,8 @@ UNUSABLE = {
     "weight": "A weight is not a number from 0.000001 to 1,000,000 (or 0: not trained), or contradicts `train`; or "
     "one of the two is on a part of a content.",
     "wrong_columns": "The row has a different number of fields than the CSV's header; fix the file.",
-    "wrong_type": "A value has the wrong type for the format; its message is beside the row.",
+    "wrong_type": "A value has the wrong type for the format; check `format` and `keys`. Its message is beside the "
+    "row.",
 }
 """Rows that cannot be used."""
 UNWANTED = {
@@ -215,27 +224,30 @@ UNWANTED = {
     "not_trained": "The turn is marked as not trained, so no example was made of it.",
     "not_wanted": "Your own reader returned nothing for the row.",
     "over_limit": "The problem has more solutions than `max_solutions`.",
-    "where": "The condition `where` is not true for it.",
+    "where": "The condition `where` is not true for it; check it if that is unexpected.",
 }
 """Rows and examples that were filtered out."""
 NOT_DRAWN = "not_sampled"
 """The reason of examples that the weights of a mixture did not draw: they are left over, not lost."""
 DECISIONS = {
     "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
-    "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or set "
-    "`truncate.keep: end`.",
+    "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or keep the other end "
+    "(`truncate.keep`).",
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
-    "cut_untrained": "The limits leave nothing trained; raise `truncate.max_length`, or set `truncate.keep: end`.",
+    "cut_untrained": "The limits leave nothing trained; raise `truncate.max_length`, or keep the other end "
+    "(`truncate.keep`).",
     "duplicate": "It is equal to an earlier one.",
     "empty": "It has no text; remove such rows, or check the column's name.",
-    "equal": "Both completions are the same tokens.",
+    "equal": "Both completions are the same tokens; remove such rows.",
     "holdout": "It is held out, and only the training documents are used.",
-    "max_tokens": "It is longer than its filter allows.",
-    "min_tokens": "It is shorter than its filter allows.",
+    "max_tokens": "It is longer than its filter allows; raise `filter.max_tokens`.",
+    "min_tokens": "It is shorter than its filter allows; lower `filter.min_tokens`.",
     NOT_DRAWN: "The weights of the sources did not draw it; a larger `weight`, or another seed, may.",
-    "overlong": "It is longer than `truncate.max_length`, and `truncate.overlong` is `drop`.",
+    "overlong": "It is longer than `truncate.max_length`, and `truncate.overlong` is `drop`; raise the one, or set the "
+    "other to `truncate` or `split`.",
     "train": "It is not held out, and only held-out documents are used.",
-    "untrained": "The mask trains none of its tokens, or only the first, which cannot be trained.",
+    "untrained": "The mask trains none of its tokens, or only the first, which cannot be trained; another `mask` may "
+    "(`assistant` trains every answer of a chat).",
 }
 """Examples left out by the configuration or their length; they are valid, and not among the rejects."""
 TOKENS = {

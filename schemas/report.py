@@ -130,8 +130,23 @@ class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Supervision:
+    """What became of the supervised tokens: those that the mask wants trained."""
+
+    supervised: int
+    """Those of all examples before anything was cut or dropped, and of further copies."""
+    trained: int
+    lost: dict[str, int]
+    """Those that are not trained, most frequent reason first: `max_length` if they are truncated, `first_token` if they
+    come first in a piece, else why their example or piece was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
     """What happened to my data? The ledger, and some rejected rows."""
+
+    supervision: Supervision
+    """Over all sources."""
 
     sources: dict[str, SourceLedger]
     """The ledger of each source."""

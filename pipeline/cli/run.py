@@ -3,14 +3,13 @@
 import gc
 import os
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
-from ...schemas.units import duration, plural
+from ...schemas.units import duration
 from .options import Config, Format, Input, Mask, MaxLength, Out, RowLength, Seed, Set, Tokenizer, Workers, load_run
 from .output import show
 
@@ -75,16 +74,17 @@ def run(
 
 
 def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
-    """About a screen: what matters most, packing, ledger and what to do.
+    """About a screen: the ledger, then what matters most, in the order in which it matters, and what to do.
 
     Args:
         began: when the command began.
     """
+    from ...schemas.names import REJECTS
     from ..report.collect import packing_of
+    from ..report.ledger_lines import ledger_grid
     from ..report.lengths import advice_sentence
     from ..report.report_files import HTML
-    from ..report.sections import ledger_grid, packing_grid
-    from ..report.uses import uses_sentence
+    from ..report.sections import sections, summary_lines
 
     manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
     if not end.now:
@@ -93,20 +93,12 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
             yield f"report: {out.where(HTML)}"
             yield f"  its tables: packtrain report {_near(out.url)}"
         return
-    total = manifest.ledger.total()
-    urgent = list(_urgent(end))
-    if urgent:
-        yield urgent[0], "bold yellow"
-    else:
-        kept = "all " if not total.examples_dropped else ""
-        yield f"packed {kept}{plural(sum(total.examples_packed.values()), 'example')}", "bold green"
-    yield packing_grid(packing_of(manifest))
-    yield ""
     yield ledger_grid(manifest.ledger)
     yield ""
-    if uses := uses_sentence(manifest.ledger.sources):
-        yield uses
-    yield from ((line, "yellow") for line in urgent[1:])
+    summary = list(summary_lines(manifest.ledger, packing_of(manifest), out.where(REJECTS)))
+    shown = sections(report) if report is not None else []
+    warnings = ((warning, "yellow") for section in shown for warning in section.warnings)
+    yield from dict.fromkeys([*summary, *warnings])
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
@@ -116,19 +108,6 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
             yield f"  {escape_line(advice)}"
     if demo:
         yield from _next(out.url, out.where(HTML) if report is not None else None)
-
-
-def _urgent(end: "RunEnd") -> Iterator[str]:
-    """What the user may want to change, the most urgent first."""
-    from ...schemas.names import REJECTS
-    from ..report.sections import sections
-    from ..run.advice import on_rejects
-
-    rejects = on_rejects(end.dataset.manifest.ledger.total(), end.dataset.store.where(REJECTS))
-    if rejects is not None:
-        yield rejects
-    if end.report is not None:
-        yield from (warning for section in sections(end.report) for warning in section.warnings)
 
 
 def _near(path: str | Path) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ledger import Ledger, SourceLedger
+from ...stages.select.copies import later_ones
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
-from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES
+from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES, SPECIAL, WITH_SPECIAL
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
@@ -38,6 +39,8 @@ def open_ledger(
         for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
             _add(getattr(entry, kind), counts.found.get(kind, {}))
         _add(entry.unknown_roles, counts.found.get(ROLES, {}), MOST_ROLES)
+        _add(entry.special_in_contents, counts.found.get(SPECIAL, {}), MOST_ROLES)
+        entry.examples_with_special += counts.of(WITH_SPECIAL)
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
@@ -61,6 +64,7 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool) -> None:
         _packed(entry, some, holds_out)
         _truncated(entry, some)
         _copies(entry, some)
+    _equal(ledger, table)
 
 
 def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
@@ -86,7 +90,8 @@ def _left_out(entry: SourceLedger, some: Documents) -> None:
     _add(entry.examples_dropped, dict(zip(REASONS[1:], counts[1:], strict=True)))
     _add(entry.tokens_dropped, dict(zip(REASONS[1:], tokens[1:], strict=True)))
     entry.examples_contaminated += _sum(some.has(CONTAMINATED))
-    entry.asked_dropped += _sum(some.asked, some.outcome > 0)
+    supervised = np.bincount(some.outcome, weights=some.asked, minlength=len(REASONS)).astype(np.int64).tolist()
+    _add(entry.asked_dropped, dict(zip(REASONS[1:], supervised[1:], strict=True)))
     entry.asked_encoded += _sum(some.asked)
 
 
@@ -113,7 +118,16 @@ def _truncated(entry: SourceLedger, some: Documents) -> None:
     entry.asked_truncated += _sum(some.asked - some.asked_kept, packed)
     # untrained pieces of split examples
     _add(entry.tokens_dropped, {"untrained_piece": _sum(stretch - some.kept, packed)})
-    entry.asked_dropped += _sum(some.asked_kept - some.asked_packed, packed)
+    _add(entry.asked_dropped, {"untrained_piece": _sum(some.asked_kept - some.asked_packed, packed)})
+
+
+def _equal(ledger: Ledger, table: Table) -> None:
+    """Count packed examples that are equal to an earlier one. Of three million it takes half a second."""
+    documents = table.documents
+    packed = np.flatnonzero(documents.copies)
+    later = packed[later_ones(documents.first_digest[packed], documents.second_digest[packed])]
+    for entry, first, last in zip(ledger.sources.values(), table.bounds[:-1], table.bounds[1:], strict=True):
+        entry.examples_equal += int(np.count_nonzero((later >= first) & (later < last)))
 
 
 def _copies(entry: SourceLedger, some: Documents) -> None:

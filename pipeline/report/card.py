@@ -22,7 +22,8 @@ from ...schemas.manifest import Manifest
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from .collect import packing_of
 from .grid import Grid
-from .sections import ledger_grid, packing_grid
+from .ledger_lines import describe_supervision, ledger_grid, supervision_of
+from .sections import packing_grid
 
 NAME = "README.md"
 OWN_PLACE = "path/to/the/dataset"
@@ -107,6 +108,7 @@ def _text(manifest: Manifest, address: str) -> str:
         row_length=manifest.row_length,
         longest=manifest.longest_piece,
         total=ledger.total(),
+        supervision=describe_supervision(supervision_of(ledger.total())),
         policy=config["mask"]["policy"],
         weighted=manifest.weighted,
         splits=_table(packing_grid(packing_of(manifest))),

@@ -42,6 +42,7 @@ from ...stages.arrays import view
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
+from .ledger_lines import supervision_of
 from .lengths import fill_histogram
 from .overlap import noted_hits, overlap_of
 from .shown import shown_rows
@@ -111,7 +112,12 @@ def report_of(
         store.where(""),
         absent,
         choice=choice,
-        flow=Flow(dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),
+        flow=Flow(
+            supervision_of(manifest.ledger.total()),
+            dict(manifest.ledger.sources),
+            rejects_of(dataset),
+            store.where(REJECTS),
+        ),
         overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
         training=attempt(
             "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, "train", decoder))

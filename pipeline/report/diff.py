@@ -32,6 +32,7 @@ from ..observer import Observer
 from ..pack.documents import NAME
 from .collect import packing_of
 from .grid import Grid, Lines
+from .ledger_lines import ledger_words
 
 NAMED = 20
 """Examples of each kind that are named."""
@@ -298,7 +299,7 @@ def difference_lines(everything: bool, found: Difference) -> Lines:
 
 def _cells(one: Change) -> list[str]:
     """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`."""
-    said = [one.key, _value(one.a), _value(one.b)]
+    said = [ledger_words(one.key) if one.section == "ledger" else one.key, _value(one.a), _value(one.b)]
     a, b = (0 if side is None else side for side in (one.a, one.b))
     if not all(isinstance(side, int | float) and not isinstance(side, bool) for side in (a, b)):
         return [*said, ""]

@@ -1,12 +1,21 @@
 """The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped
+from .ledger_lines import (
+    COLUMNS,
+    describe_contents,
+    describe_supervision,
+    describe_unused,
+    ledger_grid,
+    supervision_of,
+    supervision_style,
+)
 from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
 from .uses import uses_sentence
 
@@ -23,45 +32,6 @@ _ROWS = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
-_COLUMNS = 4
-"""Maximum number of sources that have a column of the ledger."""
-_LINES = (
-    ("bold", "rows read", "rows_read"),
-    ("", "  used", "rows_used"),
-    ("dim", "  rejected", "rows_rejected"),
-    ("dim", "  filtered", "rows_filtered"),
-    ("dim", "  blank", "rows_blank"),
-    ("bold", "examples made", "examples_made"),
-    ("dim", "  packed", "examples_packed"),
-    ("dim", "  dropped", "examples_dropped"),
-    ("dim", "  never made", "examples_skipped"),
-    ("", "  of these, in evaluation rows", "examples_contaminated"),
-    ("dim", "  of these, further copies", "examples_repeated"),
-    ("dim", "  copies in a row with another one", "copies_together"),
-    ("dim", "  of these, truncated", "examples_truncated"),
-    ("dim", "  of these, in pieces", "examples_split"),
-    ("dim", "  of these, without a label", "examples_without_labels"),
-    ("bold", "tokens encoded", "tokens_encoded"),
-    ("dim", "  created", "tokens_created"),
-    ("red", "  truncated", "tokens_truncated"),
-    ("dim", "  dropped", "tokens_dropped"),
-    ("", "  packed", "tokens_packed"),
-    ("bold green", "labels trained", "labels_trained"),
-    ("bold green", "  sum of loss weights", "weight_trained"),
-    ("dim", "  lost at heads of pieces", "labels_head"),
-    ("dim", "  masked", "labels_not_asked"),
-    ("dim", "turns trained", "turns_trained"),
-    ("dim", "  without an end-of-turn token", "turns_without_end"),
-    ("dim", "  ended by the next header", "turns_stop_next"),
-    ("dim", "cuts through trained turns", "turns_cut"),
-    ("dim", "tokens across a boundary", "straddles"),
-    ("dim", "  left out by the template", "template_dropped"),
-    ("dim", "  unknown role", "unknown_roles"),
-)
-"""(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
-a line a reason.
-"""
-
 _MUCH = 0.05
 """Lost share of a source's tokens from which the report warns of it."""
 _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
@@ -110,13 +80,31 @@ def lead(report: Report) -> str:
     )
 
 
+def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tuple[str, str]]:
+    """What a run says at its end, in (line, style in a terminal): what share of the supervised tokens is trained and
+    where the rest went, how full the rows are, and what is not used.
+
+    Args:
+        rejects: the path of rejects.jsonl.
+    """
+    total = ledger.total()
+    supervision = supervision_of(total)
+    yield describe_supervision(supervision), supervision_style(supervision)
+    yield _packing(packing, estimated=False).sentence, ""
+    yield from ((line, "") for line in describe_unused(total, rejects))
+    if uses := uses_sentence(ledger.sources):
+        yield uses, ""
+    yield from ((line, "yellow") for line in describe_contents(total))
+
+
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """(label, value) of the few figures that matter most."""
     flow, packing, choice = report.flow, report.packing, report.choice
     if flow is not None and report.sample is None:
         total = Ledger(dict(flow.sources)).total()
         yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
-        yield "of them trained", share(total.labels_trained / max(total.document_tokens, 1))
+        supervision = flow.supervision
+        yield "of the supervised tokens trained", share(supervision.trained / max(supervision.supervised, 1))
         yield "examples", large(sum(total.examples_packed.values()))
     if packing is not None and packing.splits:
         rows = sum(one.rows for one in packing.splits)
@@ -201,10 +189,11 @@ def _flow(flow: Flow) -> Section:
     if flow.rejects:
         shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail] for one in flow.rejects]
         more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
-    sentence = _flow_sentence(total, sum(rejected.values()))
+    sentence = f"{describe_supervision(flow.supervision)} {_flow_sentence(total, sum(rejected.values()))}"
     if uses := uses_sentence(flow.sources):
         sentence += f" {uses}"
-    return Section("flow", QUESTIONS["flow"], sentence, tables, more, list(losing_sources(flow)))
+    warnings = [*losing_sources(flow), *describe_contents(total)]
+    return Section("flow", QUESTIONS["flow"], sentence, tables, more, warnings)
 
 
 def _flow_sentence(total: SourceLedger, unusable: int) -> str:
@@ -234,39 +223,7 @@ def losing_sources(flow: Flow) -> Iterator[str]:
     }
     most = [f"{name} {share(gone[name])}" for name in sorted(gone, key=lambda name: -gone[name]) if gone[name] >= _MUCH]
     if most and len(gone) > 1:
-        yield f"Of their tokens, these sources lose to the limits: {', '.join(most[:_COLUMNS])}."
-
-
-def ledger_grid(ledger: Ledger) -> Grid:
-    """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
-    many sources.
-    """
-    names, caption = list(ledger.sources), "Ledger"
-    if len(names) > _COLUMNS:
-        names, caption = [], f"Ledger of {len(names):,} sources; report.json has each one"
-    columns = [ledger.sources[name] for name in names]
-    if len(names) != 1:
-        names, columns = [*names, "all"], [*columns, ledger.total()]
-    lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
-    rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
-    return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
-
-
-def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> Iterator[tuple[str, list[float]]]:
-    """(words, values) of a field with a value that is not 0."""
-    values = [getattr(column, field) for column in columns]
-    every: dict[str, list[float]] = {words: values}
-    if isinstance(values[0], dict):
-        every = {
-            f"{'  not drawn' if key == NOT_DRAWN else words}: {key}": [value.get(key, 0) for value in values]
-            for key in sorted({key for value in values for key in value})
-        }
-    yield from ((line, numbers) for line, numbers in every.items() if any(numbers))
-
-
-def _short(value: float) -> float:
-    """With six digits; whole numbers as such."""
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+        yield f"Of their tokens, these sources lose to the limits: {', '.join(most[:COLUMNS])}."
 
 
 # Is the evaluation data in it?
@@ -382,6 +339,9 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     if each > 1 and 4 * rows <= main.rows:
         sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
     sentence += "."
+    for split in packing.splits:
+        if split is not main:
+            sentence += f" {split.split}: {plural(split.rows, 'row')}, {share(split.fill, 2)} full."
     if packing.padded_for:
         part = main.padding / (main.rows * packing.row_length)
         sentence += f" Padding for {packing.padded_for} takes {share(part, 2)} of the rows."

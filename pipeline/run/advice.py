@@ -6,34 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
 from ..encode.rejects import first_reject
 from ..inputs.source_formats import SourceFormat
 from ..pack.outcomes import REASONS as OUTCOMES
 from ..pack.pack import Selected
-
-
-def on_rejects(total: SourceLedger, rejects: str) -> str | None:
-    """Say how many rows were rejected, and where they are listed; of most of the rows, also why. None if none were.
-
-    Args:
-        total: the finished run's ledger over all sources.
-        rejects: the path of rejects.jsonl.
-    """
-    reasons = rejected_of(total)
-    rejected = sum(reasons.values())
-    if not rejected:
-        return None
-    what = plural(rejected, "row or example was", "rows or examples were")
-    if 2 * rejected <= total.rows_read:
-        return f"{what} rejected; see {rejects}"
-    most = next(iter(reasons))
-    return (
-        f"{what} rejected of {plural(total.rows_read, 'row')}. Most often {most}: {REASONS.get(most, OWN)} All: "
-        f"{rejects}"
-    )
 
 
 def on_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]) -> str | None:
@@ -102,17 +81,12 @@ def on_holdout(config: RunConfig, ledger: Ledger) -> Iterator[str]:
 def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, selected: Selected) -> str:
     """Say why no example is left, which row shows it, and what to do."""
     total = selected.ledger.total()
-    if total.rows_used:
-        remedy = (
-            "Check truncate.max_length, the filters and the limits, and that the mask trains something in each example "
-            "(mask=assistant trains every answer of a chat)"
-        )
-    else:
-        remedy = "Check each source's format, and its keys (keys.text=body)"
     reasons = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
     most = max(reasons, key=lambda reason: reasons[reason], default="")
     first = first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(prepared, selected, most)
-    return f"nothing is left to pack: of {_fate_of_rows(total)}.{first and f' The first: {first}'} {remedy}"
+    remedy = f" {REASONS.get(most, OWN)}" if most else ""
+    first = f" The first: {first}" if first else ""
+    return f"nothing is left to pack: of {_fate_of_rows(total)}.{first}{remedy}".removesuffix(".")
 
 
 def _first_dropped(prepared: Prepared, selected: Selected, reason: str) -> str:
@@ -124,7 +98,7 @@ def _first_dropped(prepared: Prepared, selected: Selected, reason: str) -> str:
     blocks = [(file, block) for file in prepared.joined for block in file.blocks]
     file, block = blocks[bisect_right(origins.starts.tolist(), found[0]) - 1]
     shown, line = file.at(block, int(documents.line[found[0]]))
-    return f"{shown.shown}, line {line}: {reason}: {REASONS.get(reason, OWN)}"
+    return f"{shown.shown}, line {line}: {reason}."
 
 
 def _fate_of_rows(total: SourceLedger) -> str:

@@ -26,6 +26,7 @@ from ..observer import Observer
 from ..pack.pack import count_rows
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_of
 from ..report.document_lengths import read_documents
+from ..report.ledger_lines import supervision_of
 from ..report.lengths import choose, model_limit
 from ..report.overlap import overlap_of
 from .prepare import prepare
@@ -113,7 +114,7 @@ def plan(
         {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
         sample,
         choice=choice,
-        flow=Flow(dict(ledger.sources), some_of(lines), None),
+        flow=Flow(supervision_of(ledger.total()), dict(ledger.sources), some_of(lines), None),
         overlap=overlap,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,

@@ -36,10 +36,12 @@ from ..execute.executor import Executor
 from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
 from ..pack.pack import Selected, pack, padding_id, select
+from ..report.collect import packing_of
 from ..report.overlap import overlap_of
 from ..report.report_files import HTML, try_report
+from ..report.sections import summary_lines
 from ..store.lease import leased
-from .advice import nothing_left, on_rejects, selection_notes
+from .advice import nothing_left, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
 from .rejection_limit import require_few_rejects
@@ -89,8 +91,9 @@ def run(
     work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
     end = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
     manifest = end.dataset.manifest
-    if end.now and (said := on_rejects(manifest.ledger.total(), work.out.where(REJECTS))) is not None:
-        work.observer.note(said)
+    if end.now:
+        for line, _ in summary_lines(manifest.ledger, packing_of(manifest), work.out.where(REJECTS)):
+            work.observer.note(line)
     return manifest
 
 

@@ -27,6 +27,7 @@ from ..template.rendered import Rendered, Runs, whole
 from .encode_counts import MOST_PLACES, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
+from .special_in_contents import SpecialTokenSearch
 from .token_runs import TextRuns, locate_boundaries
 from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
@@ -117,6 +118,8 @@ class Encoder:
                     batch.add(example, self.rendered(example, batch, counts))
                 except RowRejectedError as error:
                     counts.refuse(example, error)
+                    continue
+                self.count_special(example, counts)
             if batch.examples:
                 yield self.finish(batch, counts)
 
@@ -145,6 +148,10 @@ class Encoder:
             yield encoded_batch(kept, np.concatenate(tokens), offsets, found, hashes, straddles)
 
     @cached_property
+    def _special(self) -> SpecialTokenSearch:
+        return SpecialTokenSearch(tokenizer_head(self._json).added_tokens, self.around)
+
+    @cached_property
     def _id_count(self) -> int:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
@@ -167,6 +174,11 @@ class Encoder:
             text += self.around.eos
             batch.ended += 1
         return Rendered(text, start, two_runs(start, len(text), text_only=prompt is None), "")
+
+    def count_special(self, example: Example, counts: EncodeCounts) -> None:
+        """Count the special tokens that stand in the contents of an example."""
+        if special := self._special.find(example):
+            counts.add_special(example, special)
 
     def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:

@@ -1,6 +1,7 @@
 """What encoding a block found: one counter, and one list of the first places of each kind."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -16,6 +17,8 @@ REJECTED, DROPPED = "rows_rejected", "examples_dropped"
 ROLES = "unknown_roles"
 """The kind of conversations with roles that their template does not know, by role. They are rendered as they are, but
 no mask trains such a role as the assistant's."""
+SPECIAL, WITH_SPECIAL = "special_in_contents", "examples_with_special"
+"""The kinds of special tokens in contents, by token, and of the examples that have some."""
 MOST_ROLES = 8
 """Maximum number of roles of one block to name; the others are counted together."""
 OTHERS = "others"
@@ -76,6 +79,15 @@ class EncodeCounts:
         short = {escape_line(name[:_ROLE_CHARACTERS]) for name in unknown}
         for name in sorted({name if name in seen or len(seen) < MOST_ROLES else OTHERS for name in sorted(short)}):
             self.add(ROLES, name, line)
+
+    def add_special(self, example: Example, tokens: Counter[str]) -> None:
+        """Count the special tokens in the contents of an example."""
+        self.add(WITH_SPECIAL, "", example.line, example.sub)
+        names = self.found.setdefault(SPECIAL, {})
+        for token, count in sorted(tokens.items()):
+            name = escape_line(token[:_ROLE_CHARACTERS])
+            name = name if name in names or len(names) < MOST_ROLES else OTHERS
+            names[name] = names.get(name, 0) + count
 
     def of(self, kind: str) -> int:
         """How many were found of a kind, under all names."""

@@ -49,6 +49,7 @@ def encode_pairs(encoder: Encoder, examples: Iterable[Example], counts: EncodeCo
             continue
         for side, rendered in sides:
             batch.add(side, rendered)
+        encoder.count_special(example, counts)
     if batch.texts:
         yield _finished(encoder, batch, counts)
 

@@ -99,7 +99,7 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
     out["rows_blank"] = kinds["blank", ""]
     out["examples_skipped"] = +lines.skipped
     nested: dict[str, Counter[str]] = {name: Counter() for name in (
-        "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped"
+        "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped", "asked_dropped"
     )}  # fmt: skip
     for example in packer.examples:
         if example.source == source:
@@ -122,7 +122,7 @@ def _add(
         reason = packer.dropped[example.id]
         nested["examples_dropped"][reason] += 1
         nested["tokens_dropped"][reason] += len(asked)
-        out["asked_dropped"] += sum(asked)
+        nested["asked_dropped"][reason] += sum(asked)
         return
     pieces, written = packer.pieces[example.id], packer.written[example.id]
     copies, (low, high) = written.copies, packer.limited(example)
@@ -139,7 +139,7 @@ def _add(
     created["repeats"] += (copies - 1) * len(fresh)
     out["asked_repeated"] += (copies - 1) * sum(asked[place] for place in fresh)
     nested["tokens_dropped"]["untrained_piece"] += len(left_out)
-    out["asked_dropped"] += sum(asked[place] for place in left_out)
+    nested["asked_dropped"]["untrained_piece"] += sum(asked[place] for place in left_out)
     out["asked_truncated"] += sum(asked) - sum(asked[low:high])
     out["tokens_packed"] += copies * sum(piece.end - piece.start for piece in pieces)
     _truncated(nested["tokens_truncated"], example, packer)

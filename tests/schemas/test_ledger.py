@@ -23,8 +23,8 @@ def closed(draw: st.DrawFn) -> SourceLedger:
     tokens_packed = trained + head + not_asked
     total = tokens_packed + sum(truncated.values()) + sum(tokens_dropped.values())
     created = draw(st.integers(0, total))
-    asked_truncated, asked_dropped = draw(counts), draw(counts)
-    asked = trained + head + asked_truncated + asked_dropped
+    asked_truncated, asked_dropped = draw(counts), draw(reasons)
+    asked = trained + head + asked_truncated + sum(asked_dropped.values())
     repeated = draw(st.integers(0, asked))
     return SourceLedger(
         rows_read=rows_used + blank + sum(rejected.values()) + sum(filtered.values()),
@@ -74,6 +74,9 @@ TOLD = {
     "weight_trained",
     "turns_stop_next",
     "unknown_roles",
+    "special_in_contents",
+    "examples_with_special",
+    "examples_equal",
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import datasets
 import packtrain
 import pytest
+from packtrain.schemas.ledger import REASONS
 
 from tests import kit
 
@@ -25,7 +26,8 @@ def test_notes_are_printed_only_if_asked_for(tmp_path: Path, capsys: pytest.Capt
     packtrain.run(config, base=tmp_path, quiet=False)
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"1 row or example was rejected; see {tmp_path}/out/rejects.jsonl\n" in said.err
+    assert f"Rejected: 1 row or example of {len(rows)} rows (wrong_type 1). " in said.err
+    assert f" All: {tmp_path}/out/rejects.jsonl\n" in said.err
     packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path)
     assert capsys.readouterr() == ("", "")
 
@@ -33,8 +35,9 @@ def test_notes_are_printed_only_if_asked_for(tmp_path: Path, capsys: pytest.Capt
 def test_mostly_rejected_rows_are_explained(tmp_path: Path) -> None:
     kit.write(tmp_path / "mine.jsonl", [*kit.corpus("chats", 9), *[{"messages": []}] * 20])
     made = kit.packed(kit.configure(tmp_path, kit.source("chats", path="mine.jsonl")))
-    (said,) = [note for note in made.notes if "rejected" in note]
-    assert said.startswith("20 rows or examples were rejected of 29 rows. Most often ")
+    (said,) = [note for note in made.notes if note.startswith("Rejected")]
+    (reason,) = made.ledger["chats"]["rows_rejected"]
+    assert said.startswith(f"Rejected: 20 rows or examples of 29 rows ({reason} 20). {REASONS[reason]}")
 
 
 def test_a_dataset_in_memory_is_packed_as_its_file(config: kit.Config, tmp_path: Path) -> None:

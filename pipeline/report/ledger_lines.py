@@ -1,0 +1,203 @@
+"""A ledger in words: its lines, what became of the supervised tokens, and what is not used. Terminal, page, card and
+`diff` say it with the same words.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
+from ...schemas.report import Supervision
+from ...schemas.units import plural, share
+from .grid import Grid
+
+COLUMNS = 4
+"""Maximum number of sources that have a column of the ledger."""
+_LINES = (
+    ("bold", "rows read", "rows_read"),
+    ("", "  used", "rows_used"),
+    ("dim", "  rejected", "rows_rejected"),
+    ("dim", "  filtered", "rows_filtered"),
+    ("dim", "  blank", "rows_blank"),
+    ("bold", "examples made", "examples_made"),
+    ("dim", "  packed", "examples_packed"),
+    ("dim", "  dropped", "examples_dropped"),
+    ("dim", "  never made", "examples_skipped"),
+    ("", "  of these, in evaluation rows", "examples_contaminated"),
+    ("dim", "  of these, further copies", "examples_repeated"),
+    ("", "  of these, equal to an earlier one", "examples_equal"),
+    ("dim", "  copies in a row with another one", "copies_together"),
+    ("dim", "  of these, truncated", "examples_truncated"),
+    ("dim", "  of these, in pieces", "examples_split"),
+    ("dim", "  of these, without a label", "examples_without_labels"),
+    ("bold", "tokens encoded", "tokens_encoded"),
+    ("dim", "  created", "tokens_created"),
+    ("red", "  truncated", "tokens_truncated"),
+    ("dim", "  dropped", "tokens_dropped"),
+    ("", "  packed", "tokens_packed"),
+    ("bold", "supervised tokens", "asked_encoded"),
+    ("dim", "  in further copies", "asked_repeated"),
+    ("red", "  supervised, truncated", "asked_truncated"),
+    ("dim", "  supervised, dropped", "asked_dropped"),
+    ("dim", "  first tokens of pieces", "labels_head"),
+    ("bold green", "labels trained", "labels_trained"),
+    ("bold green", "  sum of loss weights", "weight_trained"),
+    ("dim", "  masked", "labels_not_asked"),
+    ("dim", "turns trained", "turns_trained"),
+    ("dim", "  without an end-of-turn token", "turns_without_end"),
+    ("dim", "  ended by the next header", "turns_stop_next"),
+    ("dim", "cuts through trained turns", "turns_cut"),
+    ("dim", "tokens across a boundary", "straddles"),
+    ("", "examples with special tokens in contents", "examples_with_special"),
+    ("", "  special tokens in contents", "special_in_contents"),
+    ("dim", "  left out by the template", "template_dropped"),
+    ("dim", "  unknown role", "unknown_roles"),
+)
+"""(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
+a line a reason.
+"""
+_FIELD = re.compile(rf"(.*?)\.?\b({'|'.join(field for *_, field in _LINES)})(?:\.(.*))?")
+FIRST_TOKEN = "first_token"
+"""What a supervised token is lost as that comes first in its piece."""
+CHOSEN = frozenset(
+    {"contaminated", "duplicate", "equal", "holdout", "max_tokens", "min_tokens", "train", NOT_DRAWN}
+)  # fmt: skip
+"""Reasons that the configuration asks for by name: what they leave out is no loss."""
+MUCH, MOST = 0.03, 0.1
+"""Lost shares of the supervised tokens from which the end of a run is yellow, and red."""
+
+
+def ledger_grid(ledger: Ledger) -> Grid:
+    """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
+    many sources.
+    """
+    names, caption = list(ledger.sources), "Ledger"
+    if len(names) > COLUMNS:
+        names, caption = [], f"Ledger of {len(names):,} sources; report.json has each one"
+    columns = [ledger.sources[name] for name in names]
+    if len(names) != 1:
+        names, columns = [*names, "all"], [*columns, ledger.total()]
+    lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
+    rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
+    return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
+
+
+def ledger_words(key: str) -> str:
+    """The words of a line, by its key in a flat ledger: `chats: dropped: overlong` for
+    `chats.examples_dropped.overlong`; the key itself if it is none.
+    """
+    match = _FIELD.fullmatch(key)
+    if match is None:
+        return key
+    source, field, reason = match.groups()
+    group = {"examples": "examples", "tokens": "tokens"}.get(field.partition("_")[0], "")
+    words = next(words.strip() for _, words, name in _LINES if name == field)
+    words = f"{group} {words}" if group and not words.startswith((group, "of these", "copies")) else words
+    return ": ".join(part for part in ("all sources" if source == "*" else source, words, reason) if part)
+
+
+def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> Iterator[tuple[str, list[float]]]:
+    """(words, values) of a field with a value that is not 0."""
+    values = [getattr(column, field) for column in columns]
+    every: dict[str, list[float]] = {words: values}
+    if isinstance(values[0], dict):
+        every = {
+            f"{'  not drawn' if key == NOT_DRAWN else words}: {key}": [value.get(key, 0) for value in values]
+            for key in sorted({key for value in values for key in value})
+        }
+    yield from ((line, numbers) for line, numbers in every.items() if any(numbers))
+
+
+def _short(value: float) -> float:
+    """With six digits; whole numbers as such."""
+    return int(value) if value == int(value) else float(f"{value:.6g}")
+
+
+# Supervised tokens
+
+
+def supervision_of(total: SourceLedger) -> Supervision:
+    """What became of the supervised tokens of a ledger that closes."""
+    lost = {"max_length": total.asked_truncated, FIRST_TOKEN: total.labels_head, **total.asked_dropped}
+    return Supervision(
+        supervised=total.asked_encoded + total.asked_repeated,
+        trained=total.labels_trained,
+        lost={reason: count for reason, count in sorted(lost.items(), key=lambda pair: -pair[1]) if count},
+    )
+
+
+def describe_supervision(supervision: Supervision) -> str:
+    """Say which share of the supervised tokens is trained, and where the rest went."""
+    supervised = supervision.supervised
+    if not supervised:
+        return "No token is supervised: nothing is trained."
+    counts = f"{supervision.trained:,} of {plural(supervised, 'supervised token')}"
+    if not supervision.lost:
+        return f"Trained: all of {plural(supervised, 'supervised token')}."
+    parts = (f"{share(count / supervised)} {_lost_as(reason)}" for reason, count in supervision.lost.items())
+    return f"Trained: {share(supervision.trained / supervised)}, {counts}. The rest: {'; '.join(parts)}."
+
+
+def _lost_as(reason: str) -> str:
+    if reason == FIRST_TOKEN:
+        return "first tokens of pieces"
+    return "truncated: max_length" if reason == "max_length" else f"dropped: {reason}"
+
+
+def supervision_style(supervision: Supervision) -> str:
+    """The style of the sentence in a terminal, by the share that is lost without having been asked for."""
+    lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN)
+    gone = lost / supervision.supervised if supervision.supervised else 1.0
+    return "bold red" if gone > MOST else "bold yellow" if gone > MUCH else "bold green"
+
+
+# What is not used
+
+
+def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
+    """Yield a sentence each about what is rejected, filtered out and dropped, with its reasons, and the meaning of the
+    most frequent one.
+
+    Args:
+        rejects: the path of rejects.jsonl; "" if it is not written.
+    """
+    rejected = rejected_of(total)
+    dropped = {reason: count for reason, count in total.examples_dropped.items() if reason not in rejected}
+    if rejected:
+        listed = f" All: {rejects}" if rejects else ""
+        what = plural(sum(rejected.values()), "row or example", "rows or examples")
+        yield f"Rejected: {what} of {plural(total.rows_read, 'row')} ({_counted(rejected)}{listed}"
+    if total.rows_filtered:
+        yield f"Filtered: {plural(sum(total.rows_filtered.values()), 'row')} ({_counted(total.rows_filtered)}"
+    if dropped:
+        what = plural(sum(dropped.values()), "example")
+        yield f"Dropped: {what} of {total.examples_made:,} ({_counted(dropped)}"
+
+
+def describe_contents(total: SourceLedger) -> Iterator[str]:
+    """Yield what to know of the contents that are packed: examples that are equal, special tokens in them."""
+    if total.examples_equal:
+        packed = sum(total.examples_packed.values())
+        what = plural(total.examples_equal, "packed example is", "packed examples are")
+        of_all = share(total.examples_equal / packed)
+        yield f"Copies: {what} equal to an earlier one ({of_all}); duplicates=drop leaves them out."
+    if total.examples_with_special:
+        counts = sorted(total.special_in_contents.items(), key=lambda pair: (-pair[1], pair[0]))
+        named = ", ".join(f"{token} {count:,}" for token, count in counts)
+        what = plural(total.examples_with_special, "example has", "examples have")
+        yield (
+            f"Special tokens: {what} some in the contents ({named}), which are real ones for the model; "
+            "remove them, or leave such rows out (where)."
+        )
+
+
+def _counted(reasons: Mapping[str, int]) -> str:
+    """`overlong 3, empty 1). overlong: It is longer …`: the reasons, and the meaning of the most frequent one."""
+    counts = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    most = counts[0][0]
+    named = f"{most}: " if len(counts) > 1 else ""
+    return ", ".join(f"{reason} {count:,}" for reason, count in counts) + f"). {named}{meaning_of(most)}"
+
+
+def meaning_of(reason: str) -> str:
+    """What a reason means, and what to do."""
+    return REASONS.get(reason, OWN)
