@@ -165,6 +165,7 @@ def _fill_row(stock: _Stock, held: dict[int, int], slots: int, *, many: bool) ->
         many: short pieces are to be used, so a pair comes before one size that fills the space.
     """
     space = stock.capacity - sum(held)
+    limited = stock.most is not None
     full: list[int] = []  # sizes of which the row may take no more
 
     def hide_full(size: int) -> None:
@@ -177,9 +178,11 @@ def _fill_row(stock: _Stock, held: dict[int, int], slots: int, *, many: bool) ->
         stock.take(size)
         held[size] = held.get(size, 0) + 1
         slots, space = slots - 1, space - size
-        hide_full(size)
+        if limited:
+            hide_full(size)
 
-    hide_full(next(iter(held)))
+    if limited:
+        hide_full(next(iter(held)))
     while many and slots > 2 and (left := stock.present) and (smallest := (left & -left).bit_length() - 1) <= space:
         add(smallest)
     while slots and space and (fits := stock.present & ((1 << (space + 1)) - 1)):
