@@ -52,7 +52,7 @@ MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
 """Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
-FORMAT = 13
+FORMAT = 14
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Large files scanned at once: hashing and decompressing release Python's lock."""

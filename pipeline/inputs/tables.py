@@ -22,11 +22,14 @@ from ...stages.prep.rowjson import decode_json
 from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
 from .spool import groups, keep, unspool
+from .unpacked import decoded_bytes
 
 _TOO_LARGE = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
-_MOST_UNPACKED = 1 << 30
+MOST_UNPACKED = 1 << 30
 """Bytes that one compressed record batch may unpack to."""
+_MOST_DECODED = 64 << 20
+"""Bytes that rows may become that are decoded together, because their values are stored once."""
 _STEP = 64
 """Kept blocks are cut at multiples of this many rows of a batch."""
 _BATCH_ROWS = 1024
@@ -48,7 +51,7 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         if kind is Container.PARQUET:
             return _scan_parquet(path, size, cache)
         data = map_regular(path, ahead=False)
-        require_bounded(data, _MOST_UNPACKED)
+        require_bounded(data, MOST_UNPACKED)
         return keep(_cut(_checked(path, _batches(pa.BufferReader(data))), size), cache)
 
 
@@ -102,13 +105,22 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
         last = 0
         for group, count in groups(every, lambda one: one.total_byte_size, size):
             first, last, rows = last, last + len(group), sum(one.num_rows for one in group)
-            if count > _TOO_LARGE * size:
-                return keep(_cut(file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False), size), cache)
+            decoded = [decoded_bytes(data, file.metadata, number, _MOST_DECODED) for number in range(first, last)]
+            if count > _TOO_LARGE * size or sum(bytes for bytes, _ in decoded) > _MOST_DECODED:
+                return keep(_cut(_small_batches(file, data), size), cache)
             if rows:
                 digest = _hash_groups(data, file, first, last)
                 blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
                 at, line = at + count, line + rows
     return blocks
+
+
+def _small_batches(file: Any, data: memoryview) -> Iterator[pa.RecordBatch]:
+    """All rows, in batches that take little memory whatever their values become when they are decoded."""
+    sizes = [decoded_bytes(data, file.metadata, group, _MOST_DECODED) for group in range(file.metadata.num_row_groups)]
+    rows = max(1, min(_BATCH_ROWS, _MOST_DECODED // max(1, *(longest for _, longest in sizes))))
+    rows -= rows % _STEP if rows > _STEP else 0  # so that blocks begin where they do in larger batches
+    yield from file.iter_batches(batch_size=rows, use_threads=False)
 
 
 @contextmanager
@@ -182,12 +194,22 @@ def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 def _cut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Block, pa.Buffer]]:
     """Blocks of about `size` bytes, each with its rows as a stream."""
     at = line = 0
-    steps = (batch.slice(first, _STEP) for batch in batches for first in range(0, batch.num_rows, _STEP))
+    steps = (_plain(batch.slice(first, _STEP)) for batch in batches for first in range(0, batch.num_rows, _STEP))
     for rows, total in groups(steps, lambda step: step.nbytes, size):
         table = pa.Table.from_batches(rows)
         data = _to_stream(table)
         yield Block(at, at + total, line, table.num_rows, hash_bytes(memoryview(data)), kind="batches"), data
         at, line = at + total, line + table.num_rows
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows whose columns hold their values themselves, so that their size is that of what is read of them."""
+    if not any(pa.types.is_dictionary(column.type) for column in batch.columns):
+        return batch
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _to_stream(table: pa.Table) -> pa.Buffer:
