@@ -1,5 +1,6 @@
 """What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -32,13 +33,19 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
     examples, much, shown = 0, 0, list[Hit]()
     counts, most = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     rows = defaultdict[tuple[str, str], set[int]](set)
+    problem, texts = "", set[tuple[str, int, str]]()
     for _, group in groupby(lines, lambda line: line.id):
         shares: dict[tuple[str, str], float] = {}
         for line in (some := list(group)):
             place = (line.source, line.evaluation)
             rows[place].add(line.evaluation_line)
             shares[place] = max(shares.get(place, 0.0), line.share)
-        shown = nlargest(MOST, [*shown, *some], key=lambda line: line.share)
+        if (row := _row_of(some[0].id)) != problem:
+            problem, texts = row, set()
+        # Examples of one row, such as the solutions of a problem, share the same text; it is shown once.
+        new = [line for line in some if (line.evaluation, line.evaluation_line, line.shared) not in texts]
+        texts.update((line.evaluation, line.evaluation_line, line.shared) for line in new)
+        shown = nlargest(MOST, [*shown, *new], key=lambda line: line.share)
         counts.update(shares.keys())
         most.update(place for place, share in shares.items() if share >= _MUCH)
         examples, much = examples + 1, much + (max(shares.values()) >= _MUCH)
@@ -55,6 +62,11 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
         counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )
+
+
+def _row_of(example: str) -> str:
+    """The row of an example, by its id: `apps/train:3` for `apps/train:3/1`."""
+    return re.sub(r"(:\d+)/\d+$", r"\1", example)
 
 
 def noted_hits(out: Store) -> Iterator[Hit]:

@@ -29,6 +29,8 @@ _FLOWS = 12
 """Maximum number of sources that have a bar of their own."""
 _STEPS = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]
 """Shares between two lines of a scale."""
+_LABEL = 8.0
+"""Least distance of two labels of an axis: the width of `131,072`, and half of it for one that ends at its place."""
 Labels = Sequence[tuple[float, str]]
 """(place on an axis, text)."""
 
@@ -147,11 +149,20 @@ def lengths_chart(choice: Choice) -> Chart:
         f"{max(counts):,} in one",
         "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
         _bars(edges, counts, x),
-        [(x(length), f"{length:,}") for length in losses],
+        _spaced([(x(length), f"{length:,}") for length in losses]),
         [(x(length), round(90 * loss / (most or 1.0), 2)) for length, loss in losses.items()],
         [(round(90 * step * at / most, 2), share(step * at, 4)) for at in range(1, int(most / step) + 1)],
         marks,
     )
+
+
+def _spaced(labels: Labels) -> Labels:
+    """The labels of an axis without those that would run into the one before."""
+    kept = list[tuple[float, str]]()
+    for place, text in labels:
+        if not kept or place - kept[-1][0] >= _LABEL:
+            kept.append((place, text))
+    return kept
 
 
 def fills_charts(packing: Packing) -> list[Chart]:

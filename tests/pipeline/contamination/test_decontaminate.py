@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import packtrain
 import pytest
 from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.run.plan import plan
@@ -155,3 +156,16 @@ def test_the_command_needs_no_tokenizer(make: Make, corpus: Path) -> None:
     done = kit.cli("contamination", file, "--against", corpus / "test.jsonl")
     assert done.code == 0, done.err
     assert "5 of 200 examples share text with 2 of 11 evaluation rows" in done.out
+
+
+def test_a_text_that_the_solutions_of_a_problem_share_is_shown_once(tmp_path: Path) -> None:
+    question = "a merchant counts every crate of oranges that twelve slow ships carry over two cold rivers each spring"
+    programs = json.dumps([f"print({number})" for number in range(3)])
+    tests = json.dumps({"inputs": ["1\n"], "outputs": ["1\n"]})
+    problem = {"id": 0, "question": question, "solutions": programs, "input_output": tests}
+    kit.write(tmp_path / "train.jsonl", [problem, {**problem, "id": 1}])
+    kit.write(tmp_path / "test.jsonl", [{"question": question, "answer": "1"}])
+    source = {"name": "train", "path": str(tmp_path / "train.jsonl"), "format": "apps"}
+    found = packtrain.contamination({"sources": [source]}, against=tmp_path / "test.jsonl")
+    assert found.examples == 6
+    assert sorted(hit.id.rpartition("/")[0] for hit in found.shown) == ["train/train:1", "train/train:2"]
