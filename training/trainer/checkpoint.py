@@ -2,8 +2,8 @@
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
 not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's order and the size of
-each file. A checkpoint without it, or with a file of another size, was cut short and is skipped. Where the loader stood
-is arithmetic: steps times rows of a step.
+each file. A checkpoint without it, or with a file of another size, was cut short and is skipped, as is one with weights
+that are not finite. Where the loader stood is arithmetic: steps times rows of a step.
 """
 
 import json
@@ -23,6 +23,7 @@ from ...schemas.errors import BusyError, ConfigError, StoreError
 from ...schemas.files import lock
 from ...schemas.files.foreign import LISTING_BYTES, read_regular
 from ...schemas.jsontext import parse_json
+from .finite import refuse_not_finite
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
@@ -126,15 +127,18 @@ def writing(what: str) -> Iterator[None]:
 
 
 def last_whole(out: Path, most: int | None = None) -> Path | None:
-    """The newest complete checkpoint, of at most so many steps. Incomplete ones are skipped, with a warning."""
+    """The newest complete checkpoint, of at most so many steps. Incomplete ones, and those with weights that are not
+    finite, are skipped, with a warning.
+    """
     found = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
     for step, path in sorted(found, reverse=True):
         if most is not None and step > most:
             continue
         try:
-            read_checkpoint(path)
-        except ConfigError as error:
-            _LOG.warning("skipped: %s", error)
+            state = read_checkpoint(path)
+            refuse_not_finite(path, [*state.files])
+        except (ConfigError, SafetensorError) as error:
+            _LOG.warning("skipped: %s", error if isinstance(error, ConfigError) else f"{path}: {error}")
         else:
             return path
     return None

@@ -170,12 +170,14 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     use_packed(model, config.attention)
     check_fits(model, "the data", loader.corpus)
     forward = Forward(model)
+    halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
+    half = next((dtype for key, dtype in halves if config.trainer.get(key)), None)
     found: list[tuple[StepDocument, int, float]] = []
     documents = iter(loader.explain(step - 1))
     for batch, _ in zip(loader, range(rows), strict=False):
         wanted = targets(batch)
         moved = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bool(config.trainer.get("bf16"))):
+        with torch.no_grad(), torch.autocast(device.type, half or torch.bfloat16, enabled=half is not None):
             each = token_losses(forward.logits(model, moved, wanted.to(device)), wanted.tokens.to(device))
         sums, counts = (wanted.document_sums(one, batch).tolist() for one in (each, torch.ones_like(each)))
         found += [(document, int(n), loss) for loss, n, document in zip(sums, counts, documents, strict=False)]

@@ -28,11 +28,15 @@ from torch.nn import functional
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
 from ..attention import unwrap
+from ..kernels import HALF
+from ..probe_setup import is_compiled
 
 _LOG = logging.getLogger(__name__)
 
 CHUNK = 8192
 """Number of positions whose logits are widened to float32 at once."""
+_CHUNKS, _CHUNK_ROWS = 8, 512
+"""Most chunks of the chunked loss in bf16 and fp16, and fewest rows of one."""
 MIN_BYTES = 64 << 10
 """Smaller tensors are not offloaded: moving them costs more than it saves."""
 _SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
@@ -60,7 +64,9 @@ class Targets:
         return float(len(self.tokens)) if self.weights is None else float(self.weights.double().sum())
 
     def to(self, device: torch.device | str) -> "Targets":
-        """The targets moved to a device."""
+        """The targets moved to a device. From memory that is not pinned CUDA copies before it returns, so that
+        `non_blocking` gains nothing there, and is safe.
+        """
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         return Targets(self.index.to(device, non_blocking=True), self.tokens.to(device, non_blocking=True), weights)
 
@@ -142,9 +148,16 @@ class Forward:
         return total, outputs.get("aux_loss") if self._auxiliary else None
 
     def _compare(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> None:
-        """Compute the loss of some tokens in both ways, with the same random numbers, and draw none."""
+        """Compute the loss of some tokens in both ways, with the same random numbers, and draw none.
+
+        A batch may have no trained tokens, as those that fill up the last step: then its first tokens are predicted,
+        because nothing is shown by none, and all ranks must compare in the same step.
+        """
         assert self.fused is not None
         some = Targets(wanted.index[:_COMPARED], wanted.tokens[:_COMPARED])
+        if not len(some.tokens):
+            tokens = batch["input_ids"][0, 1 : _COMPARED + 1]
+            some = Targets(torch.arange(len(tokens), device=tokens.device), tokens.to(wanted.tokens.device))
         device, found = wanted.tokens.device, []
         for fused in (None, self.fused):
             with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -156,6 +169,7 @@ class Forward:
                 f"plain one is {plain:.6g}; take none"
             )
         self._compared = True
+        forget_compiled(model)
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
@@ -164,6 +178,16 @@ class Forward:
     def _logits(self, outputs: Any, wanted: Targets) -> torch.Tensor:
         logits: torch.Tensor = outputs["logits"][0]
         return logits if self._keeps else logits[wanted.index]
+
+
+def forget_compiled(model: Any) -> None:
+    """Drop what was compiled so far, if the model is compiled: call it after passes of another kind than training's.
+
+    torch compiles a function for so many kinds of inputs only (`torch._dynamo.config.recompile_limit`, 8), and runs it
+    uncompiled for further ones. The probe and the comparison of losses would leave too few for the steps.
+    """
+    if is_compiled(model):
+        torch.compiler.reset()
 
 
 def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
@@ -233,13 +257,32 @@ class FusedHead:
         if len(rows) != len(wanted.tokens):  # the model gives all positions to its head
             rows = rows[wanted.index]
         bias = None if self._head.bias is None else self._head.bias.to(dtype)
-        # The sum over no rows is 0 and so are its gradients: they must exist, because all ranks wait for them.
+        if not len(rows):
+            # Liger divides by the number of rows. The sum over none is 0 and so are its gradients: they must exist,
+            # because all ranks wait for them.
+            parts = (rows, self._head.weight[:0], *(() if bias is None else (bias[:0],)))
+            return torch.stack([part.float().sum() for part in parts]).sum().view(1, 1, 1)
         total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, wanted.tokens).float()
         return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
+def chunked_options(rows: int, dtype: torch.dtype) -> Any:
+    """How torch's `linear_cross_entropy` divides its rows into chunks.
+
+    In bf16 and fp16 it adds the head's gradient up in that dtype, chunk by chunk, whatever its `acc_policy`. Errors in
+    bf16, relative to float64, measured on a CPU: 1.7e-3 in one chunk, 2.1e-3 in 2, 3.5e-3 in 8, 9.3e-3 in 64; its own
+    choice on CUDA is 128 for 16,384 rows and 152,000 words. Accumulated in float32 it would be 2.0e-3, but torch has no
+    such choice, and a sum of that kind takes 4 bytes for each weight of the head. So there are at most `_CHUNKS`, which
+    need that share of the memory of all logits.
+    """
+    if dtype not in HALF:
+        return nn.LinearCrossEntropyOptions()
+    size = max(_CHUNK_ROWS, -(-rows // _CHUNKS))
+    return nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=size)
+
+
 def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> Any:
-    options = nn.LinearCrossEntropyOptions()
+    options = chunked_options(len(hidden), hidden.dtype)
     return functional.linear_cross_entropy(hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options)
 
 

@@ -47,10 +47,9 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
 
 
 def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
-    from accelerate.utils.memory import should_reduce_batch_size
     from transformers.utils.logging import disable_progress_bar
 
-    from ..model import message_of
+    from ..model import is_out_of_memory, message_of
     from .checkpoint import last_whole
     from .trainer import PackedTrainer
 
@@ -74,7 +73,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
                 f"resuming from {resume} failed before its first batch: {message_of(error)}. If it is damaged, delete "
                 "it: the one before it is taken then"
             ) from error
-        if not should_reduce_batch_size(error):
+        if not is_out_of_memory(error):
             raise
         shorter_documents = trainer.loader.corpus.manifest.max_length < trainer.loader.corpus.row_length
         key = "pack.row_length" if shorter_documents else "truncate.max_length"
@@ -90,12 +89,11 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
 
 
 def _announce(trainer: "PackedTrainer", resume: Path | None) -> None:
-    say, loader, applied, steps = trainer.say, trainer.loader, trainer.applied, int(trainer.args.max_steps)
+    say, loader, steps = trainer.say, trainer.loader, int(trainer.args.max_steps)
     batches = (
         f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
         f"{plural(trainer.args.per_device_train_batch_size, 'row')}"
     )
     rows = f"{steps * loader.rows_per_step:,} of {plural(loader.total_rows, 'row')}"
     say(f"{plural(steps, 'step')} of {plural(loader.rows_per_step, 'packed row')} = {batches}; {rows}")
-    say(f"attention: {applied.name}, {applied.kernel} ({applied.reason})")
     say("starting at the beginning" if resume is None else f"resuming from {resume}")

@@ -6,6 +6,16 @@
 3. Every micro-batch gives its part of one global mean (`loss`), whatever the ranks and micro-batches.
 4. A checkpoint is marked last of all, and is whole only then (`checkpoint`).
 
+In which order:
+
+- *Before `super().__init__`*: the loader, whose steps decide `max_steps`; the model, its attention and its loss, as
+  transformers wraps, moves and shards what it is given, and a head that is wrapped cannot be changed any more.
+- *After it*: what transformers sets itself and would overwrite: how losses are scaled, callbacks, parallelism.
+- *`train`*: the loader is put where the checkpoint stands, then transformers loads weights and optimizer.
+- *A step*: `get_batch_samples` takes its micro-batches and counts what they train; `compute_loss` gives each its part.
+- *The first `compute_loss`* (`_begin`), also after resuming: only now is the model on its device, wrapped and compiled.
+- *`log`*, then *`_save_checkpoint`*: weights are looked at before anything is written.
+
 Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clipping, logging) is transformers' own.
 """
 
@@ -25,7 +35,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
-from ..attention import use_packed
+from ..attention import applied_on, use_packed
 from ..isolation_probe import ProbeReport, probe
 from ..loader import PackedLoader
 from ..model import (
@@ -43,7 +53,8 @@ from ..packed_rows import PackedRows
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure
-from .loss import Forward, fuse_loss, offloaded, targets
+from .finite import not_finite
+from .loss import Forward, forget_compiled, fuse_loss, offloaded, targets
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
 
@@ -100,6 +111,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.beginning = self.loader.state_dict()
         self.resumed_from: Path | None = None
         """The checkpoint that training was resumed from."""
+        self.begun = False
+        """Whether there was a first batch."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
         held = None
@@ -134,6 +147,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.applied = use_packed(model, config.attention)
         self.forward = Forward(model, fused=fuse_loss(model, config.loss_kernel, cuda=cuda), every_position=padded)
         self.meter = Meter()
+        # From here on the model is wrapped and moved.
         super().__init__(model=model, args=args, eval_dataset=held, callbacks=list(callbacks))
         parallel = getattr(self.accelerator, "parallelism_config", None)  # which a launcher may have set
         for name in ("cp", "sp", "tp"):
@@ -183,30 +197,42 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """
         batch = dict(inputs)
         wanted = batch.pop(TARGETS).to(self.args.device)
-        self._prove(batch)
+        self._check_attention()
+        if not self.begun:
+            self._begin(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         with offloaded(self.model) if self.offloads else nullcontext():
             return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share) * ranks
 
-    def _prove(self, batch: Mapping[str, Any]) -> None:
-        """Probe the model as it trains, wrapped, compiled and checkpointed, with the first batch.
-
-        Raises:
-            LeakError: documents see each other, with what to do; or something has changed the attention since.
-        """
+    def _check_attention(self) -> None:
+        """Raise LeakError if something has changed the attention since training began."""
         if (now := str(self.model.config._attn_implementation)) != self.applied.name:
             raise LeakError(
                 f"the step is not taken: attention was {self.applied.name} when training began, and is {now} now; "
                 "something set it in between"
             )
-        if not self.unproved:
-            return
-        # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
-        with self.meter.paused(), self.accelerator.autocast():
-            report = probe(self.model_wrapped, batch=batch, device=self.args.device)
-        self.proved, self.unproved = report.require(), False
-        self.say(f"isolation proved: {report.values}")
+
+    def _begin(self, batch: Mapping[str, Any]) -> None:
+        """With the first batch, whose device is known: say what computes attention, look at weights that were loaded,
+        and probe the model as it trains, wrapped, compiled and checkpointed.
+
+        Raises:
+            LeakError: documents see each other, with what to do.
+            PacktrainError: the weights of the checkpoint are not finite.
+        """
+        self.applied = applied_on(self.model, batch["input_ids"].device)
+        self.say(f"attention: {self.applied.name}, {self.applied.kernel} ({self.applied.reason})")
+        if self.resumed_from is not None:
+            self._require_finite_weights()  # sharded ones, too, which are not looked at before they are loaded
+        if self.unproved:
+            # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
+            with self.meter.paused(), self.accelerator.autocast():
+                report = probe(self.model_wrapped, batch=batch, device=self.args.device)
+            self.proved, self.unproved = report.require(), False
+            forget_compiled(self.model_wrapped)
+            self.say(f"isolation proved: {report.values}")
+        self.begun = True
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
@@ -220,6 +246,27 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 "nothing more is saved. Lower trainer.learning_rate, warm up longer, or look at the data and at the "
                 "model's weights. Checkpoints before it are kept"
             )
+        if not math.isfinite(logs.get("grad_norm", 0)):
+            self._require_finite_weights()
+
+    def _require_finite_weights(self) -> None:
+        """Every rank must call it: weights may be sharded.
+
+        Raises:
+            PacktrainError: some weights are NaN or infinite, on any rank.
+        """
+        spoilt = not_finite(self.model_wrapped.named_parameters())
+        flag = torch.tensor([int(spoilt is not None)], device=self.args.device)
+        if self.args.world_size > 1:
+            flag = self.accelerator.gather(flag).max()
+        if not int(flag):
+            return
+        where = "on another rank" if spoilt is None else f"for example in {spoilt}"
+        raise PacktrainError(
+            f"the weights hold NaN or infinity at step {self.state.global_step:,}, {where}, although the loss may be "
+            "finite; nothing more is saved. Lower trainer.learning_rate, warm up longer, set trainer.max_grad_norm, or "
+            "look at the data. Checkpoints before it are kept"
+        )
 
     # Evaluation
 
@@ -267,6 +314,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return super().train(None if step == 0 else str(resume_from_checkpoint), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self._require_finite_weights()
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             (folder / checkpoint.MARKER).unlink(missing_ok=True)  # it is written over
@@ -291,7 +339,12 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 rotate_checkpoints(str(folder.parent), keep, self.state.best_model_checkpoint, use_mtime=True)
 
     def export(self, folder: Path) -> None:
-        """Write the model and its tokenizer. Every rank calls it: weights may be sharded."""
+        """Write the model and its tokenizer. Every rank calls it: weights may be sharded.
+
+        Raises:
+            PacktrainError: weights are not finite.
+        """
+        self._require_finite_weights()
         config = self.model.config
         cache, config.use_cache = getattr(config, "use_cache", None), True  # off for training only
         with checkpoint.writing(f"the finished model in {folder}"):

@@ -114,6 +114,60 @@ def test_nothing_trained_is_a_loss_of_zero_with_gradients_of_zero() -> None:
     assert all(not gradient.any() for gradient in found.values())
 
 
+def in_liger_s_chunks(hidden: Any, weight: Any, bias: Any, tokens: Any) -> Any:
+    """The arithmetic of Liger's wrapper, whose chunks are a share of the rows: with no rows it divides by zero."""
+    rows, width = hidden.shape
+    chunk = 2 ** (rows // -(-len(weight) // width)).bit_length()
+    pieces = -(-rows // min(chunk, rows))
+    parts = zip(hidden.tensor_split(pieces), tokens.tensor_split(pieces), strict=True)
+    return sum(
+        torch.nn.functional.cross_entropy(torch.nn.functional.linear(part, weight, bias), labels, reduction="sum")
+        for part, labels in parts
+    )
+
+
+@pytest.mark.parametrize("name", ["Llama", "Phi"])
+def test_a_kernel_that_fails_without_rows_is_not_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "_liger", lambda: in_liger_s_chunks)
+    model = make(name)
+    fused = fuse_loss(model, "liger", cuda=True)
+    expected, names = gradients(model, fused, **batch())
+    assert expected > 0
+    nothing, found = gradients(model, fused, **batch(trained=0.0))
+    assert nothing == 0
+    assert found.keys() == names.keys()
+    assert all(not gradient.any() for gradient in found.values())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_head_s_gradient_is_nearly_as_exact_as_of_one_product(dtype: torch.dtype) -> None:
+    """Through the head, as it trains; beside torch's own choice on CUDA for such sizes, which has many chunks."""
+    torch.manual_seed(0)
+    rows, width, words = 8192, 32, 512
+    hidden = torch.randn(rows, width).to(dtype)
+    tokens = torch.randint(0, words, (rows,)) ** 2 // words
+    weight = (torch.randn(words, width) / 6).to(dtype)
+    gradient = (hidden.float() @ weight.float().T).softmax(-1)
+    gradient[torch.arange(rows), tokens] -= 1
+    exact = gradient.T.double() @ hidden.double()
+
+    def error(found: torch.Tensor) -> float:
+        return float((found.double() - exact).norm() / exact.norm())
+
+    head = torch.nn.Linear(width, words, bias=False, dtype=dtype)
+    head.weight.data.copy_(weight)
+    fused = FusedHead(head, "chunked")
+    with fused.of(loss.Targets(torch.arange(rows), tokens)):
+        (head(hidden[None]) * rows).sum().backward()
+    theirs = weight.clone().requires_grad_()
+    options = torch.nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=64)  # 128 chunks
+    torch.nn.functional.linear_cross_entropy(hidden, theirs, tokens, reduction="sum", options=options).backward()
+    one = error((gradient.to(dtype).float().T @ hidden.float()).to(dtype))
+    assert error(head.weight.grad) < 3 * one
+    assert error(theirs.grad) > 4 * one
+    assert loss.chunked_options(16384, dtype)._adjust(16384, 2048, 151936, dtype).batch_chunk_size == 2048
+
+
 @pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])
 def test_heads_that_scale_or_cap_their_logits_keep_the_plain_loss(name: str) -> None:
     model = make(name)
@@ -132,9 +186,10 @@ def test_what_serves_no_fused_loss() -> None:
     assert fuse_loss(adapted, "auto", cuda=True) is None
 
 
-def test_a_change_of_logits_that_no_key_tells_of_is_noticed_on_the_first_call() -> None:
+@pytest.mark.parametrize("trained", [0.7, 0.0])
+def test_a_change_of_logits_that_no_key_tells_of_is_noticed_on_the_first_call(trained: float) -> None:
     model = make("Llama")
     fused = fuse(model)
     model.lm_head.register_forward_hook(lambda module, given, logits: 2 * logits)
     with pytest.raises(ConfigError, match=r"gives a loss of .* where the plain one is .*; take none"):
-        loss_of(model, fused, **batch())
+        loss_of(model, fused, **batch(trained=trained))

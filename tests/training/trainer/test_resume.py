@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.schemas.errors import BusyError, ConfigError, IntegrityError, StoreError
+from packtrain.schemas.errors import BusyError, ConfigError, IntegrityError, PacktrainError, StoreError
 from packtrain.training.trainer.checkpoint import LOCK, MARKER, last_whole, locked, read_checkpoint
+from packtrain.training.trainer.trainer import PackedTrainer
+from safetensors.torch import load_file, save_file
 
 from tests import kit
 from tests.support import warm
@@ -154,6 +156,25 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(
         assert outcome.resumed_from == folder / "checkpoint-3"
         assert losses(outcome) == losses(whole)
         same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
+
+
+def test_a_checkpoint_that_is_not_finite_is_passed_over(
+    stopped: tuple[dict[str, Any], Outcome, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    config, whole, folder = stopped
+    spoilt = folder / "checkpoint-6"
+    shutil.copytree(whole.out / "checkpoint-6", spoilt)
+    weights = load_file(spoilt / "model.safetensors")
+    name = sorted(weights)[-1]
+    weights[name].view(-1)[-1] = float("nan")
+    save_file(weights, spoilt / "model.safetensors", metadata={"format": "pt"})
+    with caplog.at_level(logging.WARNING, logger="packtrain"):
+        assert last_whole(folder) == folder / "checkpoint-3"
+    assert f"{spoilt} cannot be used: {name} in model.safetensors holds NaN or infinity" in caplog.text
+    # Named by hand, it is not trained on either.
+    trainer = PackedTrainer({**config, "probe": False}, say=lambda text: None)
+    with pytest.raises(PacktrainError, match=r"weights hold NaN or infinity at step 6, for example in "):
+        trainer.train(resume_from_checkpoint=spoilt)
 
 
 def test_a_checkpoint_that_is_damaged_but_not_cut_short(stopped: tuple[dict[str, Any], Outcome, Path]) -> None:

@@ -1,6 +1,7 @@
 """Trainings of tiny models, whole, in this process: each step is what a plain reference says."""
 
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from packtrain.training import PackedLoader
 from packtrain.training.trainer.loss import Forward
 from packtrain.training.trainer.train import train
 from packtrain.training.trainer.trainer import PackedTrainer
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from tests.training.conftest import MakePacked
 from tests.training.trainer.trainings import LLAMA, SGD, Settings, descend, document_losses, initial, losses, quietly
@@ -247,6 +249,54 @@ def test_a_loss_that_is_no_number_ends_the_training_and_keeps_what_is_whole(sett
     ]
 
 
+class SpoilGradient(torch.autograd.Function):  # type: ignore[misc]
+    """The identity, with gradients that are NaN: as of sqrt(0) or 0·inf somewhere in a model."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any) -> Any:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * float("nan")
+
+
+def spoil_gradients(monkeypatch: pytest.MonkeyPatch, first_step: int) -> None:
+    loss, calls = Forward.loss, []
+
+    def spoilt(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        value = loss(self, *args, **kwargs)
+        return SpoilGradient.apply(value) if len(calls) >= 2 * first_step - 1 else value  # two micro-batches a step
+
+    monkeypatch.setattr(Forward, "loss", spoilt)
+
+
+@pytest.mark.parametrize("max_grad_norm", [0, 1])
+@pytest.mark.parametrize("logging_steps", [1, 50])
+def test_a_gradient_that_is_no_number_writes_no_checkpoint(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_grad_norm: int, logging_steps: int
+) -> None:
+    keys = {"save_strategy": "steps", "save_steps": 1, "max_grad_norm": max_grad_norm, "logging_steps": logging_steps}
+    with monkeypatch.context() as patch:
+        spoil_gradients(patch, 3)
+        with pytest.raises(PacktrainError, match=r"weights hold NaN or infinity at step 3, for example in "):
+            quietly(settings(trainer=keys, export=True))
+    whole = sorted(path.parent.name for path in (tmp_path / "out").glob("checkpoint-*/packtrain.json"))
+    assert whole == ["checkpoint-1", "checkpoint-2"]
+    outcome = quietly(settings(trainer=keys))
+    assert (outcome.resumed_from, outcome.steps) == (tmp_path / "out" / "checkpoint-2", 6)
+
+
+def test_a_finished_model_is_finite_or_is_not_written(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil_gradients(monkeypatch, 6)
+    with pytest.raises(PacktrainError, match=r"weights hold NaN or infinity at step 6"):
+        quietly(settings(trainer={"logging_steps": 50}, export=True))
+    assert not (tmp_path / "out" / "model").exists()
+
+
 def test_the_model_that_training_starts_from_is_not_overwritten(settings: Settings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="would overwrite the one that training starts from"):
         quietly(settings(model=str(tmp_path / "out" / "model"), export=True))
@@ -256,6 +306,30 @@ def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: p
     monkeypatch.setattr(Forward, "loss", lambda *_, **__: torch.empty(1 << 50))
     with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1, "):
         quietly(settings())
+
+
+def test_memory_that_runs_out_in_the_probe_is_no_leak(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of its passes."""
+    passes: list[int] = []
+    forward = LlamaMLP.forward
+
+    def fail_at(number: int) -> Callable[..., Any]:
+        def run(self: Any, hidden: Any) -> Any:
+            passes.append(number)
+            if len(passes) == number:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 139.80 GiB")
+            return forward(self, hidden)
+
+        return run
+
+    for number in (1, 2, 5, 10, 18):  # runs, isolation, equivalence, at length
+        passes.clear()
+        monkeypatch.setattr(LlamaMLP, "forward", fail_at(number))
+        with pytest.raises(
+            ConfigError, match=r"memory ran out in a batch of 2 rows \(CUDA.*\)\. Set rows_per_device: 1"
+        ):
+            quietly(settings(probe=True))
+        assert len(passes) == number
 
 
 # From Python
