@@ -262,7 +262,8 @@ class SpoilGradient(torch.autograd.Function):  # type: ignore[misc]
 
 
 def spoil_gradients(monkeypatch: pytest.MonkeyPatch, first_step: int) -> None:
-    loss, calls = Forward.loss, []
+    loss = Forward.loss
+    calls: list[int] = []
 
     def spoilt(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append(1)
