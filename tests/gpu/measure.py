@@ -77,14 +77,22 @@ def timed(
     return {"tokens_per_second": rate, "mfu": 6 * weights * rate / peak, "peak_memory_gib": memory}
 
 
-def speed(sizes: dict[str, Any], length: int, device: torch.device, *, peak: float, times: int) -> list[Result]:
+def speed(
+    sizes: dict[str, Any],
+    length: int,
+    device: torch.device,
+    *,
+    peak: float,
+    times: int,
+    compilation: tuple[bool, ...] = (False, True),
+) -> list[Result]:
     """Packed and unpacked, each loss kernel, compiled and not. Tokens are those of documents, without padding."""
     rows = []
     row = row_of(length, sizes["vocab_size"])
     units = torch.tensor(float(targets(flatten([row])).units), device=device)
     for layout, kernel, compiled in [
         ("unpacked", "none", False),
-        *(("packed", kernel, compiled) for compiled in (False, True) for kernel in ("none", "chunked", "liger")),
+        *(("packed", kernel, compiled) for compiled in compilation for kernel in ("none", "chunked", "liger")),
     ]:
         result: Result = {"layout": layout, "loss_kernel": kernel, "compiled": compiled}
         rows.append(result)
