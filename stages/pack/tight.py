@@ -28,8 +28,8 @@ _FEW, _UNITS, _FEW_UNITS = 200_000, 1 << 17, 1 << 12
 are alike: filling takes about a second at most."""
 _ATTEMPTS, _ATTEMPTED, _OTHER = 24, 4800, 24
 """While the bound is not reached, few pieces are filled up to so many times more, of so many pieces in all; one in so
-many pieces is then drawn in place of the best. It takes 0.05 s for 200 pieces, and saves the row that is too many in 23
-of 98 sets of 200 that have one. For 2,000 pieces it found nothing."""
+many pieces is then drawn in place of the best. It takes 0.05 s for 200 pieces, and saves the row that is too many in
+about a fifth of 98 made sets of 200 that have one. For 2,000 pieces it found nothing."""
 _PERCENT = 90
 """Rows take short pieces first where the pieces left are more than this share of `max_docs` for each row that their
 tokens would fill."""
