@@ -16,7 +16,7 @@ import pytest
 from packtrain.pipeline.export.export import write_export
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("foreign trainers")]
+pytestmark = [pytest.mark.slow, pytest.mark.installs, pytest.mark.xdist_group("foreign trainers")]
 BEGIN = """
 import functools, importlib.machinery, json, sys, types
 import torch
