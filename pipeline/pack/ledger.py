@@ -122,9 +122,14 @@ def _truncated(entry: SourceLedger, some: Documents) -> None:
 
 
 def _equal(ledger: Ledger, table: Table) -> None:
-    """Count packed examples that are equal to an earlier one. Of three million it takes half a second."""
+    """Count packed examples that are equal to an earlier one. Only those with a first half of a digest that
+    occurs twice are sorted by both halves, which takes several times as long.
+    """
     documents = table.documents
     packed = np.flatnonzero(documents.copies)
+    ordered = np.sort(documents.first_digest[packed])
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    packed = packed[np.isin(documents.first_digest[packed], repeated)] if len(repeated) else packed[:0]
     later = packed[later_ones(documents.first_digest[packed], documents.second_digest[packed])]
     for entry, first, last in zip(ledger.sources.values(), table.bounds[:-1], table.bounds[1:], strict=True):
         entry.examples_equal += int(np.count_nonzero((later >= first) & (later < last)))

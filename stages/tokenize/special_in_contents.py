@@ -26,7 +26,9 @@ class SpecialTokenSearch:
 
     def __init__(self, added_tokens: Sequence[AddedToken], around: SpecialTokenAffixes) -> None:
         contents = sorted({token.content for token in added_tokens if token.special and token.content}, key=len)
-        self._prefixes = sorted({content[:_PREFIX] for content in contents})
+        self._by_prefix = dict[str, list[str]]()
+        for content in contents:
+            self._by_prefix.setdefault(content[:_PREFIX], []).append(content)
         self._pattern = re.compile("|".join(map(re.escape, reversed(contents)))) if contents else None
         self._ends = tuple(text for text in (around.eos, around.suffix_text) if text)
         self._begins = tuple(text for text in (around.prefix_text,) if text)
@@ -56,9 +58,11 @@ class SpecialTokenSearch:
         return text
 
     def _in_text(self, text: str) -> list[str]:
-        if self._pattern is None or not any(prefix in text for prefix in self._prefixes):
-            return []
-        return self._pattern.findall(text)
+        for prefix, contents in self._by_prefix.items():
+            if prefix in text and any(content in text for content in contents):
+                assert self._pattern is not None
+                return self._pattern.findall(text)
+        return []
 
 
 def _texts(value: Any) -> Iterator[str]:
