@@ -86,6 +86,13 @@ class SourceLedger:
     """Encoded examples that have some."""
     examples_equal: int = 0
     """Packed examples that are equal to an earlier packed one, of any source: the same tokens, masks and weights."""
+    columns_not_read: dict[str, int] = field(default_factory=dict)
+    """Rows with a column that the format does not read, by its name."""
+    keys_not_read: dict[str, int] = field(default_factory=dict)
+    """Messages with a key that neither the format nor the chat template reads, by its name; keys of parts of a content
+    begin with `content[].`."""
+    call_arguments_not_json: int = 0
+    """Tool calls whose arguments are a text that is not the JSON of an object; the template got the text."""
     examples_contaminated: int = 0
     """Encoded examples that share text with evaluation rows, packed or not."""
     weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0

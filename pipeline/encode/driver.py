@@ -25,8 +25,8 @@ from .parts import EncodeResult, PartPlace, PartRecord, mark_used
 from .preload import share_tokenizer
 from .task import OF_TEMPLATES, EncodeSpec, EncodeTask, SourceSettings
 
-FORMAT = 8
-"""Version of the look; increase it when other texts are compared."""
+FORMAT = 9
+"""Version of the look; increase it when other texts are compared, or something else is learnt."""
 _LOOKS = "engines"
 """The folder of the cache that keeps what first looks found."""
 AGREED = "engines"
@@ -152,7 +152,8 @@ def _look(spec: EncodeSpec, tasks: Sequence[EncodeTask], cache: Store, executor:
     if new:
         put_user_note(agreed, {"agree": about})
     stops = next((one.stops for one in seen if one.stops), ())
-    return Look(spec.engine, "", stops, tuple(one.counts for one in seen))
+    form = next((one.call_arguments for one in seen if one.call_arguments is not None), "object")
+    return Look(spec.engine, "", stops, tuple(one.counts for one in seen), form)
 
 
 def encode(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...schemas.rows import Example
 from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
+from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample, fuzz_texts, samples_of
 from ...stages.tokenize.vocabulary import tokenizer_head
@@ -42,6 +43,8 @@ class Look:
     """The special tokens with which the chat template ends turns."""
     counts: tuple[EncodeCounts, ...] = ()
     """What was found in the first rows of each source."""
+    call_arguments: CallArguments = "object"
+    """The form in which the chat template gets the arguments of tool calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class SourceLook:
     counts: EncodeCounts
     samples: list[EngineSample]
     """The texts of the rows, and the known ones."""
+    call_arguments: CallArguments | None
+    """The form that the chat template takes; None if the rows are not rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,8 @@ class LookTask:
         if self.known_texts:
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
             samples += samples_of(encoder.engine, fuzz_texts(added))
-        return SourceLook(self.source, endings, counts, samples)
+        form = renderer.template.call_arguments if renderer is not None else None
+        return SourceLook(self.source, endings, counts, samples, form)
 
     def at(self, row: int) -> str:
         """See `EncodeTask.at`."""

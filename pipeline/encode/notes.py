@@ -13,7 +13,15 @@ from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
 from ...stages.tokenize.encode import UNPROVED
-from ...stages.tokenize.encode_counts import MOST_ROLES, OTHERS, ROLES, EncodeCounts
+from ...stages.tokenize.encode_counts import (
+    COLUMNS_NOT_READ,
+    KEYS_NOT_READ,
+    MOST_ROLES,
+    NOT_JSON,
+    OTHERS,
+    ROLES,
+    EncodeCounts,
+)
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from .driver import Encoded, Prepared, first_blocks
@@ -25,6 +33,8 @@ _NOT_SAMPLED = {
     "one in the next message's header",
 }
 """What is said of turns that are not what a model would sample."""
+_MOST_NAMES = 20
+"""Maximum number of columns that are not read to name; the report lists more."""
 
 
 class Seen(NamedTuple):
@@ -59,11 +69,38 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
         said = "; ".join(f"{plural(number, 'row')}: role {name!r}{_meant(name)}" for name, number in each)
         stop = "" if said.endswith("?") else "."
         yield f"{said}{stop} The first: {first}. No mask trains these roles; rename those that are misspelt"
+    yield from _unread(config, seen)
+    calls, first, _ = _found(seen, NOT_JSON)
+    if count := calls.total():
+        yield (
+            f"the arguments of {plural(count, 'tool call')} are a text that is not the JSON of an object, and stay "
+            f"text. The first: {first}"
+        )
+    conversational = any(not form.make().is_plain for form in prepared.formats.values())
+    if conversational and prepared.spec.call_arguments == "text":
+        yield (
+            f"the chat template '{prepared.spec.tokenizer.template_name}' takes the arguments of tool calls only as "
+            "text, so it gets them as JSON text, whatever the rows have"
+        )
     looked = seen_blocks(config, first_blocks(prepared.joined), prepared.look.counts)
     trained = [one for one in looked if one.mask.policy != "all"]  # which trains headers too
     yield from _not_sampled(trained)
     if trained and any(form.make().needs_template for form in prepared.formats.values()):
         yield from _unnamed_stops(prepared)
+
+
+def _unread(config: RunConfig, seen: Sequence[Seen]) -> Iterator[str]:
+    """Say once for each source which columns, and which keys of messages, are not read."""
+    for source in config.sources:
+        parts = []
+        for kind, prefix in ((COLUMNS_NOT_READ, ""), (KEYS_NOT_READ, "of messages: ")):
+            found = (one.counts.found.get(kind, {}) for one in seen if one.file.source == source.name)
+            names = sorted(set().union(*found))
+            more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+            if names:
+                parts.append(f"{prefix}{', '.join(names[:_MOST_NAMES])}{more}")
+        if parts:
+            yield f"source {source.name}: not read: {'; '.join(parts)}"
 
 
 def unlocated(config: RunConfig, files: Sequence[InputFile], encoded: Encoded) -> str | None:

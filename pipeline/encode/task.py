@@ -18,10 +18,11 @@ from ...schemas.fingerprint import fingerprint, version
 from ...schemas.manifest import FileRecord
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options
+from ...stages.template.call_arguments import CallArguments
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
-from ...stages.tokenize.encode_counts import MOST_PLACES, REJECTED, EncodeCounts
+from ...stages.tokenize.encode_counts import COLUMNS_NOT_READ, KEYS_NOT_READ, MOST_PLACES, REJECTED, EncodeCounts
 from ...stages.tokenize.engines import load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
@@ -36,9 +37,11 @@ from .tokenizer import TokenizerSpec
 if TYPE_CHECKING:
     from ...schemas.config.config import TokenizerConfig  # which a worker does not need
 
-FORMAT = 20
+FORMAT = 21
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
-OF_TEMPLATES = frozenset({"template", "jinja2_version", "date", "trace", "allow_lost", "generation_stops"})
+OF_TEMPLATES = frozenset(
+    {"template", "jinja2_version", "date", "trace", "allow_lost", "call_arguments", "generation_stops"}
+)
 """Keys of an EncodeSpec's payload that matter only for conversations."""
 
 
@@ -57,6 +60,8 @@ class EncodeSpec:
     trace: bool
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
+    call_arguments: CallArguments | None = None
+    """The form in which the template gets the arguments of tool calls; None before the first look has learnt it."""
 
     @classmethod
     def of(cls, tokenizer: TokenizerSpec, section: "TokenizerConfig", engine: str) -> "EncodeSpec":
@@ -70,11 +75,16 @@ class EncodeSpec:
             section.date,
             section.trace,
             tuple(sorted(set(section.allow_lost))),
+            "as_given" if section.call_arguments == "as_given" else None,
         )
 
     def with_engine(self, name: str) -> "EncodeSpec":
         """The same with another engine."""
         return replace(self, engine=name, engine_version=version(name))
+
+    def with_call_arguments(self, form: CallArguments) -> "EncodeSpec":
+        """The same with the form of the arguments of tool calls that a look has learnt."""
+        return replace(self, call_arguments=form)
 
     def payload(self) -> dict[str, Any]:
         """The fields for a part's key, with hashes instead of long texts."""
@@ -220,6 +230,10 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
     for line, reason, detail in prepared.rejects:
         counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
     counts.found |= {"rows_filtered": dict(prepared.filtered), "examples_skipped": dict(prepared.skipped)}
+    counts.add_names(COLUMNS_NOT_READ, prepared.unread_columns)
+    in_template = encoder.renderer.read_names if encoder.renderer is not None else frozenset()
+    keys = {key: count for key, count in prepared.unread_keys.items() if key not in in_template}
+    counts.add_names(KEYS_NOT_READ, keys)
     counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
     counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
     rows, size = prepared.rows + prepared.blank, block.end - block.start
@@ -275,7 +289,7 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     watch_templates()
     added = tokenizer_head(spec.tokenizer.json).added_tokens
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date),
+        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date, spec.call_arguments),
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],

@@ -3,6 +3,7 @@ of it is plain data.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,8 @@ class BlockRows:
     lines: Lines = field(default_factory=list)
     records: Records = field(default_factory=list)
     rejects: list[Reject] = field(default_factory=list)
+    unread: Counter[str] = field(default_factory=Counter)
+    """How many rows have each column of a table, of which only some are read."""
 
 
 class Block(msgspec.Struct, frozen=True):

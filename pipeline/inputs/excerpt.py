@@ -41,7 +41,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     if block.too_long:
         return {0: _clip(_beginning(block))} if block.spooled is None and block.kind == "lines" else {}
     if block.kind in ("groups", "batches"):
-        table = read_table(block, None)
+        table, _ = read_table(block, None)
         records = ((row, to_rows(table.slice(row, 1), None).records) for row in rows)
         return {row: _excerpt_of(record[0][1]) for row, record in records if record}
     lines = (block_bytes(block) if block.spooled is None else unspool(block)).split(b"\n")

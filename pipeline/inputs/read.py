@@ -34,7 +34,10 @@ def read_rows(
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     most = min(one for one in (block.lines, block.take, limit) if one is not None)
     if block.kind in ("groups", "batches"):
-        return to_rows(read_table(block, columns).slice(0, most), columns)
+        table, names = read_table(block, columns)
+        rows = to_rows(table.slice(0, most), columns)
+        rows.unread.update(dict.fromkeys(names if columns is not None else (), len(rows.records)))
+        return rows
     data = block_bytes(block) if block.spooled is None else unspool(block)
     lines = list(enumerate(data.split(b"\n", most)[:most]))
     if block.kind == "rows":
@@ -54,6 +57,7 @@ def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, lim
         found = read_rows(member, max_row_bytes, columns, left)
         every.lines.extend((before + number, line) for number, line in found.lines)
         every.records.extend((before + number, row) for number, row in found.records)
+        every.unread.update(found.unread)
         every.rejects.extend((before + number, reason, detail) for number, reason, detail in found.rejects)
         before += member.lines
     return every
@@ -62,6 +66,8 @@ def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, lim
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     """The examples of rows, read with all columns that the format uses, and the counts, also of those not used."""
     prepared = form.prepare(rows.records or rows.lines)
+    read = set(form.keys.values())
+    prepared.unread_columns.update({name: count for name, count in rows.unread.items() if count and name not in read})
     if not rows.rejects:
         return prepared
     rejects = sorted([*prepared.rejects, *rows.rejects])

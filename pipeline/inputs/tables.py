@@ -55,8 +55,8 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         return keep(_cut(_checked(path, _batches(pa.BufferReader(data))), size), cache)
 
 
-def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
-    """The rows of a block.
+def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
+    """The rows of a block, and the names of all columns of its file.
 
     Args:
         columns: of a Parquet file, the only ones that are needed; None for all.
@@ -66,11 +66,13 @@ def read_table(block: Block, columns: Sequence[str] | None) -> pa.Table:
         IntegrityError: rows kept in the cache are missing or damaged.
     """
     if block.spooled is not None:
-        return pa.ipc.open_stream(unspool(block)).read_all()
+        table = pa.ipc.open_stream(unspool(block)).read_all()
+        return table, table.column_names
     with _damage(block.path, Container.PARQUET.value), _parquet(block.path) as (file, data):
         if _hash_groups(data, file, *block.groups) != block.content:
             raise changed(block)
-        return file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
+        table = file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
+        return table, file.schema_arrow.names
 
 
 @contextmanager

@@ -11,7 +11,19 @@ from numpy.typing import NDArray
 from ...schemas.ledger import Ledger, SourceLedger
 from ...stages.select.copies import later_ones
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
-from ...stages.tokenize.encode_counts import DROPPED, MOST_ROLES, OTHERS, REJECTED, ROLES, SPECIAL, WITH_SPECIAL
+from ...stages.tokenize.encode_counts import (
+    COLUMNS_NOT_READ,
+    DROPPED,
+    KEYS_NOT_READ,
+    MOST_NAMES,
+    MOST_ROLES,
+    NOT_JSON,
+    OTHERS,
+    REJECTED,
+    ROLES,
+    SPECIAL,
+    WITH_SPECIAL,
+)
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
 from .outcomes import REASONS
@@ -41,6 +53,9 @@ def open_ledger(
         _add(entry.unknown_roles, counts.found.get(ROLES, {}), MOST_ROLES)
         _add(entry.special_in_contents, counts.found.get(SPECIAL, {}), MOST_ROLES)
         entry.examples_with_special += counts.of(WITH_SPECIAL)
+        _add(entry.columns_not_read, counts.found.get(COLUMNS_NOT_READ, {}), MOST_NAMES)
+        _add(entry.keys_not_read, counts.found.get(KEYS_NOT_READ, {}), MOST_NAMES)
+        entry.call_arguments_not_json += counts.of(NOT_JSON)
         entry.examples_made += counts.examples + counts.of(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})

@@ -51,6 +51,9 @@ _LINES = (
     ("", "  special tokens in contents", "special_in_contents"),
     ("dim", "  left out by the template", "template_dropped"),
     ("dim", "  unknown role", "unknown_roles"),
+    ("dim", "columns not read, in rows", "columns_not_read"),
+    ("dim", "keys not read, in messages", "keys_not_read"),
+    ("dim", "tool calls without JSON", "call_arguments_not_json"),
 )
 """(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
 a line a reason.

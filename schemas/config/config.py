@@ -35,6 +35,9 @@ class TokenizerConfig(ConfigModel):
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
     `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
     be left out."""
+    call_arguments: Literal["object", "as_given"] = "object"
+    """How the template gets the arguments of tool calls that are JSON text, as OpenAI's are. `object`: parsed, as vLLM
+    and SGLang do; if the template takes only text, as text, and the run says so. `as_given`: as in the row."""
     engine: Literal["auto", "tokenizers"] = "auto"
     """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
     date: str | None = None

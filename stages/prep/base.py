@@ -4,7 +4,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -113,6 +113,10 @@ class PreparedBlock:
     rows: int
     blank: int
     """Lines of only whitespace."""
+    unread_columns: Counter[str] = field(default_factory=Counter)
+    """How many rows have each column that the format does not read."""
+    unread_keys: Counter[str] = field(default_factory=Counter)
+    """How many messages have each key that is neither read nor refused; a template may read it."""
 
 
 class _Row(msgspec.Struct):
@@ -290,6 +294,8 @@ class Format(ABC):
         rejects: list[tuple[int, str, str]] = []
         filtered: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
+        shapes: Counter[tuple[str, ...]] = Counter()
+        self.unread.clear()
         rows = blank = 0
         for line, item in items:
             if isinstance(item, bytes) and (not item or item.isspace()):
@@ -297,7 +303,11 @@ class Format(ABC):
                 continue
             rows += 1
             try:
-                row = self.decode(item) if isinstance(item, bytes) else self.convert(item)
+                if isinstance(item, bytes):
+                    row = self.decode(item)
+                    shapes[_keys_of(item)] += 1
+                else:
+                    row = self.convert(item)
                 weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
                 made = self.examples(row, line, skipped)
                 examples += made if weight == 1 else [one._replace(weight=weight * one.weight) for one in made]
@@ -305,7 +315,15 @@ class Format(ABC):
                 rejects.append((line, error.reason, error.detail))
             except RowFilteredError as error:
                 filtered[error.reason] += 1
-        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank)
+        columns = self._unread_columns(shapes) if self.columns else Counter[str]()
+        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
+
+    def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
+        """How many rows have each column that is not read, from how many have the same keys."""
+        read, unread = set(self.keys.values()), Counter[str]()
+        for shape, count in shapes.items():
+            unread.update(dict.fromkeys(set(shape) - read, count))
+        return unread
 
 
 _WEIGHT = Column(Any, required=True)
@@ -331,6 +349,18 @@ def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
     """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
     what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
     return what[:1].lower() + what[1:], path or ""
+
+
+_SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Decodes the keys of a row, and none of its values."""
+
+
+def _keys_of(line: bytes) -> tuple[str, ...]:
+    """The keys of a row that was decoded; those that are not UTF-8 are not read, and have one name."""
+    try:
+        return tuple(_SHAPE.decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ("(a name that is not UTF-8)",)
 
 
 def _rejected(error: Exception, line: bytes = b"") -> RowRejectedError:

@@ -51,6 +51,8 @@ class ReaderFormat(Format):
         self._decoder = msgspec.json.Decoder(self._row_type)
         own = Options(per_turn=self.options.per_turn)
         self._forms = {key: form(own) for key, form in _FORMS.items()}
+        for form in self._forms.values():
+            form.unread = self.unread
         self._reader = self.options.reader or ReaderCode(function="", code="")
         self._file = self._reader.path.replace("\\", "/").rsplit("/", 1)[-1]
 

@@ -3,7 +3,8 @@
 The rules around the rendering (which keys are dropped, which are aliased, what a template may touch) are those of
 transformers 5's `apply_chat_template(..., tokenize=False)`, so that the text is identical. Three things differ on
 purpose, so that the text depends only on the data and the configuration: the date is pinned, and a template can neither
-draw random numbers nor write an object's address in memory.
+draw random numbers nor write an object's address in memory. A fourth, so that calls are what a server would render: see
+`call_arguments`.
 """
 
 import re
@@ -14,6 +15,7 @@ import jinja2
 
 from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
 from ...schemas.rows import Message, Messages
+from .call_arguments import CallArguments, learn_call_arguments, with_call_arguments
 from .environment import Sandbox, limited, stopped
 
 MAX_CHARACTERS = 1 << 28
@@ -36,12 +38,20 @@ class ChatTemplate:
             `enable_thinking`.
         name: its name in errors: the file or tokenizer that it came from.
         date: an ISO date (`2024-07-26`) that `strftime_now` formats, or None.
+        call_arguments: the form in which the template gets arguments of tool calls. None: the one that it takes.
 
     Raises:
         TemplateError: the source does not compile, the date is not an ISO date, or a variable's name is reserved.
     """
 
-    def __init__(self, source: str, variables: Mapping[str, Any], name: str, date: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        variables: Mapping[str, Any],
+        name: str,
+        date: str | None = None,
+        call_arguments: CallArguments | None = "as_given",
+    ) -> None:
         self.source = source
         self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
         self.name = name
@@ -61,6 +71,13 @@ class ChatTemplate:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {message}{line}; fix the template, or name another one"
             ) from error
+        self.call_arguments: CallArguments = "as_given"
+        """The form of the arguments of tool calls."""
+        self.call_arguments = call_arguments or learn_call_arguments(self.render)
+
+    def handed(self, messages: Messages) -> Messages:
+        """(M,) messages as the template gets them: with the arguments of tool calls in its form."""
+        return with_call_arguments(messages, self.call_arguments)
 
     @property
     def marks_generation(self) -> bool:
@@ -81,7 +98,7 @@ class ChatTemplate:
         """
         chat = [
             with_reasoning(plain({key: value for key, value in message.items() if value is not None}))
-            for message in messages
+            for message in self.handed(messages)
         ]
         return self.guarded(self._template.render, chat, tools, add_generation_prompt=add_generation_prompt)
 

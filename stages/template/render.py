@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import xxhash
+from jinja2 import nodes
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
@@ -105,7 +106,7 @@ class Renderer:
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
         """As a call, without a trace."""
         messages, marker = prompt + completion, self._marker
-        seen = own(messages)
+        seen = own(self.template.handed(messages))
         try:
             made = marker.render(seen.chat, tools)
         except RowRejectedError:
@@ -138,7 +139,7 @@ class Renderer:
         Raises:
             RowRejectedError, TemplateError: see `__call__`.
         """
-        seen = own(messages)
+        seen = own(self.template.handed(messages))
         made = self._marker.render(seen.chat, tools, add_generation_prompt=True)
         self._losses(messages, seen, tools, made)
         return made.text
@@ -157,6 +158,13 @@ class Renderer:
             return False
 
         return check_losses(seen, tools, made, self.template, self._allowed, is_dropped)
+
+    @cached_property
+    def read_names(self) -> frozenset[str]:
+        """The names and literals of the template: a key of a message that is none of them is not read."""
+        attributes = (node.attr for node in self._marker.tree.find_all(nodes.Getattr))
+        literals = (node.value for node in self._marker.tree.find_all(nodes.Const) if isinstance(node.value, str))
+        return frozenset((*attributes, *literals))
 
     @cached_property
     def manner(self) -> TemplateProfile:

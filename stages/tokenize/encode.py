@@ -22,9 +22,10 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, RunKind
 from ..arrays import digests, lists, numbers, strings
+from ..template.call_arguments import call_arguments_not_json
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
-from .encode_counts import MOST_PLACES, EncodeCounts, known_roles
+from .encode_counts import MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
 from .special_in_contents import SpecialTokenSearch
@@ -187,6 +188,9 @@ class Encoder:
         messages: Messages = [*prompt, *completion]
         if unknown := {message["role"] for message in messages} - self._roles:
             counts.add_roles(unknown, example.line)  # also of rows that the template refuses
+        # Examples of one row share their prompt: each counts the calls of its own turn.
+        if count := call_arguments_not_json(messages if example.sub < 0 else completion):  # type: ignore[arg-type]
+            counts.add(NOT_JSON, "", example.line, example.sub, count=count)
         rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         for what in rendered.dropped:
             counts.add(TEMPLATE_DROPPED, what, example.line)

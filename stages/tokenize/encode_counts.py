@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +19,12 @@ ROLES = "unknown_roles"
 no mask trains such a role as the assistant's."""
 SPECIAL, WITH_SPECIAL = "special_in_contents", "examples_with_special"
 """The kinds of special tokens in contents, by token, and of the examples that have some."""
+NOT_JSON = "call_arguments_not_json"
+"""The kind of tool calls whose arguments are a text that is not the JSON of an object; they stay text."""
+COLUMNS_NOT_READ, KEYS_NOT_READ = "columns_not_read", "keys_not_read"
+"""The kinds of columns, and of keys of messages, that neither the format nor the template reads, by name."""
+MOST_NAMES = 64
+"""Maximum number of such names of one block; the rows of the others are counted together."""
 MOST_ROLES = 8
 """Maximum number of roles of one block to name; the others are counted together."""
 OTHERS = "others"
@@ -56,17 +62,20 @@ class EncodeCounts:
     places: list[Place] = field(default_factory=list)
     """The first of each kind and name."""
 
-    def add(self, kind: str, name: str, line: int, sub: int = -1, detail: str = "", *, places: int = 1) -> None:
+    def add(
+        self, kind: str, name: str, line: int, sub: int = -1, detail: str = "", *, places: int = 1, count: int = 1
+    ) -> None:
         """Count something, and note where it is.
 
         Args:
             places: maximum number of places to note for this kind and name.
+            count: how many there are at this place.
         """
         names = self.found.setdefault(kind, {})
-        count = names.get(name, 0)
-        if count < places:
+        before = names.get(name, 0)
+        if before < places:
             self.places.append(Place(kind, name, line, sub, detail))
-        names[name] = count + 1
+        names[name] = before + count
 
     def refuse(self, example: Example, error: RowRejectedError) -> None:
         """Count an example that cannot be encoded: as its row, if the row is this one example."""
@@ -88,6 +97,13 @@ class EncodeCounts:
             name = escape_line(token[:_ROLE_CHARACTERS])
             name = name if name in names or len(names) < MOST_ROLES else OTHERS
             names[name] = names.get(name, 0) + count
+
+    def add_names(self, kind: str, names: Mapping[str, int]) -> None:
+        """Count foreign names, the most frequent ones each."""
+        found = self.found.setdefault(kind, {})
+        for place, (name, count) in enumerate(sorted(names.items(), key=lambda item: (-item[1], item[0]))):
+            short = escape_line(name[:_ROLE_CHARACTERS]) if place < MOST_NAMES else OTHERS
+            found[short] = found.get(short, 0) + count
 
     def of(self, kind: str) -> int:
         """How many were found of a kind, under all names."""

@@ -77,6 +77,9 @@ TOLD = {
     "special_in_contents",
     "examples_with_special",
     "examples_equal",
+    "call_arguments_not_json",
+    "columns_not_read",
+    "keys_not_read",
 }
 
 
