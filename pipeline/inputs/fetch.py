@@ -2,22 +2,23 @@
 cache before it is cut.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import blake3
+import msgspec
 import pyarrow as pa
 
-from ...schemas.config.config import RunConfig
+from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.files.copy_cache import Copies
 from ...schemas.files.remote import Remote, RemoteError, describe, filesystem, shown
 from ...schemas.files.web import WEB, open_web
 from ...schemas.fingerprint import fingerprint
 from ..store.local import LocalStore
-from .blocks import Found
+from .blocks import Found, choose_split
 from .file_kinds import data_files
 
 _LOOKS = 3
@@ -117,21 +118,70 @@ def called(name: str) -> str:
 def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> RunConfig:
     """Write the datasets, and return the configuration with their files as the paths of the sources of these names.
 
+    A `datasets.DatasetDict` gives the split that its source names, or its only one; a `datasets.IterableDataset`, which
+    may have no end, as many rows as the source's `max_rows`.
+
     Raises:
-        ConfigError: a value is no `datasets.Dataset`.
+        ConfigError: a value is none of these, or gives other rows than it holds; or no split or size is known.
         StoreError: the cache cannot be written.
     """
+    sources = [
+        _with_data(source, data[source.name], cache) if source.name in data else source for source in config.sources
+    ]
+    return config.model_copy(update={"sources": tuple(sources)})
+
+
+def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConfig:
+    """A source that reads what was written of a dataset."""
     import datasets
 
-    for name, dataset in data.items():
-        if not isinstance(dataset, datasets.Dataset):
+    where, split = called(source.name), source.split
+    if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
+        split = choose_split(list(map(str, data)), split, f"sources.{source.name}.path", f"{where}, a DatasetDict,")
+        data = data[split]
+    elif split is not None:
+        raise ConfigError(f"sources.{source.name}.split: {where} is one dataset, without splits; leave it out")
+    if isinstance(data, datasets.IterableDataset):
+        if source.max_rows is None:
             raise ConfigError(
-                f"{called(name)} is of type {type(dataset).__name__}; give a datasets.Dataset, such as one split of a "
-                "DatasetDict, or datasets.Dataset.from_list(rows)"
+                f"{where} is an IterableDataset, which may have no end; say how many of its rows to take with max_rows "
+                "of its source, or give a datasets.Dataset"
             )
-    paths = {name: (str(cache.path(_write(name, dataset, cache))),) for name, dataset in data.items()}
-    sources = (one.model_copy(update={"path": paths.get(one.name, one.path)}) for one in config.sources)
-    return config.model_copy(update={"sources": tuple(sources)})
+        place = _write_rows(source.name, data.take(source.max_rows), cache)
+    elif isinstance(data, datasets.Dataset):
+        if data.format["type"] == "custom":
+            raise ConfigError(
+                f"{where} has a transform that is applied when a row is read (set_transform), so that a row may be "
+                "another one each time; apply it with dataset.map, or take it off with dataset.reset_format()"
+            )
+        place = _write(source.name, data, cache)
+    else:
+        raise ConfigError(
+            f"{where} is of type {type(data).__name__}; give a datasets.Dataset, DatasetDict or IterableDataset, such "
+            "as datasets.Dataset.from_list(rows)"
+        )
+    return source.model_copy(update={"path": (str(cache.path(place)),), "split": None})
+
+
+def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore) -> str:
+    """Write the rows of a dataset without a schema as lines of JSON, and return their name in the cache.
+
+    Raises:
+        ConfigError: a value has no form in JSON.
+    """
+    with cache.draft() as draft:
+        try:
+            for row in rows:
+                draft.file.write(msgspec.json.encode(row) + b"\n")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"{called(name)} has a value without a form in JSON ({error}); remove its column with "
+                "dataset.remove_columns"
+            ) from error
+        place = f"{_IN_MEMORY}/{draft.result.hash}/{name}.jsonl"
+        if cache.hash(place) != draft.result:
+            cache.put(draft, place)
+    return place
 
 
 def _write(name: str, dataset: Any, cache: LocalStore) -> str:

@@ -51,7 +51,7 @@ def plan(
     *,
     rows: int | None = None,
     overrides: Mapping[str, Any] | None = None,
-    data: Mapping[str, "datasets.Dataset"] | None = None,
+    data: "Mapping[str, datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset] | None" = None,
     observer: Observer | None = None,
     base: Path | None = None,
 ) -> Report:

@@ -57,7 +57,7 @@ def run(
     config: "RunConfig | Mapping[str, Any] | str | Path",
     *,
     overrides: Mapping[str, Any] | None = None,
-    data: Mapping[str, "datasets.Dataset"] | None = None,
+    data: "Mapping[str, datasets.Dataset | datasets.DatasetDict | datasets.IterableDataset] | None" = None,
     observer: Observer | None = None,
     quiet: bool = True,
     base: Path | None = None,

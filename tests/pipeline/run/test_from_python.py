@@ -72,9 +72,11 @@ def test_errors_name_what_the_user_wrote(config: kit.Config, tmp_path: Path) -> 
     dataset = datasets.Dataset.from_list([{"colour": "blue"}] * 3)
     with pytest.raises(packtrain.PacktrainError, match=r"chats\.arrow"):
         packtrain.run(config, data={"chats": dataset}, quiet=True)
-    splits: Any = datasets.DatasetDict({"train": dataset, "test": dataset})
-    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] is of type DatasetDict; .*one split'):
+    splits = datasets.DatasetDict({"train": dataset, "test": dataset})
+    with pytest.raises(packtrain.PacktrainError, match=r"chats\.split.* the splits train, test; say which"):
         packtrain.run(config, data={"chats": splits})
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] is an IterableDataset.*max_rows'):
+        packtrain.run(config, data={"chats": dataset.to_iterable_dataset()})
     listed: Any = [{"messages": []}]
     with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] is of type list; .*from_list'):
         packtrain.run(config, data={"chats": listed})
@@ -82,3 +84,32 @@ def test_errors_name_what_the_user_wrote(config: kit.Config, tmp_path: Path) -> 
         packtrain.run(kit.configure(tmp_path, "chats"), data={"chats": dataset})
     with pytest.raises(packtrain.PacktrainError, match=r"sources\.0\.path: is required"):
         packtrain.run(config)
+
+
+def test_splits_and_streams_give_what_the_dataset_gives(tmp_path: Path) -> None:
+    rows = kit.corpus("chats")
+    whole = datasets.Dataset.from_list(rows)
+    for name, dataset, keys in (
+        ("whole", whole, {}),
+        ("only", datasets.DatasetDict({"train": whole}), {}),
+        ("named", datasets.DatasetDict({"test": whole.select(range(3)), "train": whole}), {"split": "train"}),
+        ("stream", whole.to_iterable_dataset(), {"max_rows": len(rows)}),
+    ):
+        config = kit.configure(tmp_path, out=str(tmp_path / name), mask="assistant")
+        config["sources"] = [{"name": "chats", **keys}]
+        packtrain.run(config, base=tmp_path, data={"chats": dataset})
+    expected = kit.Packed(tmp_path / "whole").rows()
+    for name in ("only", "named", "stream"):
+        assert kit.Packed(tmp_path / name).rows() == expected, name
+
+
+@pytest.mark.parametrize("apply", ["set_transform", "with_transform"])
+def test_a_transform_on_the_fly_is_refused(apply: str, tmp_path: Path) -> None:
+    dataset = datasets.Dataset.from_list(kit.corpus("chats"))
+    changed = getattr(dataset, apply)(lambda batch: batch)
+    config = kit.configure(tmp_path, mask="assistant")
+    config["sources"] = []
+    with pytest.raises(packtrain.PacktrainError, match=r'data\["chats"\] has a transform.*reset_format'):
+        packtrain.run(config, data={"chats": dataset if changed is None else changed})
+    with pytest.raises(packtrain.PacktrainError, match=r"has a transform"):
+        packtrain.run(config, data={"chats": datasets.DatasetDict({"train": dataset if changed is None else changed})})
