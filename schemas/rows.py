@@ -45,6 +45,10 @@ class Example(NamedTuple):
     """(T,) which of `ids` are trained; None for all. An array if `ids` is one."""
     weight: float = 1.0
     """How much each of its tokens counts in the loss, times the weight of the token's message."""
+    variables: dict[str, Any] | None = None
+    """Variables for the chat template, which win over those of the run."""
+    documents: list[dict[str, Any]] | None = None
+    """Documents for the chat template, for answers that are grounded in some."""
 
 
 def example_id(source: str, file: str, line: int, sub: int) -> str:

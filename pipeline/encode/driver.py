@@ -9,6 +9,7 @@ from typing import cast
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
+from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
 from ..contamination import Contamination, Evaluation
@@ -152,7 +153,7 @@ def _look(spec: EncodeSpec, tasks: Sequence[EncodeTask], cache: Store, executor:
     if new:
         put_user_note(agreed, {"agree": about})
     stops = next((one.stops for one in seen if one.stops), ())
-    form = next((one.call_arguments for one in seen if one.call_arguments is not None), "object")
+    form: CallArguments = next((one.call_arguments for one in seen if one.call_arguments is not None), "object")
     return Look(spec.engine, "", stops, tuple(one.counts for one in seen), form)
 
 

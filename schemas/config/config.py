@@ -17,7 +17,7 @@ from .section import ConfigModel, Paths, Share, Size, alone
 from .source import FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
-Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools"]
+Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools", "documents"]
 
 
 class TokenizerConfig(ConfigModel):
@@ -33,8 +33,8 @@ class TokenizerConfig(ConfigModel):
     allow_lost: tuple[Losable, ...] = ()
     """A conversation is rejected (`lost_content`) if the template leaves a part of it out, unless this list names the
     part: `system` (messages of system and developer), `user`, `assistant` (contents, such as those beside tool calls),
-    `tool_calls`, `tool_results`, `tools` (the list of tools). The ledger counts what was left out. Reasoning may always
-    be left out."""
+    `tool_calls`, `tool_results`, `tools` (the list of tools), `documents` (those of the row). The ledger counts what
+    was left out. Reasoning may always be left out."""
     call_arguments: Literal["object", "as_given"] = "object"
     """How the template gets the arguments of tool calls that are JSON text, as OpenAI's are. `object`: parsed, as vLLM
     and SGLang do; if the template takes only text, as text, and the run says so. `as_given`: as in the row."""

@@ -13,12 +13,23 @@ AUTO = "auto"
 PYTHON = "python:"
 """Prefix of a user's own reader: `python:module:function`."""
 
+_CHAT = ("tools", "chat_template_kwargs", "documents")
 FORMAT_KEYS: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "system", "tools", "weight"),
-    "sharegpt": ("conversations", "system", "tools", "weight"),
-    "alpaca": ("instruction", "input", "output", "history", "system", "tools", "weight"),
-    "prompt_completion": ("prompt", "completion", "system", "tools", "weight"),
-    "preference": ("prompt", "chosen", "rejected", "system", "tools"),
+    "messages": ("messages", "system", *_CHAT, "weight"),
+    "sharegpt": ("conversations", "system", *_CHAT, "weight"),
+    "alpaca": (
+        "instruction",
+        "input",
+        "output",
+        "history",
+        "system",
+        "tools",
+        "chat_template_kwargs",
+        "documents",
+        "weight",
+    ),
+    "prompt_completion": ("prompt", "completion", "system", *_CHAT, "weight"),
+    "preference": ("prompt", "chosen", "rejected", "system", *_CHAT),
     "tokenized": ("input_ids", "labels", "weight"),
     "text": ("text", "weight"),
     "apps": ("weight",),

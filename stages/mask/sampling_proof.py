@@ -75,7 +75,8 @@ def prove(
             prompts.append(None)
             with suppress(RowRejectedError):
                 if at:
-                    prompts[-1] = template.render(messages[:at], example.tools, add_generation_prompt=True)
+                    for_row = template.for_row(example.variables, example.documents)
+                    prompts[-1] = for_row.render(messages[:at], example.tools, add_generation_prompt=True)
     if not prompts:
         return
     alone = engine.encode([prompt or "" for prompt in prompts]).each()

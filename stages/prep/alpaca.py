@@ -11,6 +11,7 @@ from .messages import (
     FUNCTIONS,
     MEDIA,
     SYSTEM,
+    TEMPLATE_INPUTS,
     TOOLS,
     conversation,
     is_blank,
@@ -35,6 +36,7 @@ class AlpacaFormat(Format):
         **SYSTEM,
         **FUNCTIONS,
         **MEDIA,
+        **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
     default_style = "chat"

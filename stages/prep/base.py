@@ -18,6 +18,14 @@ from .rowjson import TOO_DEEP, decode_json, require_shallow
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
+KWARGS, DOCUMENTS = "chat_template_kwargs", "documents"
+"""Columns of what a row hands to the chat template beside messages and tools, as in TRL."""
+RESERVED = frozenset(
+    {"messages", "conversation", "tools", "add_generation_prompt", "continue_final_message", "chat_template"}
+    | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
+    | {"return_assistant_tokens_mask", "processor_kwargs", "self"}
+)
+"""Arguments of `apply_chat_template` that are no variables of templates."""
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
 _MISSING = re.compile(r"object missing required field `(.*)`")
 
@@ -212,13 +220,23 @@ class Format(ABC):
             RowFilteredError: the row is well formed but filtered out.
         """
 
+    def made(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """The examples of one row, with what the row hands to the chat template. See `examples`.
+
+        Raises:
+            RowRejectedError: also `unusable_column`.
+        """
+        inputs = template_inputs(row, self.keys)
+        examples = self.examples(row, line, skipped)
+        return [one._replace(**inputs) for one in examples] if inputs else examples
+
     def public_row(self, example: Example) -> dict[str, Any]:
         """One example in the columns that TRL and other tools read. Its values are shared, not copied.
 
         Returns:
             `{"text"}`, `{"input_ids", "labels"}`, `{"prompt", "chosen", "rejected"}`, `{"prompt", "completion"}`,
             `{"prompt"}` with `prompt_only`, or `{"messages"}` for what has no completion and for formats with `whole`;
-            plus `tools` if the conversation has some.
+            plus `tools`, `chat_template_kwargs` and `documents` if the conversation has some.
         """
         if example.text is not None:
             return {"text": example.text}
@@ -236,7 +254,12 @@ class Format(ABC):
             row = {"messages": prompt + completion}
         else:
             row = {"prompt": prompt, "completion": completion}
-        return row if example.tools is None else {**row, "tools": example.tools}
+        beside = {
+            "tools": example.tools,
+            "chat_template_kwargs": example.variables,
+            "documents": example.documents,
+        }
+        return row | {key: value for key, value in beside.items() if value is not None}
 
     def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
@@ -309,7 +332,7 @@ class Format(ABC):
                 else:
                     row = self.convert(item)
                 weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
-                made = self.examples(row, line, skipped)
+                made = self.made(row, line, skipped)
                 examples += made if weight == 1 else [one._replace(weight=weight * one.weight) for one in made]
             except RowRejectedError as error:
                 rejects.append((line, error.reason, error.detail))
@@ -328,6 +351,29 @@ class Format(ABC):
 
 _WEIGHT = Column(Any, required=True)
 """The loss weight of a row, which all its examples get; read if the user names its column."""
+
+
+def template_inputs(row: Any, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The variables and documents that a row hands to the chat template, as fields of its examples; those that it lacks
+    are left out. A variable that is null counts as missing, as in columns of Arrow.
+
+    Raises:
+        RowRejectedError: `unusable_column`, for what only a configuration can say, or what is said twice.
+    """
+    given = getattr(row, KWARGS) if KWARGS in keys else None
+    documents = (getattr(row, DOCUMENTS) if DOCUMENTS in keys else None) or None
+    variables = {name: value for name, value in (given or {}).items() if value is not None}
+    if RESERVED & variables.keys():
+        name = min(RESERVED & variables.keys())
+        detail = "a row cannot decide it; remove it, or give `tools` a column of their own"
+        raise RowRejectedError("unusable_column", f"`{keys[KWARGS]}.{name}` is not read: {detail}")
+    inside = variables.pop(DOCUMENTS, None)
+    if inside and documents and inside != documents:
+        raise RowRejectedError("unusable_column", f"`{keys[KWARGS]}` has other documents than `{keys[DOCUMENTS]}`")
+    if inside and not (isinstance(inside, list) and all(isinstance(one, dict) for one in inside)):
+        raise RowRejectedError("wrong_type", f"`{keys[KWARGS]}.{DOCUMENTS}` is not a list of objects")
+    found = {"variables": variables or None, "documents": documents or inside or None}
+    return {field: value for field, value in found.items() if value is not None}
 
 
 def check_weight(value: Any, where: str) -> float:

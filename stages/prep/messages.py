@@ -15,7 +15,7 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, is_truth
+from .base import DOCUMENTS, KWARGS, Column, Columns, Format, is_truth
 from .message_checks import REPLACES_CONTENT, check_messages
 from .rowjson import decode_json
 
@@ -34,6 +34,11 @@ SYSTEM = {name: Column(str | None) for name in ("system", "system_prompt")}
 """The columns of a text that opens a conversation."""
 _KTO = "true and false are for KTO, and are not pairs or examples here; take the good ones, or remove the column"
 _TRAINED = "it is not read; give `train: false` to each message that is not trained"
+TEMPLATE_INPUTS = {
+    KWARGS: Column(dict[str, Any] | None, nested=True, cell="a JSON object"),
+    DOCUMENTS: Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS),
+}
+"""The columns of variables and documents for the chat template."""
 DECIDES_TRAINING = {
     **{name: Column(Any, refused=("unusable_column", _KTO), refuses=is_truth) for name in ("label", "kto_tag")},
     "loss_mask": Column(Any, refused=("unusable_column", _TRAINED)),
@@ -56,6 +61,7 @@ class MessagesFormat(Format):
         **SYSTEM,
         **FUNCTIONS,
         **MEDIA,
+        **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
     others = ("messages", "conversations", "conversation")
@@ -185,7 +191,7 @@ def require_no_parts_of_a_chat(row: Any, keys: Mapping[str, str]) -> None:
     Raises:
         RowRejectedError: `unusable_column`.
     """
-    for field in (*SYSTEM, "tools"):
+    for field in (*SYSTEM, "tools", *TEMPLATE_INPUTS):
         if field in keys and getattr(row, field):
             detail = "only a conversation can have it; `style: chat` makes turns of the texts"
             raise RowRejectedError("unusable_column", f"`{keys[field]}` stands beside plain texts: {detail}")

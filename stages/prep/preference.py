@@ -12,6 +12,7 @@ from .messages import (
     FUNCTIONS,
     MEDIA,
     SYSTEM,
+    TEMPLATE_INPUTS,
     TOOLS,
     is_blank,
     require_answer,
@@ -41,6 +42,7 @@ class PreferenceFormat(Format):
         **SYSTEM,
         **FUNCTIONS,
         **MEDIA,
+        **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
     values = "lists of messages, or texts beside a prompt"

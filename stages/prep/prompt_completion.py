@@ -12,6 +12,7 @@ from .messages import (
     FUNCTIONS,
     MEDIA,
     SYSTEM,
+    TEMPLATE_INPUTS,
     TOOLS,
     conversation,
     is_blank,
@@ -36,6 +37,7 @@ class PromptCompletionFormat(Format):
         **SYSTEM,
         **FUNCTIONS,
         **MEDIA,
+        **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
     values = "both texts or both lists of messages"

@@ -115,7 +115,7 @@ class ReaderFormat(Format):
         weight = check_weight(row.get("weight"), "weight")
         if weight != 1 and decisive == "chosen":
             raise RowRejectedError("weight", "pairs of answers have no weights")
-        made = form.examples(form.convert(row), line, skipped)
+        made = form.made(form.convert(row), line, skipped)
         return [one._replace(group=group or one.group, weight=weight) for one in made] if group or weight != 1 else made
 
     def _complaint(self, error: BaseException) -> str:

@@ -6,7 +6,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message
 from .base import Column, Columns
 from .message_checks import calls_of
-from .messages import DECIDES_TRAINING, FUNCTIONS, MEDIA, OBJECTS, SYSTEM, TOOLS, MessagesFormat
+from .messages import DECIDES_TRAINING, FUNCTIONS, MEDIA, OBJECTS, SYSTEM, TEMPLATE_INPUTS, TOOLS, MessagesFormat
 
 ROLES = {
     "human": "user",
@@ -44,6 +44,7 @@ class ShareGPTFormat(MessagesFormat):
         **SYSTEM,
         **FUNCTIONS,
         **MEDIA,
+        **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
     values = "a list of objects with `from`"

@@ -9,6 +9,7 @@ draw random numbers nor write an object's address in memory. A fourth, so that c
 
 import re
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import jinja2
@@ -71,9 +72,22 @@ class ChatTemplate:
             raise TemplateError(
                 f"chat template '{name}' does not compile: {message}{line}; fix the template, or name another one"
             ) from error
+        self.documents: list[dict[str, Any]] | None = None
+        """Those of the row."""
         self.call_arguments: CallArguments = "as_given"
         """The form of the arguments of tool calls."""
         self.call_arguments = call_arguments or learn_call_arguments(self.render)
+
+    def for_row(
+        self, variables: Mapping[str, Any] | None = None, documents: list[dict[str, Any]] | None = None
+    ) -> "ChatTemplate":
+        """The same template with a row's variables, which win, and its documents."""
+        if not variables and not documents:
+            return self
+        template = copy(self)
+        template.variables = self.variables | {key: plain(value) for key, value in (variables or {}).items()}
+        template.documents = plain(documents)
+        return template
 
     def handed(self, messages: Messages) -> Messages:
         """(M,) messages as the template gets them: with the arguments of tool calls in its form."""
@@ -117,7 +131,7 @@ class ChatTemplate:
         inputs = {
             "messages": chat,
             "tools": plain(tools),
-            "documents": None,
+            "documents": self.documents,
             "add_generation_prompt": add_generation_prompt,
             **self.variables,
         }

@@ -103,6 +103,22 @@ def check_losses(
     return tuple(sorted(dropped)), torn
 
 
+def check_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tuple[str, ...]:
+    """The loss of a row's documents, if it is allowed: each must have one of its texts in the rendering.
+
+    Raises:
+        RowRejectedError: `lost_content`.
+    """
+    for number, document in enumerate(template.documents or (), 1):
+        texts = [bare(value) for value in document.values() if isinstance(value, str) and not is_blank(value)]
+        if not texts or any(value in text or _JSON.encode(value)[1:-1] in text for value in texts):
+            continue
+        if "documents" in allowed:
+            return ("documents",)
+        raise _rejected({"documents": f"document {number} of the row"}, allowed, template.name)
+    return ()
+
+
 def _hidden(said: Any, made: Marked, template: ChatTemplate | None) -> bool:
     """Whether what was said, if it has words, stands in the text outside of the words that were followed, as it is or
     in JSON.

@@ -7,6 +7,7 @@ where they came from. So one rendering gives the text and the origin of its word
 
 import re
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
@@ -269,6 +270,12 @@ class Marker:
         self.template = template
         self._environment = environment
         self._compiled = environment.compiled(template.source)
+
+    def for_template(self, template: ChatTemplate) -> "Marker":
+        """The same for a template of the same source, with other variables or documents."""
+        marker = copy(self)
+        marker.template = template
+        return marker
 
     @property
     def tree(self) -> Template:

@@ -8,11 +8,13 @@ A row's result depends only on the row and the template, never on the rows befor
 kept.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import xxhash
 from jinja2 import nodes
 
@@ -20,7 +22,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
 from .chat import Chat, UnprovedError
 from .chat_template import ChatTemplate
-from .losses import check_losses
+from .losses import check_documents, check_losses
 from .marked import Marked, Marker, Owned, TrackingEnvironment, own, with_other_thought
 from .paint import painted, painted_unproved
 from .profile import TemplateProfile, learn_profile
@@ -31,6 +33,16 @@ from .turns import completion_start, locate
 CHECK = 0xFF
 """One row in 256 is also rendered by plain jinja2, chosen by the text's length and `_LOOKED` of its characters."""
 _LOOKED = 48
+MAX_VARIANTS = 64
+"""Maximum number of sets of variables of rows whose renderers are kept; when it is reached, all are forgotten."""
+
+
+class _Tally:
+    """Counts that a renderer shares with its variants."""
+
+    def __init__(self) -> None:
+        self.traced = 0
+        self.mismatches = 0
 
 
 class Renderer:
@@ -58,15 +70,57 @@ class Renderer:
         generation_stops: Iterable[str] = (),
     ) -> None:
         self.template = template
-        self.traced = 0
-        """Rows rendered by a trace, including compared ones."""
-        self.mismatches = 0
-        """Compared rows on which a trace or the tracking was wrong."""
+        self._tally = _Tally()
         self._trace = trace
         self._stops, self._others = tuple(stops), tuple(others)
         self._allowed = frozenset(allow_lost)
         self._generation_stops = tuple(generation_stops)
         self._marker = Marker(template, TrackingEnvironment(template.name, template.date))
+        self._variants: dict[str, Renderer] = {}
+
+    @property
+    def traced(self) -> int:
+        """Rows rendered by a trace, including compared ones."""
+        return self._tally.traced
+
+    @property
+    def mismatches(self) -> int:
+        """Compared rows on which a trace or the tracking was wrong."""
+        return self._tally.mismatches
+
+    def for_row(
+        self, variables: Mapping[str, Any] | None = None, documents: list[dict[str, Any]] | None = None
+    ) -> "Renderer":
+        """The renderer of rows with these variables and documents.
+
+        What a template does is learnt for each set of variables that it reads, because they may change how its turns
+        begin and end; documents do not.
+        """
+        read = {name: value for name, value in (variables or {}).items() if name in self.variable_names}
+        renderer = self
+        if read:
+            key = msgspec.json.encode(read, order="sorted").decode()
+            if key not in self._variants:
+                if len(self._variants) >= MAX_VARIANTS:
+                    self._variants.clear()
+                self._variants[key] = self._copy(self.template.for_row(read))
+            renderer = self._variants[key]
+        if not documents:
+            return renderer
+        profile = renderer.manner
+        renderer = renderer._copy(renderer.template.for_row(documents=documents))
+        renderer.__dict__["manner"] = profile
+        renderer._trace = False
+        return renderer
+
+    def _copy(self, template: ChatTemplate) -> "Renderer":
+        renderer = copy(self)
+        renderer.template = template
+        renderer._marker = self._marker.for_template(template)
+        renderer._variants = {}
+        for learnt in ("manner", "_traces"):
+            renderer.__dict__.pop(learnt, None)
+        return renderer
 
     def __call__(
         self,
@@ -92,15 +146,15 @@ class Renderer:
             traced = self._traces.rendered(prompt + completion, len(prompt))
         if traced is None:
             return self.untraced(prompt, completion, tools)
-        self.traced += 1
+        self._tally.traced += 1
         if not _chosen(traced.text):
             return traced
         try:
             made = self.untraced(prompt, completion, tools)
         except RowRejectedError:
-            self.mismatches += 1
+            self._tally.mismatches += 1
             raise
-        self.mismatches += made != traced
+        self._tally.mismatches += made != traced
         return made
 
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
@@ -111,14 +165,14 @@ class Renderer:
             made = marker.render(seen.chat, tools)
         except RowRejectedError:
             self.template.render(messages, tools)  # raises, too, and knows nothing of tracked strings
-            self.mismatches += 1
+            self._tally.mismatches += 1
             raise
         if _chosen(made.text):
             plain = None
             with suppress(RowRejectedError):
                 plain = self.template.render(messages, tools)
-            self.mismatches += plain != made.text
-        dropped, torn = self._losses(messages, seen, tools, made)
+            self._tally.mismatches += plain != made.text
+        dropped, torn = self._losses(self.template.handed(messages), seen, tools, made)
 
         def some(indices: Sequence[int], prompted: bool) -> Marked:
             return marker.render([seen.chat[index] for index in indices], tools, add_generation_prompt=prompted)
@@ -141,13 +195,17 @@ class Renderer:
         """
         seen = own(self.template.handed(messages))
         made = self._marker.render(seen.chat, tools, add_generation_prompt=True)
-        self._losses(messages, seen, tools, made)
+        self._losses(self.template.handed(messages), seen, tools, made)
         return made.text
 
     def _losses(
         self, messages: Messages, seen: Owned, tools: list[dict[str, Any]] | None, made: Marked
     ) -> tuple[tuple[str, ...], UnprovedError | None]:
-        """See `check_losses`."""
+        """See `check_losses` and `check_documents`.
+
+        Args:
+            messages: those of the row, as they are handed to the template.
+        """
 
         def is_dropped(code: int) -> bool:
             changed = with_other_thought(messages, code)
@@ -157,7 +215,14 @@ class Renderer:
                 return self._marker.render(own(changed).chat, tools).text == made.text
             return False
 
-        return check_losses(seen, tools, made, self.template, self._allowed, is_dropped)
+        dropped, torn = check_losses(seen, tools, made, self.template, self._allowed, is_dropped)
+        lost = check_documents(self.template, made.text, self._allowed)
+        return tuple(sorted({*dropped, *lost})), torn
+
+    @cached_property
+    def variable_names(self) -> frozenset[str]:
+        """The names of variables in the template; other variables do not change its text."""
+        return frozenset(node.name for node in self._marker.tree.find_all(nodes.Name))
 
     @cached_property
     def read_names(self) -> frozenset[str]:

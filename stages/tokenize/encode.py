@@ -25,7 +25,7 @@ from ..arrays import digests, lists, numbers, strings
 from ..template.call_arguments import call_arguments_not_json
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Runs, whole
-from .encode_counts import MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
+from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
 from .special_in_contents import SpecialTokenSearch
@@ -191,7 +191,11 @@ class Encoder:
         # Examples of one row share their prompt: each counts the calls of its own turn.
         if count := call_arguments_not_json(messages if example.sub < 0 else completion):  # type: ignore[arg-type]
             counts.add(NOT_JSON, "", example.line, example.sub, count=count)
-        rendered = self.renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
+        for name in example.variables or ():
+            if name not in self.renderer.variable_names:
+                counts.add_names(COLUMNS_NOT_READ, {f"chat_template_kwargs.{name}": 1})
+        renderer = self.renderer.for_row(example.variables, example.documents)
+        rendered = renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
         for what in rendered.dropped:
             counts.add(TEMPLATE_DROPPED, what, example.line)
         if rendered.unproved:

@@ -102,7 +102,9 @@ class EncodeCounts:
         """Count foreign names, the most frequent ones each."""
         found = self.found.setdefault(kind, {})
         for place, (name, count) in enumerate(sorted(names.items(), key=lambda item: (-item[1], item[0]))):
-            short = escape_line(name[:_ROLE_CHARACTERS]) if place < MOST_NAMES else OTHERS
+            short = escape_line(name[:_ROLE_CHARACTERS])
+            if place >= MOST_NAMES or (short not in found and len(found) >= 2 * MOST_NAMES):
+                short = OTHERS
             found[short] = found.get(short, 0) + count
 
     def of(self, kind: str) -> int:
