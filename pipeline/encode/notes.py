@@ -29,10 +29,11 @@ from .first_look import EARLIER, SAMPLED
 
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
-    Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there; mask.stop=auto trains "
-    "one in the next message's header",
+    Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
 }
 """What is said of turns that are not what a model would sample."""
+_OF_OTHER_TOOLS = (*sharegpt.CALLS, "tool_response", "function_response", "observation", "function")
+"""Roles of calls and of their results: renamed alone, a call would be trained as an answer in words."""
 _MOST_NAMES = 20
 """Maximum number of columns that are not read to name; the report lists more."""
 
@@ -139,8 +140,10 @@ def _found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = No
 
 
 def _meant(role: str) -> str:
-    """`; did you mean 'assistant'?`, or "" if no role is near."""
+    """What to do about a role: `; did you mean 'assistant'?`, or "" if no role is near."""
     name = role.strip().lower()
+    if name in _OF_OTHER_TOOLS:
+        return "; format: sharegpt with keys: {conversations: messages} reads it"
     near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, set(sharegpt.ROLES.values()), n=1)), None)
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
@@ -158,9 +161,11 @@ def _not_sampled(trained: Sequence[Seen]) -> Iterator[str]:
         said = "; ".join(_NOT_SAMPLED[one].format(plural(tried[one], "turn")) for one in wrong)
         _, first, message = _found(seen, *kinds, names=wrong)
         advice = ""
+        if Outcome.MISSING in wrong and any(one.mask.stop != "auto" for one in seen):
+            advice = ". mask.stop=auto trains a stop token that stands in the next message's header"
         if Outcome.PREFIX in wrong:
             own = "expand=per_turn" + (f" with {seen[0].key}=completion" if EARLIER in kinds else "")
-            advice = f". For an example of each turn, with the prompt that a model would be given: {own}"
+            advice += f". For an example of each turn, with the prompt that a model would be given: {own}"
         turns = plural(tried.total(), "turn")
         yield f"of {turns} of the assistant in the first rows: {said}. The first: {first}, message {message}{advice}"
 

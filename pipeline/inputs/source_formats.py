@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, FORMAT_KEYS, PYTHON, SourceMaskConfig
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import ConfigError, InputError, RowRejectedError
 from ...stages.prep import Format, Options, ReaderCode, make_format
 from ...stages.prep.detect import detect
 from ...stages.prep.reader import reader_of
@@ -117,8 +117,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
-        seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes), make_format("text"))
-        first = seen.rejects[0] if seen.rejects else (0, "blank", "the first lines are blank")
+        first = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
         raise _unusable(source, file, first, f"No row can be used.{what_it_is(file, first[1])}")
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()})
@@ -129,9 +128,25 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
     except ConfigError as error:
         raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
     said = f"source {source.name}: format {found.format}, because {found.why}, in {file.shown}"
-    if found.format in ("prompt_completion", _PREFERENCE) and resolved.style is None:
+    fields = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
+    column = found.keys.get(fields.get(found.format, ""), fields.get(found.format, ""))
+    if resolved.style is None and any(isinstance(row.get(column), str) for row in rows):
         said += "; texts are joined as they are (style=chat makes turns of them)"
     return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
+
+
+def _first_damage(file: InputFile, max_row_bytes: int) -> tuple[int, str, str] | None:
+    """The first line of a file's first block that is no JSON object, with the reason and its detail."""
+    rows, anything = read_rows(file.blocks[0], max_row_bytes), make_format("python")
+    damaged = list(rows.rejects[:1])
+    for number, line in rows.lines:
+        if line and not line.isspace():
+            try:
+                anything.decode(line)
+            except RowRejectedError as error:
+                damaged.append((number, error.reason, error.detail))
+                break
+    return min(damaged, default=None)
 
 
 def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:

@@ -27,6 +27,12 @@ RESERVED = frozenset(
 )
 """Arguments of `apply_chat_template` that are no variables of templates."""
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Matches the escape of half of a surrogate pair; in a line that is not JSON, it is the likely reason."""
+_NO_NUMBER = re.compile(rb"NaN|-?Infinity")
+_BYTE = re.compile(r"\(byte (\d+)\)")
 _MISSING = re.compile(r"object missing required field `(.*)`")
 
 
@@ -414,6 +420,12 @@ def _rejected(error: Exception, line: bytes = b"") -> RowRejectedError:
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
     if isinstance(error, msgspec.ValidationError):
+        try:
+            msgspec.json.decode(line or b"{}")  # the error may stand before the place where the line stops being JSON
+        except msgspec.ValidationError:
+            pass  # a number that is too large for any type
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
+            return _rejected(damage, line)
         what, path = mismatch(error)
         if missing := _MISSING.fullmatch(what):
             return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
@@ -422,5 +434,17 @@ def _rejected(error: Exception, line: bytes = b"") -> RowRejectedError:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
-    cut = "the line ends early, or a text holds half of a surrogate pair, such as \\ud83d alone"
-    return RowRejectedError("invalid_json", cut if "truncated" in str(error) else str(error))
+    return RowRejectedError("invalid_json", _damage(str(error), line))
+
+
+def _damage(said: str, line: bytes) -> str:
+    """What is wrong with a line that is not JSON, and at which byte."""
+    if half := _HALF_PAIR.search(line):
+        return f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
+    if "truncated" in said:
+        return "the line ends early"
+    place = _BYTE.search(said)
+    word = _NO_NUMBER.search(line, int(place[1]) - 1, int(place[1]) + 9) if place and int(place[1]) else None
+    if word is not None:
+        return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"
+    return said

@@ -27,7 +27,7 @@ ROLES = {
     "tool_call": "assistant",
 }
 """Maps ShareGPT's role names to those of templates."""
-_CALLS = ("function_call", "tool_call")
+CALLS = ("function_call", "tool_call")
 
 
 class ShareGPTFormat(MessagesFormat):
@@ -72,7 +72,7 @@ class ShareGPTFormat(MessagesFormat):
                 out["content"] = value
             elif key not in ("from", "role"):
                 out[key] = value
-        if name in _CALLS and not out.get("tool_calls"):
+        if name in CALLS and not out.get("tool_calls"):
             out["tool_calls"] = calls_of(out.get("content"), f"`{where}.value`")
             out["content"] = ""  # some templates append to the content and need one
         return out

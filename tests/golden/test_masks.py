@@ -87,6 +87,7 @@ def _found(name: str, folder: Path) -> Config:
                 "chat_template": str(FOLDER / f"{name}.jinja"),
                 "date": "2024-07-26",
                 "allow_lost": ["system", "assistant", "tool_calls", "tool_results", "tools"],
+                "call_arguments": "as_given",  # recorded with the text that the rows have
             },
             mask=MASKS[mask],
             truncate={"max_length": 1 << 17},
