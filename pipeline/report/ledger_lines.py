@@ -147,8 +147,10 @@ def _lost_as(reason: str) -> str:
 
 
 def supervision_style(supervision: Supervision) -> str:
-    """The style of the sentence in a terminal, by the share that is lost without having been asked for."""
-    lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN)
+    """The style of the sentence in a terminal, by the share that is lost without having been asked for. The first token
+    of a document is lost always.
+    """
+    lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN and reason != FIRST_TOKEN)
     gone = lost / supervision.supervised if supervision.supervised else 1.0
     return "bold red" if gone > MOST else "bold yellow" if gone > MUCH else "bold green"
 

@@ -71,10 +71,11 @@ def on_mixture(config: RunConfig, ledger: Ledger) -> str | None:
 def on_holdout(config: RunConfig, ledger: Ledger) -> Iterator[str]:
     """Name the sources of which nothing is held out although the configuration asks for it."""
     for name, entry in ledger.sources.items() if config.holdout.fraction else ():
-        if entry.examples_packed.get("train") and not entry.examples_packed.get("holdout"):
+        packed = entry.examples_packed.get("train", 0)
+        if packed and not entry.examples_packed.get("holdout"):
             yield (
-                f"nothing of source {name} is held out, because it has few groups for a holdout.fraction of "
-                f"{share(config.holdout.fraction)}; raise it, or give the source more groups"
+                f"nothing of source {name} is held out, because {plural(packed, 'example')}, or "
+                f"their groups, are few for a holdout.fraction of {share(config.holdout.fraction)}; raise it"
             )
 
 

@@ -82,7 +82,7 @@ def test_terminal_page_and_numbers_say_the_same(tmp_path: Path) -> None:
 
 
 def test_what_is_left_out_by_choice_is_no_loss() -> None:
-    chosen = Supervision(100, 40, {"duplicate": 30, "not_sampled": 28, "first_token": 2})
+    chosen = Supervision(100, 30, {"duplicate": 30, "not_sampled": 20, "first_token": 20})
     assert supervision_style(chosen) == "bold green"
     assert supervision_style(Supervision(100, 95, {"max_length": 5})) == "bold yellow"
     assert supervision_style(Supervision(100, 60, {"overlong": 40})) == "bold red"
