@@ -133,8 +133,8 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.tokenizer.around.prefix
             if not isinstance(prompt, str):
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
-                own = renderer.for_row(example.variables, example.documents)
-                prompt, prefix = own.prompt(prompt or [], example.tools), ()
+                for_row = renderer.for_row(example.variables, example.documents)
+                prompt, prefix = for_row.prompt(prompt or [], example.tools), ()
             elif (own := spec.tokenizer.around.prefix_text) and prompt.startswith(own):
                 prefix = ()
             ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)

@@ -1,6 +1,5 @@
 """What every format shares: columns, decoding rows, turning them into examples, and counting what is lost."""
 
-import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +11,8 @@ import msgspec
 import numpy as np
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
-from ...schemas.jsontext import MAX_DEPTH
 from ...schemas.rows import IGNORE_INDEX, Example
-from .rowjson import TOO_DEEP, decode_json, require_shallow
+from .rowjson import decode_json, keys_of_row, rejected_row, require_shallow
 
 LEAST, MOST = 1e-6, 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
@@ -26,14 +24,6 @@ RESERVED = frozenset(
     | {"return_assistant_tokens_mask", "processor_kwargs", "self"}
 )
 """Arguments of `apply_chat_template` that are no variables of templates."""
-_MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
-_HALF_PAIR = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
-"""Matches the escape of half of a surrogate pair; in a line that is not JSON, it is the likely reason."""
-_NO_NUMBER = re.compile(rb"NaN|-?Infinity")
-_BYTE = re.compile(r"\(byte (\d+)\)")
-_MISSING = re.compile(r"object missing required field `(.*)`")
 
 
 def is_filled(value: Any) -> bool:
@@ -279,7 +269,7 @@ class Format(ABC):
         try:
             row = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _rejected(error, line) from None
+            raise rejected_row(error, line) from None
         return self._checked(row)
 
     def convert(self, row: Mapping[str, Any]) -> Any:
@@ -294,7 +284,7 @@ class Format(ABC):
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", f"a text is not UTF-8: {error.reason}") from None
         except (msgspec.ValidationError, RecursionError) as error:
-            raise _rejected(error) from None
+            raise rejected_row(error) from None
         except (TypeError, OverflowError, ValueError) as error:
             raise RowRejectedError("wrong_type", f"a value has no form in JSON: {error}") from None
         return self._checked(converted)
@@ -334,7 +324,7 @@ class Format(ABC):
             try:
                 if isinstance(item, bytes):
                     row = self.decode(item)
-                    shapes[_keys_of(item)] += 1
+                    shapes[keys_of_row(item)] += 1
                 else:
                     row = self.convert(item)
                 weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
@@ -395,56 +385,3 @@ def check_weight(value: Any, where: str) -> float:
         return float(value)
     what = "a weight is 0 (not trained), or a number"
     raise RowRejectedError("weight", f"`{where}` is {repr(value)[:40]}: {what} from {LEAST:g} to {MOST:,.0f}")
-
-
-def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
-    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
-    what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
-    return what[:1].lower() + what[1:], path or ""
-
-
-_SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
-"""Decodes the keys of a row, and none of its values."""
-
-
-def _keys_of(line: bytes) -> tuple[str, ...]:
-    """The keys of a row that was decoded; those that are not UTF-8 are not read, and have one name."""
-    try:
-        return tuple(_SHAPE.decode(line))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ("(a name that is not UTF-8)",)
-
-
-def _rejected(error: Exception, line: bytes = b"") -> RowRejectedError:
-    """Translate a decoder's error into a rejection."""
-    if isinstance(error, RecursionError):
-        return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
-    if isinstance(error, msgspec.ValidationError):
-        try:
-            msgspec.json.decode(line or b"{}")  # the error may stand before the place where the line stops being JSON
-        except msgspec.ValidationError:
-            pass  # a number that is too large for any type
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
-            return _rejected(damage, line)
-        what, path = mismatch(error)
-        if missing := _MISSING.fullmatch(what):
-            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
-        return RowRejectedError("wrong_type", f"`{path}`: {what}") if path else RowRejectedError("not_an_object", what)
-    try:
-        line.decode()
-    except UnicodeDecodeError as broken:
-        return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
-    return RowRejectedError("invalid_json", _damage(str(error), line))
-
-
-def _damage(said: str, line: bytes) -> str:
-    """What is wrong with a line that is not JSON, and at which byte."""
-    if half := _HALF_PAIR.search(line):
-        return f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
-    if "truncated" in said:
-        return "the line ends early"
-    place = _BYTE.search(said)
-    word = _NO_NUMBER.search(line, int(place[1]) - 1, int(place[1]) + 9) if place and int(place[1]) else None
-    if word is not None:
-        return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"
-    return said

@@ -10,8 +10,8 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
-from .base import check_weight, mismatch
-from .rowjson import decode_json
+from .base import check_weight
+from .rowjson import decode_json, mismatch
 
 REPLACES_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""

@@ -1,5 +1,6 @@
-"""JSON text inside rows, and a limit on how deeply rows may nest."""
+"""JSON of rows and inside rows: a limit on how deeply it may nest, the keys of a row, and what is wrong with it."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,14 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.jsontext import MAX_DEPTH, too_deep
 
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+"""Matches the escape of half of a surrogate pair; in a line that is not JSON, it is the likely reason."""
+_NO_NUMBER = re.compile(rb"NaN|-?Infinity")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
+_MISSING = re.compile(r"object missing required field `(.*)`")
 TOO_DEEP = "too_deep"
 """Reason for rows nested deeper than `MAX_DEPTH`. Later steps need several Python frames per level, and templates many
 more; a fixed limit does not depend on how deep the stack already is."""
@@ -53,3 +62,56 @@ def decode_json(
         raise RowRejectedError(reason, f"{where} is not {what}: {error}") from None
     require_shallow(value, where)
     return value
+
+
+def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
+    what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
+    return what[:1].lower() + what[1:], path or ""
+
+
+_SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""Decodes the keys of a row, and none of its values."""
+
+
+def keys_of_row(line: bytes) -> tuple[str, ...]:
+    """The keys of a row that was decoded; those that are not UTF-8 are not read, and have one name."""
+    try:
+        return tuple(_SHAPE.decode(line))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ("(a name that is not UTF-8)",)
+
+
+def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
+    """Translate a decoder's error into a rejection."""
+    if isinstance(error, RecursionError):
+        return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
+    if isinstance(error, msgspec.ValidationError):
+        try:
+            msgspec.json.decode(line or b"{}")  # the error may stand before the place where the line stops being JSON
+        except msgspec.ValidationError:
+            pass  # a number that is too large for any type
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
+            return rejected_row(damage, line)
+        what, path = mismatch(error)
+        if missing := _MISSING.fullmatch(what):
+            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
+        return RowRejectedError("wrong_type", f"`{path}`: {what}") if path else RowRejectedError("not_an_object", what)
+    try:
+        line.decode()
+    except UnicodeDecodeError as broken:
+        return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
+    return RowRejectedError("invalid_json", _damage(str(error), line))
+
+
+def _damage(said: str, line: bytes) -> str:
+    """What is wrong with a line that is not JSON, and at which byte."""
+    if half := _HALF_PAIR.search(line):
+        return f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
+    if "truncated" in said:
+        return "the line ends early"
+    place = _BYTE.search(said)
+    word = _NO_NUMBER.search(line, int(place[1]) - 1, int(place[1]) + 9) if place and int(place[1]) else None
+    if word is not None:
+        return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"
+    return said

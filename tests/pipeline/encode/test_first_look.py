@@ -129,7 +129,7 @@ def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: p
         def __call__(self, prompt: Messages, completion: Messages, tools: Any = None) -> Rendered:
             rendered = super().__call__(prompt, completion, tools)
             if self._trace and "MOON" in rendered.text:
-                self.mismatches += 1
+                self._tally.mismatches += 1
                 return rendered._replace(text=rendered.text.replace("MOON", "MARS"))
             return rendered
 
