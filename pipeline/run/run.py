@@ -135,6 +135,7 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
             out.sweep()  # a run may have been killed as it ended
             put_card(out, finished, observer)
             return RunEnd(Finished(out, finished), now=False)
+        check_plan(out, plan)  # inputs that have changed are refused before they are encoded
         encoded = encode_inputs(config, prepared, work, executor)
         try:
             if not wrong:  # a dataset that is repaired is finished

@@ -134,7 +134,7 @@ def gradients(device: torch.device) -> list[Result]:
     """Of every parameter of a small model in bf16, by each loss kernel, against float32 on the CPU, in eager mode."""
     row = row_of(512, SMALL["vocab_size"])
     found: dict[str, dict[str, torch.Tensor]] = {}
-    rows = []
+    rows: list[Result] = []
     for name, dtype, kernel in [
         ("exact", torch.float32, "none"),
         ("none", torch.bfloat16, "none"),
@@ -163,7 +163,7 @@ def gradients(device: torch.device) -> list[Result]:
 
 def kernels(device: torch.device) -> list[Result]:
     """FlashAttention against the loop in float32: windows shorter and longer than documents, groups, odd widths."""
-    rows = []
+    rows: list[Result] = []
     lengths = [1, 127, 3, 300, 129, 64]
     cu = torch.tensor(np.cumsum([0, *lengths]), dtype=torch.int32, device=device)
     for heads, groups, width in ((8, 8, 64), (8, 2, 128), (6, 1, 64), (4, 2, 20), (4, 2, 256)):
@@ -175,15 +175,18 @@ def kernels(device: torch.device) -> list[Result]:
                     result["not_measured"] = reason
                     continue
                 torch.manual_seed(0)
-                numbers = (heads, groups, groups)
-                halves = [torch.randn(sum(lengths), one, width, device=device, dtype=dtype) for one in numbers]
-                exact = [tensor.float().requires_grad_() for tensor in halves]
-                halves = [tensor.requires_grad_() for tensor in halves]
-                out = flash(*halves, cu, max(lengths), scale=width**-0.5, window=window)
-                expected = per_document(*exact, cu, scale=width**-0.5, window=window)
+                q, k, v = (
+                    torch.randn(sum(lengths), count, width, device=device, dtype=dtype)
+                    for count in (heads, groups, groups)
+                )
+                exact = [tensor.float().requires_grad_() for tensor in (q, k, v)]
+                for tensor in (q, k, v):
+                    tensor.requires_grad_()
+                out = flash(q, k, v, cu, max(lengths), scale=width**-0.5, window=window)
+                expected = per_document(exact[0], exact[1], exact[2], cu, scale=width**-0.5, window=window)
                 out.float().pow(2).sum().backward()
                 expected.pow(2).sum().backward()
-                pairs = zip(halves, exact, strict=True)
+                pairs = zip((q, k, v), exact, strict=True)
                 result["forward"] = off(out, expected)
                 # A window of one token has no gradient of queries and keys.
                 result["backward"] = max(off(a.grad, b.grad) for a, b in pairs if float(b.grad.norm()) > 1e-3)
