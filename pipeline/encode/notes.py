@@ -78,7 +78,7 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
             f"text. The first: {first}"
         )
     conversational = any(not form.make().is_plain for form in prepared.formats.values())
-    if conversational and prepared.spec.call_arguments == "text":
+    if conversational and prepared.look.call_arguments == "text":
         yield (
             f"the chat template '{prepared.spec.tokenizer.template_name}' takes the arguments of tool calls only as "
             "text, so it gets them as JSON text, whatever the rows have"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,6 @@ from ...schemas.fingerprint import fingerprint, version
 from ...schemas.manifest import FileRecord
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options
-from ...stages.template.call_arguments import CallArguments
 from ...stages.template.chat_template import ChatTemplate
 from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
@@ -60,8 +59,9 @@ class EncodeSpec:
     trace: bool
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
-    call_arguments: CallArguments | None = None
-    """The form in which the template gets the arguments of tool calls; None before the first look has learnt it."""
+    call_arguments: Literal["object", "as_given"] = "object"
+    """The form in which the template gets the arguments of tool calls. `object`: text if it takes only that, which
+    depends on the template alone."""
 
     @classmethod
     def of(cls, tokenizer: TokenizerSpec, section: "TokenizerConfig", engine: str) -> "EncodeSpec":
@@ -75,16 +75,12 @@ class EncodeSpec:
             section.date,
             section.trace,
             tuple(sorted(set(section.allow_lost))),
-            "as_given" if section.call_arguments == "as_given" else None,
+            section.call_arguments,
         )
 
     def with_engine(self, name: str) -> "EncodeSpec":
         """The same with another engine."""
         return replace(self, engine=name, engine_version=version(name))
-
-    def with_call_arguments(self, form: CallArguments) -> "EncodeSpec":
-        """The same with the form of the arguments of tool calls that a look has learnt."""
-        return replace(self, call_arguments=form)
 
     def payload(self) -> dict[str, Any]:
         """The fields for a part's key, with hashes instead of long texts."""
@@ -288,8 +284,9 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     """The renderer of a specification that has this template."""
     watch_templates()
     added = tokenizer_head(spec.tokenizer.json).added_tokens
+    given: Literal["as_given"] | None = "as_given" if spec.call_arguments == "as_given" else None
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date, spec.call_arguments),
+        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date, given),
         trace=spec.trace,
         stops=[token.content for token in added if token.special],
         others=[token.content for token in added if not token.special],

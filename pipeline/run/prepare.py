@@ -59,4 +59,4 @@ def prepare(
     prepared = Prepared(config.sources, files, joined, formats, pairs, spec, Look(spec.engine), evaluation)
     look = first_look(prepared, cache, executor, work.observer)
     work.observer.end()
-    return replace(prepared, spec=spec.with_engine(look.engine).with_call_arguments(look.call_arguments), look=look)
+    return replace(prepared, spec=spec.with_engine(look.engine), look=look)

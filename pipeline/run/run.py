@@ -231,7 +231,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
-        "encode": prepared.spec.payload(),
+        "encode": prepared.spec.payload() | {"call_arguments": prepared.look.call_arguments},
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
         "versions": versions,
     }

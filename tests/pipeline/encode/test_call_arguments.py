@@ -11,7 +11,8 @@ from tests import kit
 from tests.kit import Row
 
 OPEN = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}{% for c in m.tool_calls or [] %}{{ '[' + "
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name + '[' + "
 )
 CLOSE = " + ']' }}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
 GIVEN = "c.function.arguments"
