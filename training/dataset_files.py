@@ -3,7 +3,7 @@
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -127,13 +127,6 @@ class DatasetFiles:
                 ) from error
             raise IntegrityError(f"{self.url(name)} is missing; packtrain verify --repair rebuilds it") from None
         return MappedFile(descriptor, bytes, self.url(name))
-
-    def check_size(self, name: str, bytes: int) -> None:
-        """Raise IntegrityError if a local file has another size; one that is missing is said when it is read."""
-        with suppress(FileNotFoundError, NotADirectoryError, PermissionError), self._refusals(name):
-            found = (self.folder / name).stat().st_size
-            if found != bytes:
-                raise _of_another_size(self.url(name), found, bytes)
 
     @contextmanager
     def _refusals(self, name: str) -> Iterator[None]:

@@ -91,9 +91,6 @@ class PackedRows:
             fix = f"; {MAKE_HOLDOUT}" if split == "holdout" else did_you_mean(split, known)
             raise InputError(f"{where} has no split {split!r}; it has {', '.join(known)}{fix}")
         self._shards = record.shards
-        if self.files.is_local:  # or the number of rows could be anything
-            for shard in self._shards:
-                self.files.check_size(shard.name, shard.bytes)
         self._starts = [0, *accumulate(shard.rows for shard in self._shards)]
         # The processes of a machine share the cache, and the space of a file that was removed from it comes back when
         # it is no longer mapped: this one maps a quarter of its part at most.
