@@ -8,7 +8,7 @@ from typing import Any
 from tests import kit
 from tests.oracle.packer import IGNORED, PAD, Example, Packer, Piece, Row, Span, Written
 
-UNKNOWN = ("template_dropped", "weight_trained")
+UNKNOWN = ("template_dropped", "weight_trained", "columns_not_read", "keys_not_read")
 """What this account does not count."""
 
 
