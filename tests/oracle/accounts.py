@@ -101,9 +101,13 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
     nested: dict[str, Counter[str]] = {name: Counter() for name in (
         "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped", "asked_dropped"
     )}  # fmt: skip
+    said = set()
     for example in packer.examples:
         if example.source == source:
             _add(out, nested, example, packer, labels)
+        if example.id in packer.pieces:
+            out["examples_equal"] += example.source == source and example.says in said
+            said.add(example.says)
     out["labels_not_asked"] = out["tokens_packed"] - out["labels_trained"] - out["labels_head"]
     out |= {name: +counts for name, counts in nested.items()}
     return out
