@@ -120,8 +120,10 @@ def in_liger_s_chunks(hidden: Any, weight: Any, bias: Any, tokens: Any) -> Any:
     chunk = 2 ** (rows // -(-len(weight) // width)).bit_length()
     pieces = -(-rows // min(chunk, rows))
     parts = zip(hidden.tensor_split(pieces), tokens.tensor_split(pieces), strict=True)
-    return sum(
-        torch.nn.functional.cross_entropy(torch.nn.functional.linear(part, weight, bias), labels, reduction="sum")
+    return sum(  # of losses in float32, as Liger keeps them
+        torch.nn.functional.cross_entropy(
+            torch.nn.functional.linear(part, weight, bias).float(), labels, reduction="sum"
+        )
         for part, labels in parts
     )
 
