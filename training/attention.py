@@ -84,7 +84,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
 
 
 def applied_on(model: Any, device: torch.device) -> Applied:
-    """The attention that a model has, and what computes it for batches on a device. The kernel is chosen anew in every
+    """The attention that a model has, and what computes it for batches on a device. The kernel is chosen again in every
     call, by the device of the queries: a model may be moved after `use_packed`.
     """
     bare = unwrap(model)

@@ -1,7 +1,7 @@
 """Loads a run's tokenizer once, in the process that workers are forked from: they share its memory, and start with it.
 
-That process can only be told which modules to import, so this one loads when it is imported there. It is told through a
-pipe what to load, and waits for that: so its imports, half a second, can begin before the tokenizer is known.
+That process can only be told which modules to import, so this one loads when it is imported there. It reads from a pipe
+what to load, and waits for that: so its imports, half a second, can begin before the tokenizer is known.
 """
 
 import gc

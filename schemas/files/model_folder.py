@@ -32,7 +32,7 @@ def places_of(folder: Path) -> list[Path]:
 
 
 def check_model_folder(folder: Path) -> None:
-    """Refuse a folder with a file that transformers or peft may open, and that is none for them.
+    """Refuse a folder with a file that transformers or peft may open and must not.
 
     Raises:
         OSError: see `open_regular`; names the file.

@@ -117,7 +117,7 @@ def _with_flags(message: Message, train: bool | None, where: str) -> Message:
     """A message whose flags and weights of other names have become `train` and `weight`.
 
     Raises:
-        RowRejectedError: `weight`, for a value that is none, or for two that contradict each other.
+        RowRejectedError: `weight`, for a value that is not a weight, or for two weights that contradict each other.
     """
     weights = (
         {"weight": check_weight(message["weight"], f"{where}.weight")} if message.get("weight") is not None else {}

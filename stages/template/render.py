@@ -226,7 +226,7 @@ class Renderer:
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """The names and literals of the template: a key of a message that is none of them is not read."""
+        """The names and literals of the template: other keys of a message are not read."""
         attributes = (node.attr for node in self._marker.tree.find_all(nodes.Getattr))
         literals = (node.value for node in self._marker.tree.find_all(nodes.Const) if isinstance(node.value, str))
         return frozenset((*attributes, *literals))

@@ -193,7 +193,7 @@ def test_a_shard_that_leads_to_itself_is_said(foreign: Path) -> None:
         PackedLoader(foreign, rows_per_step=1, rank=0, world_size=1)
 
 
-# Folders that are nobody's dataset
+# Folders without a dataset
 
 
 @pytest.mark.parametrize("kind", ["link out", "pipe", "link to itself"])

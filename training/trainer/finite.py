@@ -1,5 +1,5 @@
 """Whether weights are numbers. A finite loss can have a gradient of NaN: its step spoils the weights, and no later step
-mends them.
+repairs them.
 """
 
 from collections.abc import Iterable, Sequence
