@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .pipeline.report.diff import diff
     from .pipeline.report.report_files import report
     from .pipeline.report.shown import inspect
-    from .pipeline.run.contaminated import contamination
+    from .pipeline.run.find_contamination import contamination
     from .pipeline.run.plan import plan
     from .pipeline.run.repair import repair
     from .pipeline.run.run import run
@@ -63,7 +63,7 @@ _HOMES = {
     "Observer": "pipeline.observer",
     "PacktrainError": "schemas.errors",
     "RunConfig": "schemas.config.config",
-    "contamination": "pipeline.run.contaminated",
+    "contamination": "pipeline.run.find_contamination",
     "diff": "pipeline.report.diff",
     "explain": "pipeline.explain",
     "export": "pipeline.export.targets",

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..schemas.config.config import DecontaminateConfig, SourceConfig
+from ..schemas.config.config import ContaminationConfig, SourceConfig
 from ..schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ..schemas.escape import escape_json
 from ..schemas.fingerprint import fingerprint, version
 from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
 from ..schemas.rows import example_id
-from ..stages.overlap.examples import evaluation_texts, search_examples
-from ..stages.overlap.index import OverlapIndex
+from ..stages.contamination.examples import evaluation_texts, search_examples
+from ..stages.contamination.index import ContaminationIndex
 from ..stages.prep.rowjson import require_shallow
 from .execute.executor import Executor, perform
 from .inputs.blocks import Block, InputFile
@@ -52,7 +52,7 @@ class Evaluation:
     inputs: tuple[InputFile, ...]
     ngram: int
     share: float
-    """See `DecontaminateConfig.share`."""
+    """See `ContaminationConfig.share`."""
 
     def payload(self) -> dict[str, Any]:
         """What the plan says about it, and what hits depend on: names, sizes and hashes of files, but no paths."""
@@ -65,7 +65,7 @@ class Evaluation:
         }
 
 
-def prepare_evaluation(config: DecontaminateConfig, base: Path, scratch: LocalStore) -> Evaluation:
+def prepare_evaluation(config: ContaminationConfig, base: Path, scratch: LocalStore) -> Evaluation:
     """Scan and check the evaluation files.
 
     Raises:
@@ -76,13 +76,13 @@ def prepare_evaluation(config: DecontaminateConfig, base: Path, scratch: LocalSt
     try:
         evaluation = Evaluation(tuple(scan_inputs([source], base, scratch)), config.ngram, config.share)
     except (ConfigError, InputError) as error:
-        raise type(error)(str(error).replace("sources.evaluation.path", "decontaminate.against")) from None
+        raise type(error)(str(error).replace("sources.evaluation.path", "contamination.against")) from None
     indexed(evaluation)
     return evaluation
 
 
 @lru_cache(maxsize=2)
-def indexed(evaluation: Evaluation) -> tuple[OverlapIndex, list[list[tuple[int, int]]]]:
+def indexed(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tuple[int, int]]]]:
     """Read all rows, and index their T texts. Equal texts are one text of several rows.
 
     Returns:
@@ -103,7 +103,7 @@ def indexed(evaluation: Evaluation) -> tuple[OverlapIndex, list[list[tuple[int, 
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
-    index = OverlapIndex([text for _, text in texts], [asks for asks, _ in texts], evaluation.ngram)
+    index = ContaminationIndex([text for _, text in texts], [asks for asks, _ in texts], evaluation.ngram)
     return index, [some[:_EQUAL_ROWS] for some in texts.values()]
 
 
@@ -145,7 +145,7 @@ class BlockHits(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class OverlapTask:
+class ContaminationTask:
     """One block to compare. It is small: names and ranges, but no data."""
 
     block: Block
@@ -160,7 +160,7 @@ class OverlapTask:
         where = [self.source.where, version("polars")] if self.source.where is not None else []
         form = [self.form.payload(), self.source.max_row_bytes, where]
         key = fingerprint([self.block.hash, form, self.evaluation.payload()])
-        return f"overlaps/{key[:2]}/{key}.json"
+        return f"contamination/{key[:2]}/{key}.json"
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
@@ -183,7 +183,7 @@ class OverlapTask:
         if any(example.ids is not None for example in examples):
             raise InputError(
                 f"{self.block.path}: its rows have token ids instead of text, and ids cannot be compared with "
-                "evaluation rows; leave this source out, or leave out decontaminate"
+                "evaluation rows; leave this source out, or leave out contamination"
             )
         best = dict[tuple[int, int, int, bool], Hit]()
         for example, text, share, longest in search_examples(index, examples):
@@ -204,7 +204,7 @@ class Contamination:
     """The hits of all blocks of a run. They stay in the cache, and are read block by block."""
 
     evaluation: Evaluation
-    blocks: tuple[tuple[InputFile, OverlapTask], ...]
+    blocks: tuple[tuple[InputFile, ContaminationTask], ...]
     """In the order of the run."""
 
     def each(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
@@ -263,12 +263,12 @@ def compare(
     """
     by_name = {source.name: source for source in sources}
     blocks = tuple(
-        (file, OverlapTask(block, by_name[file.source], formats[file.source], cache, evaluation))
+        (file, ContaminationTask(block, by_name[file.source], formats[file.source], cache, evaluation))
         for file in files
         for block in file.blocks
     )
 
-    def known(task: OverlapTask) -> bool:
+    def known(task: ContaminationTask) -> bool:
         return get_note(cache, task.record, BlockHits) is not None
 
     tasks = list({task.record: task for _, task in blocks}.values())

@@ -43,7 +43,7 @@ class SourceLedger:
     """Packed examples without a trained label, kept by keep_untrained."""
     turns_trained: int = 0
     """Assistant turns of packed examples that the mask trains, before any cut."""
-    turns_without_end: int = 0
+    turns_without_stop: int = 0
     """Trained turns after which the template writes no end-of-turn token."""
     turns_stop_next: int = 0
     """Trained turns whose stop token stands in the next message's header, and is trained by `mask: {stop: auto}`."""
@@ -61,16 +61,16 @@ class SourceLedger:
     tokens_packed: int = 0
     labels_trained: int = 0
     """Packed tokens with a trained label."""
-    labels_head: int = 0
+    labels_first_token: int = 0
     """Packed tokens that the mask trains, but without a label because they are the first of their piece."""
-    labels_not_asked: int = 0
+    labels_masked: int = 0
     """Packed tokens that the mask does not train, including alignment padding."""
-    asked_encoded: int = 0
+    supervised_encoded: int = 0
     """Supervised tokens (trained by the mask), before anything was cut or dropped."""
-    asked_repeated: int = 0
+    supervised_repeated: int = 0
     """Supervised tokens of further copies."""
-    asked_truncated: int = 0
-    asked_dropped: dict[str, int] = field(default_factory=dict)
+    supervised_truncated: int = 0
+    supervised_dropped: dict[str, int] = field(default_factory=dict)
     """Supervised tokens of dropped examples, or of an `untrained_piece`, by the reasons of `tokens_dropped`."""
     straddles: int = 0
     """Tokens that span a boundary; they belong to the trained side."""
@@ -123,12 +123,15 @@ class SourceLedger:
         yield (
             "tokens packed = labels trained + first tokens of pieces + masked",
             self.tokens_packed,
-            self.labels_trained + self.labels_head + self.labels_not_asked,
+            self.labels_trained + self.labels_first_token + self.labels_masked,
         )
         yield (
             "supervised tokens + further copies = trained + first tokens of pieces + truncated + dropped",
-            self.asked_encoded + self.asked_repeated,
-            self.labels_trained + self.labels_head + self.asked_truncated + sum(self.asked_dropped.values()),
+            self.supervised_encoded + self.supervised_repeated,
+            self.labels_trained
+            + self.labels_first_token
+            + self.supervised_truncated
+            + sum(self.supervised_dropped.values()),
         )
 
 

@@ -48,10 +48,10 @@ def sums_of(values: Counts, offsets: Integers) -> NDArray[np.int64]:
 
 
 def begins_of(ends: NDArray[Width], offsets: Integers) -> NDArray[Width]:
-    """(runs,) where each run begins in its document, computed from where the runs end.
+    """(spans,) where each span begins in its document, computed from where the spans end.
 
     Args:
-        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
+        offsets: (N + 1,) where each document's spans begin. A document has at least one span.
     """
     out = np.empty_like(ends)
     out[1:] = ends[:-1]

@@ -157,7 +157,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class OverlapCount:
+class ContaminationCount:
     """Examples of a source that share text with rows of an evaluation file."""
 
     source: str
@@ -189,7 +189,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Overlap(Shown):
+class Contamination(Shown):
     """Is the evaluation data in it?"""
 
     sentence: str
@@ -197,7 +197,7 @@ class Overlap(Shown):
     """`report` or `drop`; "" if nothing is packed."""
     examples: int
     """Examples that share text with any evaluation row."""
-    counts: list[OverlapCount]
+    counts: list[ContaminationCount]
     shown: list[Hit]
     """Some hits, the strongest first."""
 
@@ -353,7 +353,7 @@ class Report(Shown):
     sample: Sample | None
     choice: Choice | None = None
     flow: Flow | None = None
-    overlap: Overlap | None = None
+    contamination: Contamination | None = None
     """None also if nothing was compared; then `absent` has no reason."""
     training: Training | None = None
     packing: Packing | None = None

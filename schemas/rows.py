@@ -62,8 +62,8 @@ def example_id(source: str, file: str, line: int, sub: int) -> str:
     return f"{source}/{file}:{line}" + (f"/{sub}" if sub >= 0 else "")
 
 
-class RunKind(IntEnum):
-    """The kind of a run of characters or tokens. A mask policy chooses kinds, and never looks at tokens.
+class SpanKind(IntEnum):
+    """The kind of a span of characters or tokens. A mask policy chooses kinds, and never looks at tokens.
 
     In a conversation, assistant turns have their own kinds if they could be located. Kinds below 4 need only the
     boundary between prompt and completion.
@@ -111,20 +111,20 @@ class RunKind(IntEnum):
     """The same before the completion."""
 
 
-END_KINDS = (RunKind.HISTORY_END, RunKind.END)
+END_KINDS = (SpanKind.HISTORY_END, SpanKind.END)
 """End-of-turn tokens of the assistant."""
-THOUGHT_KINDS = (RunKind.HISTORY_THOUGHT, RunKind.THOUGHT)
-CALL_KINDS = (RunKind.HISTORY_CALL, RunKind.TOOL_CALL)
+THOUGHT_KINDS = (SpanKind.HISTORY_THOUGHT, SpanKind.THOUGHT)
+CALL_KINDS = (SpanKind.HISTORY_CALL, SpanKind.TOOL_CALL)
 PART_KINDS = frozenset({*THOUGHT_KINDS, *CALL_KINDS})
 """Parts of assistant turns that have a kind of their own."""
-ASSISTANT_KINDS = (RunKind.HISTORY, RunKind.ASSISTANT, *END_KINDS, *PART_KINDS)
+ASSISTANT_KINDS = (SpanKind.HISTORY, SpanKind.ASSISTANT, *END_KINDS, *PART_KINDS)
 """Assistant turns, including end-of-turn tokens."""
-NEXT_STOP_KINDS = (RunKind.HISTORY_STOP_IN_NEXT_HEADER, RunKind.STOP_IN_NEXT_HEADER)
+NEXT_STOP_KINDS = (SpanKind.HISTORY_STOP_IN_NEXT_HEADER, SpanKind.STOP_IN_NEXT_HEADER)
 """Stop tokens outside of the turns that they end."""
-UNPROVED_KINDS = (RunKind.UNPROVED, RunKind.UNPROVED_COMPLETION)
+UNPROVED_KINDS = (SpanKind.UNPROVED, SpanKind.UNPROVED_COMPLETION)
 COMPLETION_KINDS = (
-    *(RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION),
-    *(RunKind.THOUGHT, RunKind.TOOL_CALL, RunKind.STOP_IN_NEXT_HEADER),
+    *(SpanKind.COMPLETION, SpanKind.ASSISTANT, SpanKind.END, SpanKind.UNPROVED_COMPLETION),
+    *(SpanKind.THOUGHT, SpanKind.TOOL_CALL, SpanKind.STOP_IN_NEXT_HEADER),
 )
 """Kinds after a prompt."""
 
@@ -141,11 +141,11 @@ def _schema(**columns: pa.DataType) -> pa.Schema:
 
 _TOKENS = _lists(pa.int32())
 
-RUN = pa.struct(_schema(end=pa.int32(), kind=pa.int8(), turn=pa.int16(), weight=pa.float32()))
+SPAN = pa.struct(_schema(end=pa.int32(), kind=pa.int8(), turn=pa.int16(), weight=pa.float32()))
 
 ENCODED = _schema(
     input_ids=_TOKENS,
-    runs=_lists(RUN),
+    spans=_lists(SPAN),
     group=pa.string(),
     digest=pa.binary(16),
     line=pa.int32(),
@@ -154,14 +154,14 @@ ENCODED = _schema(
 )
 """One example, tokenized at full length, with its structure but without a mask policy.
 
-A part does not depend on its file or run, so that runs can share it: `line` counts from the start of the block. `runs`
+A part does not depend on its file or run, so that runs can share it: `line` counts from the start of the block. `spans`
 cover the tokens from the left without gaps: each ends before token `end`, belongs to message `turn` (counted from 0; -1
 outside of conversations), and has a loss `weight` (message times example; 0 where `train` is false). A token that
-straddles two runs belongs to the assistant's run if there is one, else to the later run; it is counted in `straddles`,
-unless it only straddles parts of a turn. `digest` covers the rendered text, the beginning of the completion and the
-weights.
+straddles two spans belongs to the assistant's span if there is one, else to the later span; it is counted in
+`straddles`, unless it only straddles parts of a turn. `digest` covers the rendered text, the beginning of the
+completion and the weights.
 
-A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three runs, which may
+A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three spans, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.
 """
 

@@ -1,11 +1,11 @@
-"""What other lengths and strategies would give, computed from lengths and trained runs without encoding or layout.
+"""What other lengths and strategies would give, computed from lengths and trained spans without encoding or layout.
 
 The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
 histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
 they fit. Documents that a run cuts into pieces between lines are counted as if they were cut every `max_length` tokens;
 those that `wrapped` cuts, as if at each length of a row.
 
-Legend: `N` documents, `K` runs that the mask trains.
+Legend: `N` documents, `K` spans that the mask trains.
 """
 
 from collections.abc import Sequence
@@ -28,16 +28,16 @@ CANDIDATES = tuple(1 << power for power in range(8, 18))
 
 @dataclass(frozen=True, eq=False)
 class LengthStats:
-    """Lengths and trained runs of the documents that passed the filters, before `max_length` is applied."""
+    """Lengths and trained spans of the documents that passed the filters, before `max_length` is applied."""
 
     lengths: NDArray[np.int32]
     """(N,) tokens."""
     owners: NDArray[np.int32]
-    """(K,) the document of each trained run, ascending."""
+    """(K,) the document of each trained span, ascending."""
     begins: NDArray[np.int32]
-    """(K,) first token of each run within its document."""
+    """(K,) first token of each span within its document."""
     ends: NDArray[np.int32]
-    """(K,) one past the last token of each run."""
+    """(K,) one past the last token of each span."""
     longest: Sequence[tuple[str, int]] = ()
     """(id, tokens) of the few longest documents, the longest first; empty if the ids are unknown."""
     texts: bool = False

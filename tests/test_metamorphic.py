@@ -101,7 +101,7 @@ CASES: dict[str, Case] = {
     "repeated": case(source("chats", repeat=3), "texts", source("pairs", style="chat")),
     "mixed": case(source("chats", weight=1.0), source("texts", weight=3.0), without=ELSEWHERE),
     "weighted": case(source("chats", loss_weight=2.5), "texts", loss={"normalize": "document"}),
-    "decontaminated": case("texts", "chats", decontaminate={"against": "held.jsonl", "action": "drop"}),
+    "decontaminated": case("texts", "chats", contamination={"against": "held.jsonl", "action": "drop"}),
     "found formats": case(*(source(kind, format="auto") for kind in ("alpaca", "sharegpt", "ids"))),
     "preference": case("choices", holdout={"fraction": 0.2}, truncate={"max_length": 64}, without=("stream",)),
 }
@@ -278,8 +278,8 @@ def stream(case: Case, folder: Path, split: str) -> Pieces:
 
     config = in_many_files(case, folder)
     config["sources"] = [one | {"path": str(folder / one["path"])} for one in config["sources"]]
-    if "decontaminate" in config:
-        config["decontaminate"] |= {"against": str(folder / "held.jsonl")}
+    if "contamination" in config:
+        config["contamination"] |= {"against": str(folder / "held.jsonl")}
     rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, split=split)
     found: Pieces = Counter()
     for batch in rows:

@@ -91,7 +91,7 @@ _STANDS_FOR = {
     "out": "out",
     "shard": "run.shard",
     "mask": "mask.policy",
-    "against": "decontaminate.against",
+    "against": "contamination.against",
     "max_length": "truncate.max_length",
     "row_length": "pack.row_length",
     "workers": "run.workers",

@@ -29,7 +29,7 @@ from .options import (
 from .output import show
 
 if TYPE_CHECKING:
-    from ...schemas.report import Overlap, Report, ShownRow
+    from ...schemas.report import Contamination, Report, ShownRow
     from ..explain import Story
     from ..observer import Observer
     from ..report.grid import Lines
@@ -222,14 +222,14 @@ def contamination(
 ) -> None:
     """Find training examples that share text with evaluation rows. No tokenizer is needed.
 
-    With a configuration, what is found stays in its cache: a run with `decontaminate` finds it there.
+    With a configuration, what is found stays in its cache: a run with `contamination` finds it there.
 
     Args:
         against (PATH): evaluation files, as for --input; may be repeated; by default the configuration's
-            decontaminate.against. --set decontaminate.ngram= says how many words must be shared in a row: 13.
+            contamination.against. --set contamination.ngram= says how many words must be shared in a row: 13.
         out (FILE.jsonl): write all hits to this file.
     """
-    from ..run.contaminated import contamination as find
+    from ..run.find_contamination import contamination as find
     from ..store.open_store import cache_root, resolve_place
 
     files = [str(Path(path).absolute()) if "://" not in path else path for path in against or ()]
@@ -240,10 +240,10 @@ def contamination(
     show(lambda observer: find(data, hits=out, observer=observer, base=base), partial(_contamination_lines, out))
 
 
-def _contamination_lines(out: Path | None, found: "Overlap") -> "Lines":
-    from ..report.sections import overlap_section
+def _contamination_lines(out: Path | None, found: "Contamination") -> "Lines":
+    from ..report.sections import contamination_section
 
-    shown = overlap_section(found)
+    shown = contamination_section(found)
     yield shown.sentence
     yield from shown.tables
     if out is not None:

@@ -20,7 +20,7 @@ _SECTIONS = {
     "config": "configuration",
     "formats": "reading",
     "tokenizer": "tokenizer",
-    "evaluation": "decontaminate.against",
+    "evaluation": "contamination.against",
     "encode": "encoding",
     "versions": "versions",
     "inputs": "inputs",

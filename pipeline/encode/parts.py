@@ -16,7 +16,7 @@ from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
 from ...schemas.manifest import FileRecord
 from ...stages.arrays import view
-from ...stages.mask.policy import Mask, supervised_runs
+from ...stages.mask.policy import Mask, supervised_spans
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample
 from ..inputs.blocks import FileLines
@@ -93,8 +93,8 @@ class EncodedPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """The runs of the K documents of a segment; see `schemas.rows.RUN`."""
+class Spans:
+    """The spans of the K documents of a segment; see `schemas.rows.SPAN`."""
 
     ends: NDArray[np.int32]
     kind: NDArray[np.int8]
@@ -104,14 +104,14 @@ class Runs:
     weights: NDArray[np.float32] | None
     """The loss weight of the tokens of each, if they are trained; None if all are 1."""
     offsets: NDArray[np.integer[Any]]
-    """(K + 1,) where each document's runs begin."""
+    """(K + 1,) where each document's spans begin."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Runs":
-        """The runs of a segment."""
-        column = batch.column("runs")
+    def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Spans":
+        """The spans of a segment."""
+        column = batch.column("spans")
         ends, kind, turn, weights = (view(column.values.field(name)) for name in ("end", "kind", "turn", "weight"))
         offsets = view(column.offsets)
-        supervised, own = supervised_runs(kind, turn, weights, offsets, mask)
+        supervised, own = supervised_spans(kind, turn, weights, offsets, mask)
         plain = bool(((weights == 0) | (weights == 1)).all())
         return cls(ends, kind, turn, supervised, None if plain else own, offsets)

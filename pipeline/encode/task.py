@@ -36,7 +36,7 @@ from .tokenizer import TokenizerSpec
 if TYPE_CHECKING:
     from ...schemas.config.config import TokenizerConfig  # which a worker does not need
 
-FORMAT = 21
+FORMAT = 22
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 OF_TEMPLATES = frozenset(
     {"template", "jinja2_version", "date", "trace", "allow_lost", "call_arguments", "generation_stops"}

@@ -90,8 +90,8 @@ def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
             entry = entries[source]
             entry.labels_trained += one.trained
             entry.weight_trained += one.weight
-            entry.labels_head += one.heads
-            entry.labels_not_asked += one.tokens - one.trained - one.heads
+            entry.labels_first_token += one.heads
+            entry.labels_masked += one.tokens - one.trained - one.heads
             entry.tokens_packed += one.padding
             entry.turns_cut += one.cuts
             entry.copies_together += one.together
@@ -105,9 +105,9 @@ def _left_out(entry: SourceLedger, some: Documents) -> None:
     _add(entry.examples_dropped, dict(zip(REASONS[1:], counts[1:], strict=True)))
     _add(entry.tokens_dropped, dict(zip(REASONS[1:], tokens[1:], strict=True)))
     entry.examples_contaminated += _sum(some.has(CONTAMINATED))
-    supervised = np.bincount(some.outcome, weights=some.asked, minlength=len(REASONS)).astype(np.int64).tolist()
-    _add(entry.asked_dropped, dict(zip(REASONS[1:], supervised[1:], strict=True)))
-    entry.asked_encoded += _sum(some.asked)
+    supervised = np.bincount(some.outcome, weights=some.supervised, minlength=len(REASONS)).astype(np.int64).tolist()
+    _add(entry.supervised_dropped, dict(zip(REASONS[1:], supervised[1:], strict=True)))
+    entry.supervised_encoded += _sum(some.supervised)
 
 
 def _packed(entry: SourceLedger, some: Documents, holds_out: bool) -> None:
@@ -120,7 +120,7 @@ def _packed(entry: SourceLedger, some: Documents, holds_out: bool) -> None:
     entry.examples_split += _sum(packed & some.has(SPLIT))
     entry.turns_trained += _sum(some.turns, packed)
     entry.turns_stop_next += _sum(some.next_stops, packed)
-    entry.turns_without_end += _sum(some.endless, packed)
+    entry.turns_without_stop += _sum(some.turns_without_stop, packed)
 
 
 def _truncated(entry: SourceLedger, some: Documents) -> None:
@@ -130,10 +130,10 @@ def _truncated(entry: SourceLedger, some: Documents) -> None:
     lost = np.where(packed, some.length - stretch, 0)
     entry.examples_truncated += _sum(lost > 0)
     _add(entry.tokens_truncated, {"max_length": _sum(lost)})
-    entry.asked_truncated += _sum(some.asked - some.asked_kept, packed)
+    entry.supervised_truncated += _sum(some.supervised - some.supervised_kept, packed)
     # untrained pieces of split examples
     _add(entry.tokens_dropped, {"untrained_piece": _sum(stretch - some.kept, packed)})
-    _add(entry.asked_dropped, {"untrained_piece": _sum(some.asked_kept - some.asked_packed, packed)})
+    _add(entry.supervised_dropped, {"untrained_piece": _sum(some.supervised_kept - some.supervised_packed, packed)})
 
 
 def _equal(ledger: Ledger, table: Table) -> None:
@@ -156,7 +156,7 @@ def _copies(entry: SourceLedger, some: Documents) -> None:
     further = np.maximum(copies - 1, 0)
     entry.tokens_packed += _sum(copies * (some.kept + some.overlap))
     _add(entry.tokens_created, {"overlap": _sum(copies * some.overlap), "repeats": _sum(further * some.kept)})
-    entry.asked_repeated += _sum(further * some.asked_packed)
+    entry.supervised_repeated += _sum(further * some.supervised_packed)
     entry.examples_repeated += _sum(further)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...schemas.errors import ConfigError
 from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import offsets_of
-from ...stages.mask.run_index import RunIndex
+from ...stages.mask.span_index import SpanIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of
 from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
@@ -77,7 +77,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         _leave_out_by_filters(some, some.length, config, source)
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
-            _leave_out(some, some.asked - some.has(HEAD) <= 0, "untrained")
+            _leave_out(some, some.supervised - some.has(HEAD) <= 0, "untrained")
         long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
         if limits.overlong == "drop":
             _leave_out(some, long, "overlong")
@@ -100,7 +100,7 @@ def decide_pairs(table: Table, config: "RunConfig") -> None:
     limits, segments = limits_of(config, pairs=True), Segments.of(table)
     for source, here in table.slices():
         some = table.documents.at(here)
-        lengths = pair_lengths(segments.runs(some)[0])
+        lengths = pair_lengths(segments.spans(some)[0])
         cut = cut_pairs(lengths, limits)
         none = np.zeros_like(lengths.prompt)
         equal = _equal(some, segments, lengths, PairLengths(none, none, none), lengths)
@@ -205,7 +205,7 @@ def _leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: "
     Args:
         lengths: (N,) what the filter compares.
     """
-    if config.decontaminate is not None and config.decontaminate.action == "drop":
+    if config.contamination is not None and config.contamination.action == "drop":
         _leave_out(some, some.has(CONTAMINATED), "contaminated")
     own = config.sources[source].filter
     least = own.min_tokens if own.min_tokens is not None else config.filter.min_tokens
@@ -222,15 +222,15 @@ def _split(table: Table, rows: NDArray[np.int64], config: "RunConfig", tokenizer
     breaks = Breaks.from_json(tokenizer_json) if len(rows) and how.at != "tokens" else None
     for group in _groups(table.documents.length[rows], rows):
         some, segments = table.documents.at(group), Segments.of(table)
-        runs, places = segments.index(some), Places()
+        spans, places = segments.index(some), Places()
         if breaks is not None:
             tokens = np.concatenate(segments.tokens(some, np.zeros(1, np.int32), some.length))
-            places = _places_of(runs, breaks.of(tokens), turns=how.at == "turns")
-        bases = runs.bases[:-1]
+            places = _places_of(spans, breaks.of(tokens), turns=how.at == "turns")
+        bases = spans.bases[:-1]
         cut = split(bases + some.low, bases + some.high, capacity, how.overlap, places)
-        supervised = runs.supervised_before(cut.end) - runs.supervised_before(cut.fresh)
+        supervised = spans.supervised_before(cut.end) - spans.supervised_before(cut.fresh)
         # A label needs the token before it in the same piece.
-        labels = supervised - (runs.supervised_at(cut.fresh) & (cut.fresh == cut.start))
+        labels = supervised - (spans.supervised_at(cut.fresh) & (cut.fresh == cut.start))
         stays = (labels > 0) | config.keep_untrained
         owner, start = cut.document[stays], cut.start[stays]
         kept = np.zeros(len(owner), PIECE)
@@ -242,10 +242,10 @@ def _split(table: Table, rows: NDArray[np.int64], config: "RunConfig", tokenizer
         table.documents.overlap[group] = overlap
         table.documents.kept[group] = _sums(kept["length"], owner, len(group)) - overlap
         table.documents.labels[group] = _sums(labels[stays], owner, len(group))
-        table.documents.asked_packed[group] = _sums(supervised[stays], owner, len(group))
+        table.documents.supervised_packed[group] = _sums(supervised[stays], owner, len(group))
 
 
-def _places_of(runs: RunIndex, bits: NDArray[np.uint8], *, turns: bool) -> Places:
+def _places_of(spans: SpanIndex, bits: NDArray[np.uint8], *, turns: bool) -> Places:
     """The places where documents may be cut: line ends, and before them turns if asked for.
 
     Args:
@@ -256,8 +256,8 @@ def _places_of(runs: RunIndex, bits: NDArray[np.uint8], *, turns: bool) -> Place
         return Places(lines=lines)
     white = (bits & WHITE) > 0
     found = [
-        skip_white(places, white, runs.ends[np.searchsorted(runs.ends, places, side="right")])
-        for places in runs.turn_places()
+        skip_white(places, white, spans.ends[np.searchsorted(spans.ends, places, side="right")])
+        for places in spans.turn_places()
     ]
     return Places(found, lines)
 

@@ -1,4 +1,4 @@
-"""Lays out the rows of a plan: gathers the tokens and runs of its pieces from mapped parts, and counts what they hold.
+"""Lays out the rows of a plan: gathers the tokens and spans of its pieces from mapped parts, and counts what they hold.
 
 Shapes: D pieces, R rows.
 """
@@ -30,7 +30,7 @@ batch.
 
 @dataclass(frozen=True, slots=True)
 class LossWeights:
-    """What the loss weights of runs are multiplied by."""
+    """What the loss weights of spans are multiplied by."""
 
     sources: tuple[float, ...]
     """The weight of each source."""
@@ -157,9 +157,9 @@ class PlannedRows:
         if form.pairs is not None:
             batch, heads = _lay_out_pairs(some, segments, doc_ids, form.pairs)
             if account is not None:
-                account.count(sources, trained=some.asked_kept - heads, heads=heads, tokens=lengths)
+                account.count(sources, trained=some.supervised_kept - heads, heads=heads, tokens=lengths)
             return batch
-        run_ends, supervised = segments.runs(some)
+        span_ends, supervised = segments.spans(some)
         weights = None
         if (how := form.weights) is not None:
             weights = RunWeights(segments.weights(some), np.array(how.sources)[sources], how.by_document)
@@ -170,9 +170,9 @@ class PlannedRows:
             repeated=repeated,
             doc_ids=doc_ids,
             row_offsets=offsets,
-            run_ends=run_ends,
-            run_supervised=supervised,
-            run_offsets=offsets_of(some.run_count),
+            span_ends=span_ends,
+            span_supervised=supervised,
+            span_offsets=offsets_of(some.span_count),
             weights=weights,
         )
         laid = lay_out(planned, form.alignment, form.pad_id)
@@ -197,7 +197,7 @@ def _lay_out_pairs(
     """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
     predicts a completion's first token.
     """
-    lengths = pair_lengths(segments.runs(some)[0])
+    lengths = pair_lengths(segments.spans(some)[0])
     cut = cut_pairs(lengths, limits)
     begins, kept = cut.begins, cut.kept
     chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected

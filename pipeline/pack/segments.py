@@ -1,4 +1,4 @@
-"""Tokens and runs of documents, from the mapped parts that hold them."""
+"""Tokens and spans of documents, from the mapped parts that hold them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import view
 from ...stages.mask.policy import Mask
-from ...stages.mask.run_index import RunIndex
-from ..encode.parts import EncodedPart, Runs
+from ...stages.mask.span_index import SpanIndex
+from ..encode.parts import EncodedPart, Spans
 from .table import Documents, Table
 
 
 class Segments:
-    """Tokens and runs of documents of the table. Parts are mapped when they are first needed, and keep one byte
-    per run in memory: whether the mask trains it. Segments with other weights than 1 keep four bytes per run.
+    """Tokens and spans of documents of the table. Parts are mapped when they are first needed, and keep one byte
+    per span in memory: whether the mask trains it. Segments with other weights than 1 keep four bytes per span.
 
     Args:
         paths: the files of all parts, in order.
@@ -35,7 +35,7 @@ class Segments:
         self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part]
         """(segments,) the source of each."""
         self._tokens: dict[int, NDArray[np.int32]] = {}
-        self._runs: dict[int, Runs] = {}
+        self._spans: dict[int, Spans] = {}
 
     @classmethod
     def of(cls, table: Table) -> "Segments":
@@ -51,7 +51,7 @@ class Segments:
             part, mask = int(self._part[number]), self._masks[self.sources[number]]
             for index, batch in enumerate(EncodedPart(self._paths[part]).batches, self._firsts[part]):
                 self._tokens[index] = view(batch.column("input_ids").values)
-                self._runs[index] = Runs.of(batch, mask)
+                self._spans[index] = Spans.of(batch, mask)
 
     def tokens(
         self, some: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
@@ -59,32 +59,32 @@ class Segments:
         """K views of `lengths` tokens, each from `starts` in its document."""
         self._open(some.segment)
         first, tokens = some.begin + starts, self._tokens
-        spans = zip(some.segment.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
-        return [tokens[number][a:b] for number, a, b in spans]
+        slices = zip(some.segment.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
+        return [tokens[number][a:b] for number, a, b in slices]
 
-    def runs(self, some: Documents) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """(runs,) where the runs of K documents end, and (runs,) whether the mask trains them; K is at least 1."""
+    def spans(self, some: Documents) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """(spans,) where the spans of K documents end, and (spans,) whether the mask trains them; K is at least 1."""
         ends, supervised = self._columns(some, "ends", "supervised")
         return ends, supervised
 
     def weights(self, some: Documents) -> NDArray[np.float32]:
-        """(runs,) the loss weight of the runs of K documents, if they are trained."""
+        """(spans,) the loss weight of the spans of K documents, if they are trained."""
         found = []
-        for number, first, last in self._spans(some):
-            weights = self._runs[number].weights
+        for number, first, last in self._slices(some):
+            weights = self._spans[number].weights
             found.append(np.ones(last - first, np.float32) if weights is None else weights[first:last])
         return np.concatenate(found)
 
-    def index(self, some: Documents) -> RunIndex:
-        """The runs of K documents, with their kinds, laid end to end."""
+    def index(self, some: Documents) -> SpanIndex:
+        """The spans of K documents, with their kinds, laid end to end."""
         ends, kind, turn, supervised = self._columns(some, "ends", "kind", "turn", "supervised")
-        return RunIndex.of(some.length, some.run_count, ends, kind, turn, supervised)
+        return SpanIndex.of(some.length, some.span_count, ends, kind, turn, supervised)
 
     def _columns(self, some: Documents, *names: str) -> list[NDArray[Any]]:
-        spans, runs = self._spans(some), self._runs
-        return [np.concatenate([getattr(runs[number], name)[a:b] for number, a, b in spans]) for name in names]
+        slices, spans = self._slices(some), self._spans
+        return [np.concatenate([getattr(spans[number], name)[a:b] for number, a, b in slices]) for name in names]
 
-    def _spans(self, some: Documents) -> list[tuple[int, int, int]]:
+    def _slices(self, some: Documents) -> list[tuple[int, int, int]]:
         self._open(some.segment)
-        last = (some.run_begin + some.run_count).tolist()
-        return list(zip(some.segment.tolist(), some.run_begin.tolist(), last, strict=True))
+        last = (some.span_begin + some.span_count).tolist()
+        return list(zip(some.segment.tolist(), some.span_begin.tolist(), last, strict=True))

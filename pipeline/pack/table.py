@@ -21,10 +21,10 @@ from ...schemas.manifest import FileRecord
 from ...schemas.ragged import offsets_of
 from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_turns
-from ...stages.mask.run_index import RunIndex
+from ...stages.mask.span_index import SpanIndex
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
-from ...stages.tokenize.token_runs import IS_NEXT_STOP, IS_UNPROVED
-from ..encode.parts import EncodedPart, PartPlace, Runs
+from ...stages.tokenize.token_spans import IS_NEXT_STOP, IS_UNPROVED
+from ..encode.parts import EncodedPart, PartPlace, Spans
 from ..inputs.blocks import FileLines
 from ..store.local import nameless
 from ..store.open_store import Store
@@ -57,8 +57,8 @@ class Documents:
     """The record batch that holds the document, counted over all parts."""
     begin: NDArray[np.int32]
     """Where its tokens begin in the segment."""
-    run_begin: NDArray[np.int32]
-    run_count: NDArray[np.int32]
+    span_begin: NDArray[np.int32]
+    span_count: NDArray[np.int32]
     line: NDArray[np.int32]
     """The row of its block that it was made of."""
     sub: NDArray[np.int32]
@@ -69,13 +69,13 @@ class Documents:
     """First token that the limits keep."""
     high: NDArray[np.int32]
     """One past the last token that they keep."""
-    asked: NDArray[np.int32]
+    supervised: NDArray[np.int32]
     """Supervised tokens."""
-    asked_kept: NDArray[np.int32]
+    supervised_kept: NDArray[np.int32]
     """Supervised tokens that the limits keep."""
     turns: NDArray[np.int16]
     """Trained assistant turns."""
-    endless: NDArray[np.int16]
+    turns_without_stop: NDArray[np.int16]
     """Trained turns without an end-of-turn token."""
     next_stops: NDArray[np.int16]
     """Trained turns whose stop token is trained in the next message's header."""
@@ -84,7 +84,7 @@ class Documents:
     flags: NDArray[np.uint8]
     labels: NDArray[np.int32]
     """Trained labels of one copy, before a strategy cuts it."""
-    asked_packed: NDArray[np.int32]
+    supervised_packed: NDArray[np.int32]
     """Supervised tokens in what is packed of one copy, each counted once."""
     kept: NDArray[np.int32]
     """Tokens of one copy, each counted once; 0 if left out."""
@@ -229,7 +229,7 @@ def read_table(
     *,
     pairs: bool = False,
 ) -> Table:
-    """Read the lengths and runs of all parts, one part in memory at a time.
+    """Read the lengths and spans of all parts, one part in memory at a time.
 
     Args:
         sizes: (parts,) documents of each part, as its record says.
@@ -278,51 +278,53 @@ def read_table(
 
 
 def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *, pairs: bool) -> None:
-    """Fill the columns of a segment's documents from their runs."""
-    runs = Runs.of(batch, mask)
-    ids, offsets = view(batch.column("input_ids").offsets), runs.offsets.astype(np.int64)
+    """Fill the columns of a segment's documents from their spans."""
+    spans = Spans.of(batch, mask)
+    ids, offsets = view(batch.column("input_ids").offsets), spans.offsets.astype(np.int64)
     here.begin[:], here.length[:] = ids[:-1], np.diff(ids)
-    here.run_begin[:], here.run_count[:] = offsets[:-1], np.diff(offsets)
+    here.span_begin[:], here.span_count[:] = offsets[:-1], np.diff(offsets)
     if pairs:
-        _cut_pairs(here, limits, runs)
+        _cut_pairs(here, limits, spans)
     else:
-        _cut(here, limits, runs)
+        _cut(here, limits, spans)
     here.kept[:] = here.high - here.low
-    here.asked_packed[:] = here.asked_kept
-    next_stops = runs.supervised & IS_NEXT_STOP[runs.kind] & (mask.stop == "auto")
+    here.supervised_packed[:] = here.supervised_kept
+    next_stops = spans.supervised & IS_NEXT_STOP[spans.kind] & (mask.stop == "auto")
     here.next_stops[:] = np.add.reduceat(next_stops, offsets[:-1], dtype=np.int32)
-    here.turns[:], here.endless[:] = supervised_turns(runs.kind, runs.turn, runs.supervised, offsets, next_stops)
-    here.flags[np.logical_or.reduceat(IS_UNPROVED[runs.kind], offsets[:-1])] |= NO_TURNS
-    if runs.weights is not None:
-        here.flags[np.logical_or.reduceat(runs.supervised & (runs.weights != 1), offsets[:-1])] |= WEIGHTED
+    turns, without_stop = supervised_turns(spans.kind, spans.turn, spans.supervised, offsets, next_stops)
+    here.turns[:] = turns
+    here.turns_without_stop[:] = without_stop
+    here.flags[np.logical_or.reduceat(IS_UNPROVED[spans.kind], offsets[:-1])] |= NO_TURNS
+    if spans.weights is not None:
+        here.flags[np.logical_or.reduceat(spans.supervised & (spans.weights != 1), offsets[:-1])] |= WEIGHTED
     digests = batch.column("digest")
     halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(here)]
     here.first_digest[:], here.second_digest[:] = halves.T
 
 
-def _cut(here: Documents, limits: Limits, runs: Runs) -> None:
+def _cut(here: Documents, limits: Limits, spans: Spans) -> None:
     """What the limits keep of documents."""
-    index = RunIndex.of(here.length, here.run_count, runs.ends, runs.kind, runs.turn, runs.supervised)
+    index = SpanIndex.of(here.length, here.span_count, spans.ends, spans.kind, spans.turn, spans.supervised)
     here.low[:], here.high[:] = limits.stretch(here.length)
     begins, before = index.bases[:-1], index.supervised_before
     low, high = begins + here.low, begins + here.high
-    here.asked[:] = before(begins + here.length) - before(begins)
-    here.asked_kept[:] = before(high) - before(low)
+    here.supervised[:] = before(begins + here.length) - before(begins)
+    here.supervised_kept[:] = before(high) - before(low)
     here.flags[index.supervised_at(begins) & (here.length > 0)] |= HEAD
-    here.labels[:] = here.asked_kept - (index.supervised_at(low) & (low < high))
+    here.labels[:] = here.supervised_kept - (index.supervised_at(low) & (low < high))
 
 
-def _cut_pairs(here: Documents, limits: Limits, runs: Runs) -> None:
+def _cut_pairs(here: Documents, limits: Limits, spans: Spans) -> None:
     """What the limits keep of preference pairs."""
-    lengths = pair_lengths(runs.ends)
+    lengths = pair_lengths(spans.ends)
     cut = cut_pairs(lengths, limits)
-    here.high[:], here.asked[:], here.asked_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
+    here.high[:], here.supervised[:], here.supervised_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
     here.flags[lengths.prompt == 0] |= HEAD
-    here.labels[:] = here.asked_kept - (cut.kept.prompt == 0)
+    here.labels[:] = here.supervised_kept - (cut.kept.prompt == 0)
 
 
 def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
-    """The lengths of pairs, from where their three runs end."""
+    """The lengths of pairs, from where their three spans end."""
     whole = ends.reshape(-1, 3)
     return PairLengths(whole[:, 0].copy(), whole[:, 1] - whole[:, 0], whole[:, 2] - whole[:, 1])
 

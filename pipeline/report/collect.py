@@ -26,10 +26,10 @@ from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.names import REJECTS
 from ...schemas.report import (
     Choice,
+    Contamination,
     Flow,
     Histogram,
     Made,
-    Overlap,
     Packing,
     Reject,
     Report,
@@ -42,9 +42,9 @@ from ...stages.arrays import view
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
+from .contamination_summary import contamination_of, noted_hits
 from .ledger_lines import supervision_of
 from .lengths import fill_histogram
-from .overlap import noted_hits, overlap_of
 from .shown import shown_rows
 
 PAIRS = "Preference pairs are not packed: each is a row of its own."
@@ -103,9 +103,9 @@ def report_of(
     if choice is None:
         absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
 
-    def overlap() -> Overlap:
-        action, compared = str(plan["config"]["decontaminate"]["action"]), manifest.ledger.total().examples_made
-        return overlap_of(noted_hits(store), plan["evaluation"], compared, action)
+    def contamination() -> Contamination:
+        action, compared = str(plan["config"]["contamination"]["action"]), manifest.ledger.total().examples_made
+        return contamination_of(noted_hits(store), plan["evaluation"], compared, action)
 
     return make_report(
         "run",
@@ -118,7 +118,7 @@ def report_of(
             rejects_of(dataset),
             store.where(REJECTS),
         ),
-        overlap=attempt("overlap", overlap) if "evaluation" in plan else None,
+        contamination=attempt("contamination", contamination) if "evaluation" in plan else None,
         training=attempt(
             "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, "train", decoder))
         ),

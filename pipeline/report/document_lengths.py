@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import begins_of, offsets_of, ranges
-from ...schemas.rows import RunKind, example_id
+from ...schemas.rows import SpanKind, example_id
 from ...stages.forecast import LengthStats
 from ...stages.select.copies import later_ones
-from ..encode.parts import EncodedPart, Runs
+from ..encode.parts import EncodedPart, Spans
 from ..pack.outcomes import BY_LENGTH, REASONS
 from ..pack.pack import Selected
 from ..pack.table import HELD_OUT
@@ -37,19 +37,19 @@ def read_documents(selected: Selected) -> LengthStats:
     """
     table, copies = selected.table, _copies(selected)
     step, starts = max(1, -(-len(copies) // MOST)), table.origins.starts.tolist()
-    taken, runs, count = [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int32)], 0
+    taken, spans, count = [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int32)], 0
     plain = [np.zeros(0, np.bool_)]
     for place, first in list(zip(table.places, starts, strict=False))[::step]:
         for batch in EncodedPart(place.path).batches:
-            mine, its = copies[first : first + batch.num_rows] > 0, Runs.of(batch, table.masks[place.source])
+            mine, its = copies[first : first + batch.num_rows] > 0, Spans.of(batch, table.masks[place.source])
             taken.append(np.flatnonzero(mine) + first)
             plain.append(_are_texts(its)[mine])
             sizes = np.diff(its.offsets)
             trained = np.repeat(mine, sizes) & its.supervised
             owners = np.repeat(np.cumsum(mine, dtype=np.int32) - np.int32(1) + np.int32(count), sizes)
-            runs.append(np.stack([column[trained] for column in (owners, begins_of(its.ends, its.offsets), its.ends)]))
+            spans.append(np.stack([column[trained] for column in (owners, begins_of(its.ends, its.offsets), its.ends)]))
             first, count = first + batch.num_rows, count + len(taken[-1])
-    documents, (owners, begins, ends) = np.concatenate(taken), np.concatenate(runs, axis=1)
+    documents, (owners, begins, ends) = np.concatenate(taken), np.concatenate(spans, axis=1)
     lengths, often = table.documents.length[documents], copies[documents]
     tokens = lengths * often.astype(np.int64)
     texts = int(tokens[np.concatenate(plain)].sum()) >= TEXT * int(tokens.sum()) > 0
@@ -64,10 +64,10 @@ def read_documents(selected: Selected) -> LengthStats:
     return LengthStats(lengths, owners, begins, ends, named, texts, int(copies.sum(dtype=np.int64)))
 
 
-def _are_texts(runs: Runs) -> NDArray[np.bool_]:
+def _are_texts(spans: Spans) -> NDArray[np.bool_]:
     """(K,) whether each document is a plain text, without prompt, completion or turns."""
-    others = offsets_of(~np.isin(runs.kind, (RunKind.TEXT, RunKind.SPECIAL)))
-    found: NDArray[np.bool_] = others[runs.offsets[1:]] == others[runs.offsets[:-1]]
+    others = offsets_of(~np.isin(spans.kind, (SpanKind.TEXT, SpanKind.SPECIAL)))
+    found: NDArray[np.bool_] = others[spans.offsets[1:]] == others[spans.offsets[:-1]]
     return found
 
 

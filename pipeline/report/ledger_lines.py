@@ -34,16 +34,16 @@ _LINES = (
     ("red", "  truncated", "tokens_truncated"),
     ("dim", "  dropped", "tokens_dropped"),
     ("", "  packed", "tokens_packed"),
-    ("bold", "supervised tokens", "asked_encoded"),
-    ("dim", "  in further copies", "asked_repeated"),
-    ("red", "  supervised, truncated", "asked_truncated"),
-    ("dim", "  supervised, dropped", "asked_dropped"),
-    ("dim", "  first tokens of pieces", "labels_head"),
+    ("bold", "supervised tokens", "supervised_encoded"),
+    ("dim", "  in further copies", "supervised_repeated"),
+    ("red", "  supervised, truncated", "supervised_truncated"),
+    ("dim", "  supervised, dropped", "supervised_dropped"),
+    ("dim", "  first tokens of pieces", "labels_first_token"),
     ("bold green", "labels trained", "labels_trained"),
     ("bold green", "  sum of loss weights", "weight_trained"),
-    ("dim", "  masked", "labels_not_asked"),
+    ("dim", "  masked", "labels_masked"),
     ("dim", "turns trained", "turns_trained"),
-    ("dim", "  without an end-of-turn token", "turns_without_end"),
+    ("dim", "  without an end-of-turn token", "turns_without_stop"),
     ("dim", "  ended by the next header", "turns_stop_next"),
     ("dim", "cuts through trained turns", "turns_cut"),
     ("dim", "tokens across a boundary", "straddles"),
@@ -120,9 +120,9 @@ def _short(value: float) -> float:
 
 def supervision_of(total: SourceLedger) -> Supervision:
     """What became of the supervised tokens of a ledger that closes."""
-    lost = {"max_length": total.asked_truncated, FIRST_TOKEN: total.labels_head, **total.asked_dropped}
+    lost = {"max_length": total.supervised_truncated, FIRST_TOKEN: total.labels_first_token, **total.supervised_dropped}
     return Supervision(
-        supervised=total.asked_encoded + total.asked_repeated,
+        supervised=total.supervised_encoded + total.supervised_repeated,
         trained=total.labels_trained,
         lost={reason: count for reason, count in sorted(lost.items(), key=lambda pair: -pair[1]) if count},
     )

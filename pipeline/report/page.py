@@ -69,12 +69,13 @@ def report_html(report: Report) -> bytes:
 
 def _halved(report: Report) -> Report:
     """The report with half of the rows as text, the rejects and the hits."""
-    training, flow, overlap = report.training, report.flow, report.overlap
+    training, flow, contamination = report.training, report.flow, report.contamination
     return replace(
         report,
         training=training and replace(training, rows=training.rows[: len(training.rows) // 2]),
         flow=flow and replace(flow, rejects=flow.rejects[: len(flow.rejects) // 2]),
-        overlap=overlap and replace(overlap, shown=overlap.shown[: len(overlap.shown) // 2]),
+        contamination=contamination
+        and replace(contamination, shown=contamination.shown[: len(contamination.shown) // 2]),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
-from ...schemas.report import Choice, Flow, Made, Overlap, Packing, Point, Report, SplitFigures, Training
+from ...schemas.report import Choice, Contamination, Flow, Made, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped
 from .ledger_lines import (
@@ -22,7 +22,7 @@ from .uses import uses_sentence
 QUESTIONS = {
     "choice": "Which max_length?",
     "flow": "What happened to my data?",
-    "overlap": "Is the evaluation data in it?",
+    "contamination": "Is the evaluation data in it?",
     "training": "What is being trained on?",
     "packing": "How good is the packing?",
     "made": "How is it made again?",
@@ -43,7 +43,7 @@ def sections(report: Report) -> list[Section]:
     makers: dict[str, Callable[[Any], Section]] = {
         "choice": _choice,
         "flow": _flow,
-        "overlap": overlap_section,
+        "contamination": contamination_section,
         "training": lambda training: _training(training, report.flow),
         "packing": lambda packing: _packing(packing, estimated=report.sample is not None),
         "made": _made,
@@ -52,7 +52,7 @@ def sections(report: Report) -> list[Section]:
     for name, make in makers.items():
         if (found := getattr(report, name)) is not None:
             out.append(make(found))
-        elif name != "overlap" or name in report.absent:
+        elif name != "contamination" or name in report.absent:
             out.append(Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say.")))
     return out
 
@@ -229,24 +229,24 @@ def losing_sources(flow: Flow) -> Iterator[str]:
 # Is the evaluation data in it?
 
 
-def overlap_section(overlap: Overlap) -> Section:
+def contamination_section(contamination: Contamination) -> Section:
     """Examples that share text with evaluation rows, by source and evaluation file."""
     rows = [
         [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.most, one.rows))]
-        for one in overlap.counts[:_ROWS]
+        for one in contamination.counts[:_ROWS]
     ]
     head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
     grid = Grid("Examples that share text", head, rows, text_columns=2)
     shown = [
         [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", share(one.share), one.kind, clipped(one.shared)]
-        for one in overlap.shown
+        for one in contamination.shown
     ]
     words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
     some = Grid("Some of them, the largest share first", words, shown, text_columns=5)
     tables = [one for one in (grid, some) if one.rows]
     done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
-    sentence = overlap.sentence + (done.get(overlap.action, "") if overlap.examples else "")
-    return Section("overlap", QUESTIONS["overlap"], sentence, tables)
+    sentence = contamination.sentence + (done.get(contamination.action, "") if contamination.examples else "")
+    return Section("contamination", QUESTIONS["contamination"], sentence, tables)
 
 
 # What is being trained on?
@@ -264,8 +264,8 @@ def _training(training: Training, flow: Flow | None) -> Section:
         else "Nothing is packed, so nothing is trained."
     )
     warnings = []
-    if total.turns_without_end:
-        ends = plural(total.turns_without_end, "trained turn")
+    if total.turns_without_stop:
+        ends = plural(total.turns_without_stop, "trained turn")
         warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")
     if weight:
         warnings.append("Tokens have loss weights: a trainer that ignores them trains another objective.")

@@ -25,10 +25,10 @@ from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_of
+from ..report.contamination_summary import contamination_of
 from ..report.document_lengths import read_documents
 from ..report.ledger_lines import supervision_of
 from ..report.lengths import choose, model_limit
-from ..report.overlap import overlap_of
 from .prepare import prepare
 from .rejection_limit import describe_many_rejects
 from .run import encode_inputs, select_documents
@@ -96,7 +96,7 @@ def plan(
     told = work if sample is None else replace(work, observer=Observer())  # of a sample, notes could be wrong
     selected = select_documents(config, prepared, encoded, told)
     observer.begin("read lengths", 0, "")
-    choice = packing = overlap = None
+    choice = packing = contamination = None
     figures, ledger = count_rows(selected), selected.ledger
     if not prepared.pairs:
         stats = read_documents(selected)
@@ -106,8 +106,10 @@ def plan(
         choice, packing = choose(stats, config, lengths, limit, figures), _packing(config, figures, sample)
     lines = reject_lines(config, prepared.joined, encoded.records).splitlines()
     if (found := encoded.contamination) is not None:
-        action = str(config.identity()["decontaminate"]["action"])
-        overlap = overlap_of(found.lines(), found.evaluation.payload(), ledger.total().examples_made, action)
+        action = str(config.identity()["contamination"]["action"])
+        contamination = contamination_of(
+            found.lines(), found.evaluation.payload(), ledger.total().examples_made, action
+        )
     report = make_report(
         "plan",
         work.out.url,
@@ -115,7 +117,7 @@ def plan(
         sample,
         choice=choice,
         flow=Flow(supervision_of(ledger.total()), dict(ledger.sources), some_of(lines), None),
-        overlap=overlap,
+        contamination=contamination,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
         made=Made(None, configuration_of(config, work.base)),

@@ -45,8 +45,8 @@ def prepare(
         if form.said is not None:
             work.observer.note(form.said)
     evaluation = None
-    if config.decontaminate is not None:
-        evaluation = prepare_evaluation(config.decontaminate, work.base, work.scratch)
+    if config.contamination is not None:
+        evaluation = prepare_evaluation(config.contamination, work.base, work.scratch)
     pairs = is_preference(config, formats, files)
     if pairs:
         work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")

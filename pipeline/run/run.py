@@ -37,7 +37,7 @@ from ..inputs.fetch import called, written
 from ..observer import Observer, Printed
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.collect import packing_of
-from ..report.overlap import overlap_of
+from ..report.contamination_summary import contamination_of
 from ..report.report_files import HTML, try_report
 from ..report.sections import summary_lines
 from ..store.lease import leased
@@ -173,10 +173,10 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
     executor.renew()  # packing needs no engine
     for said in notes(config, prepared, encoded):
         work.observer.note(said)
-    return decontaminate(config, prepared, encoded, work, executor)
+    return compare_with_evaluation(config, prepared, encoded, work, executor)
 
 
-def decontaminate(
+def compare_with_evaluation(
     config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor
 ) -> Encoded:
     """Compare the examples with evaluation rows, if the configuration asks for it, and mark those that share text.
@@ -190,8 +190,8 @@ def decontaminate(
     found = compare(
         prepared.sources, prepared.joined, prepared.formats, evaluation, work.cache, executor, work.observer
     )
-    overlap = overlap_of(found.lines(), evaluation.payload(), found.examples())
-    work.observer.note(overlap.sentence.removesuffix("."))
+    contamination = contamination_of(found.lines(), evaluation.payload(), found.examples())
+    work.observer.note(contamination.sentence.removesuffix("."))
     each = zip(encoded.places, found.marked(), strict=True)
     places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
     return replace(encoded, places=places, contamination=found)

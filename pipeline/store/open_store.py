@@ -20,7 +20,7 @@ _ASKED_AT_ONCE = 32
 _CACHE = ".packtrain-cache"
 TAG = "CACHEDIR.TAG"
 """Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
-FOLDERS = ("blocks", "copies", "data", "encoded", "engines", "hub", "overlaps", "scans", "specs", "tokenizers")
+FOLDERS = ("blocks", "copies", "data", "encoded", "engines", "hub", "contamination", "scans", "specs", "tokenizers")
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
 _CLEAN = b" Everything in it can be made again: packtrain clean removes what is old.\n"

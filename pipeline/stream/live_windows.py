@@ -34,7 +34,7 @@ from ..observer import Observer, Printed
 from ..pack.pack import padding_id
 from ..run.prepare import prepare
 from ..run.rejection_limit import describe_many_rejects
-from ..run.run import decontaminate, plan_of
+from ..run.run import compare_with_evaluation, plan_of
 from ..run.workers import open_workspace
 from ..store.open_store import mark_cache
 from .window import Blocks, PlannedWindow
@@ -185,7 +185,7 @@ class LiveWindows:
         files = tuple(self.blocks.select(blocks))
         some = replace(self._prepared, files=files, joined=files)
         encoded = encode(some, self._work.parts, self._executor, self._work.observer)
-        return decontaminate(self.config, some, encoded, self._work, self._executor)
+        return compare_with_evaluation(self.config, some, encoded, self._work, self._executor)
 
 
 def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> None:

@@ -74,7 +74,7 @@ class LossConfig(ConfigModel):
         return self.normalize != "token"
 
 
-class DecontaminateConfig(ConfigModel):
+class ContaminationConfig(ConfigModel):
     """Finds examples that share text with evaluation rows. Without this section, nothing is compared."""
 
     against: Paths = Field(min_length=1)
@@ -285,7 +285,7 @@ class RunConfig(ConfigModel):
     duplicates: Literal["keep", "drop"] = "keep"
     """`drop` leaves out examples equal to an earlier one of any source: the same text, prompt and flags. Earlier means
     by order of sources, then rows. Examples that are left out for another reason do not count."""
-    decontaminate: DecontaminateConfig | None = None
+    contamination: ContaminationConfig | None = None
     """Compare the examples with evaluation data. Another evaluation file never encodes anything again."""
     holdout: Annotated[HoldoutConfig, alone("fraction", float | str | HoldoutConfig)] = HoldoutConfig()
     """A held-out part of the data. A share alone is enough: `holdout: 2%`."""
@@ -376,7 +376,7 @@ class RunConfig(ConfigModel):
                 "run": True,
                 "max_rejected": True,  # a run that it ends writes nothing
                 "sources": {"__all__": {"path", "split", "subset", "mask", "max_rejected"}},
-                "decontaminate": {"against"},
+                "contamination": {"against"},
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },
         )

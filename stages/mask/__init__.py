@@ -1,1 +1,1 @@
-"""Which runs of tokens are trained."""
+"""Which spans of tokens are trained."""

@@ -1,4 +1,4 @@
-"""Decides which runs a mask trains, from kinds, turns and weights, never from tokens."""
+"""Decides which spans a mask trains, from kinds, turns and weights, never from tokens."""
 
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
@@ -13,18 +13,18 @@ from ...schemas.rows import (
     END_KINDS,
     NEXT_STOP_KINDS,
     THOUGHT_KINDS,
-    RunKind,
+    SpanKind,
 )
-from ..tokenize.token_runs import IS_ASSISTANT, IS_END, IS_NEXT_STOP
+from ..tokenize.token_spans import IS_ASSISTANT, IS_END, IS_NEXT_STOP
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
     from ...schemas.config.source import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
 
-_POLICIES: "dict[MaskPolicy, tuple[RunKind, ...]]" = {
-    "completion": (RunKind.TEXT, *COMPLETION_KINDS),
-    "assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
-    "last_assistant": (RunKind.TEXT, *ASSISTANT_KINDS),
-    "all": tuple(RunKind),
+_POLICIES: "dict[MaskPolicy, tuple[SpanKind, ...]]" = {
+    "completion": (SpanKind.TEXT, *COMPLETION_KINDS),
+    "assistant": (SpanKind.TEXT, *ASSISTANT_KINDS),
+    "last_assistant": (SpanKind.TEXT, *ASSISTANT_KINDS),
+    "all": tuple(SpanKind),
 }
 """The kinds that each policy trains, before the other keys of the mask take some out."""
 _LAST = 2
@@ -62,12 +62,12 @@ class Mask:
         return parts or (turns and self.policy != "all")
 
     def table(self) -> NDArray[np.int8]:
-        """(kinds,) whether runs of a kind are trained: 0 no, 1 yes, 2 in the last turn of the assistant."""
-        table = np.zeros(max(RunKind) + 1, np.int8)
+        """(kinds,) whether spans of a kind are trained: 0 no, 1 yes, 2 in the last turn of the assistant."""
+        table = np.zeros(max(SpanKind) + 1, np.int8)
         table[list(_POLICIES[self.policy])] = 1
         if self.ends_in_next_headers:
             table[list(NEXT_STOP_KINDS)] = 1
-            table[RunKind.HISTORY_STOP_IN_NEXT_HEADER] = self.policy != "completion"
+            table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = self.policy != "completion"
         if self.policy == "last_assistant":
             table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _LAST
         if not self.train_end and self.policy != "all":
@@ -79,33 +79,33 @@ class Mask:
         return table
 
 
-def supervised_runs(
+def supervised_spans(
     kind: NDArray[np.int8],
     turn: NDArray[np.int16],
     weights: NDArray[np.float32],
     offsets: NDArray[np.integer],
     mask: Mask,
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
-    """(runs,) whether the mask trains a run's tokens; and (runs,) their loss weight, if it does.
+    """(spans,) whether the mask trains a span's tokens; and (spans,) their loss weight, if it does.
 
     A weight of 0, as of `train: false`, overrides every policy. A stop token in a header has the weight of the turn
     that it ends, unless it is a part of the header like any other: then it has the smaller weight of the two messages,
     as the rest of the header.
 
     Args:
-        kind, turn, weights: (runs,) of `schemas.rows.RUN`.
-        offsets: (N + 1,) where each document's runs begin. A document has at least one run.
+        kind, turn, weights: (spans,) of `schemas.rows.SPAN`.
+        offsets: (N + 1,) where each document's spans begin. A document has at least one span.
     """
     borrowed = IS_NEXT_STOP[kind[:-1]]
     if borrowed.any() and not mask.ends_in_next_headers:
         weights = weights.copy()
         weights[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
-    asked = mask.table()[kind]
+    trains = mask.table()[kind]
     if mask.policy in ("assistant", "last_assistant"):
         # A plain-text completion counts as the assistant's, but has no turn.
-        asked[(kind == RunKind.COMPLETION) & (turn < 0)] = 1
-    supervised: NDArray[np.bool_] = (asked > 0) & (weights > 0)
-    of_last = asked == _LAST
+        trains[(kind == SpanKind.COMPLETION) & (turn < 0)] = 1
+    supervised: NDArray[np.bool_] = (trains > 0) & (weights > 0)
+    of_last = trains == _LAST
     if of_last.any():
         last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
         supervised &= ~of_last | (turn == np.repeat(last, np.diff(offsets)))
@@ -123,8 +123,8 @@ def supervised_turns(
     token.
 
     Args:
-        supervised: (runs,) from `supervised_runs`.
-        next_stops: (runs,) whether each is a token of the next header that is trained as the end of a turn.
+        supervised: (spans,) from `supervised_spans`.
+        next_stops: (spans,) whether each is a token of the next header that is trained as the end of a turn.
     """
     documents = max(len(offsets) - 1, 0)
     said = IS_ASSISTANT[kind]
@@ -135,7 +135,7 @@ def supervised_turns(
     begins = np.flatnonzero(first)
     if not len(begins):
         return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
-    # Runs between two turns are counted with the earlier one; they belong to no turn.
+    # Spans between two turns are counted with the earlier one; they belong to no turn.
     wanted = np.logical_or.reduceat(supervised & said, begins)
     ended = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
     owner = np.searchsorted(offsets, begins, side="right") - 1

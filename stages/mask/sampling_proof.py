@@ -20,7 +20,7 @@ from ..arrays import view
 from ..template.chat_template import ChatTemplate
 from ..template.marked import ASSISTANT, loss_weight
 from ..tokenize.engines import Engine
-from ..tokenize.token_runs import IS_NEXT_STOP
+from ..tokenize.token_spans import IS_NEXT_STOP
 
 
 class Outcome(StrEnum):
@@ -81,13 +81,13 @@ def prove(
         return
     alone = engine.encode([prompt or "" for prompt in prompts]).each()
 
-    ids, runs = batch.column("input_ids"), batch.column("runs")
-    tokens, starts, run_starts = view(ids.values), view(ids.offsets), view(runs.offsets)
-    ends, kinds, turns = (view(runs.values.field(name)) for name in ("end", "kind", "turn"))
-    begins = begins_of(ends, run_starts)
+    ids, spans = batch.column("input_ids"), batch.column("spans")
+    tokens, starts, span_starts = view(ids.values), view(ids.offsets), view(spans.offsets)
+    ends, kinds, turns = (view(spans.values.field(name)) for name in ("end", "kind", "turn"))
+    begins = begins_of(ends, span_starts)
     is_turn = np.isin(kinds, ASSISTANT_KINDS)
     for (document, message, earlier), prompt, prompt_ids in zip(asked, prompts, alone, strict=True):
-        low, high = run_starts[document], run_starts[document + 1]
+        low, high = span_starts[document], span_starts[document + 1]
         own = np.flatnonzero(is_turn[low:high] & (turns[low:high] == message)) + low
         if not len(own):
             continue

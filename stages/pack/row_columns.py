@@ -20,8 +20,8 @@ _T = TypeVar("_T", bound=np.generic)
 class RunWeights:
     """How much the tokens of D pieces count in the loss."""
 
-    runs: NDArray[np.float32]
-    """(runs,) the loss weight of each run's tokens."""
+    spans: NDArray[np.float32]
+    """(spans,) the loss weight of each span's tokens."""
     scales: NDArray[np.float64]
     """(D,) what the weights of each piece are multiplied by."""
     by_document: bool
@@ -31,7 +31,7 @@ class RunWeights:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPieces:
-    """D pieces in R rows, with their tokens and runs."""
+    """D pieces in R rows, with their tokens and spans."""
 
     tokens: Sequence[NDArray[np.int32]]
     """D views of the pieces' tokens, each `lengths[p]` long."""
@@ -45,12 +45,12 @@ class PlannedPieces:
     """(D,) id of the piece's document."""
     row_offsets: NDArray[np.int64]
     """(R + 1,) row r holds pieces `row_offsets[r]` to `row_offsets[r + 1] - 1`."""
-    run_ends: NDArray[np.int32]
-    """(runs,) where each run of the whole documents ends, in tokens of its document."""
-    run_supervised: NDArray[np.bool_]
-    """(runs,) whether the mask trains the run."""
-    run_offsets: NDArray[np.int64]
-    """(D + 1,) where the runs of each piece's document begin. A document with two pieces is listed twice."""
+    span_ends: NDArray[np.int32]
+    """(spans,) where each span of the whole documents ends, in tokens of its document."""
+    span_supervised: NDArray[np.bool_]
+    """(spans,) whether the mask trains the span."""
+    span_offsets: NDArray[np.int64]
+    """(D + 1,) where the spans of each piece's document begin. A document with two pieces is listed twice."""
     weights: RunWeights | None = None
     """None for rows without `loss_weights`."""
 
@@ -82,8 +82,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     real = positions < np.repeat(pieces.lengths, padded) if alignment.pads else None
 
     ids = _spread(np.concatenate(pieces.tokens), real, pad_id)
-    sizes = _clipped_runs(pieces)
-    supervised = _spread(np.repeat(pieces.run_supervised, sizes), real)
+    sizes = _clipped_spans(pieces)
+    supervised = _spread(np.repeat(pieces.span_supervised, sizes), real)
     if pieces.repeated.any():
         supervised &= positions >= np.repeat(pieces.repeated, padded)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
@@ -105,8 +105,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     sums = None
     if pieces.weights is not None:
         scales = pieces.weights.scales / (np.maximum(trained, 1) if pieces.weights.by_document else 1)
-        runs = (pieces.weights.runs * np.repeat(scales, np.diff(pieces.run_offsets))).astype(np.float32)
-        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(runs, sizes), real), np.float32(0))
+        spans = (pieces.weights.spans * np.repeat(scales, np.diff(pieces.span_offsets))).astype(np.float32)
+        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(spans, sizes), real), np.float32(0))
         sums = np.add.reduceat(weights, begins, dtype=np.float64)
         columns.append((token_offsets, weights))
     schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.weights is not None)
@@ -123,12 +123,12 @@ def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None, filler: int = 0
     return out
 
 
-def _clipped_runs(pieces: PlannedPieces) -> NDArray[np.int32]:
-    """Return (runs,) how many tokens of its piece each run covers (0 outside the piece)."""
-    runs = np.diff(pieces.run_offsets)
-    begins = begins_of(pieces.run_ends, pieces.run_offsets)
-    low = np.repeat(pieces.starts, runs)
-    high = low + np.repeat(pieces.lengths, runs)
-    sizes = np.minimum(pieces.run_ends, high) - np.maximum(begins, low)
+def _clipped_spans(pieces: PlannedPieces) -> NDArray[np.int32]:
+    """Return (spans,) how many tokens of its piece each span covers (0 outside the piece)."""
+    spans = np.diff(pieces.span_offsets)
+    begins = begins_of(pieces.span_ends, pieces.span_offsets)
+    low = np.repeat(pieces.starts, spans)
+    high = low + np.repeat(pieces.lengths, spans)
+    sizes = np.minimum(pieces.span_ends, high) - np.maximum(begins, low)
     out: NDArray[np.int32] = np.maximum(sizes, 0)
     return out

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import RunKind
+from ...schemas.rows import SpanKind
 from .chat import Chat, Turn, UnprovedError
 from .marked import CLOSING, OPENING, is_blank
-from .rendered import NOTHING, Runs, solid
+from .rendered import NOTHING, Spans, solid
 from .tracked_str import CALL, GENERATION, MESSAGE, REASONING, TAGGED, Word
 from .turns import past_space
 
@@ -45,13 +45,13 @@ class _Paint:
         self.weights: NDArray[np.float64] | None = None
         """(length,) how much each counts in the loss; None if all count 1, because rows may have millions."""
 
-    def put(self, low: int, high: int, kind: RunKind, message: int) -> None:
+    def put(self, low: int, high: int, kind: SpanKind, message: int) -> None:
         """Say that the characters low..high are of a kind, and belong to a message."""
         if low < high:
             self.codes[low:high] = message << _TURN | kind
 
-    def runs(self) -> Runs:
-        """The runs: they end where something changes."""
+    def spans(self) -> Spans:
+        """The spans: they end where something changes."""
         codes, weights = self.codes, self.weights
         if not len(codes):
             return NOTHING
@@ -61,7 +61,7 @@ class _Paint:
         last = [*changes.nonzero()[0].tolist(), len(codes) - 1]
         found = codes[last].tolist()
         counting = weights[last].tolist() if weights is not None else [1.0] * len(last)
-        return Runs(
+        return Spans(
             tuple([place + 1 for place in last]),
             tuple([code & _KIND for code in found]),
             tuple([code >> _TURN for code in found]),
@@ -69,8 +69,8 @@ class _Paint:
         )
 
 
-def painted(chat: Chat, turns: Sequence[Turn], begin: int) -> Runs:
-    """The runs of a conversation whose turns were located.
+def painted(chat: Chat, turns: Sequence[Turn], begin: int) -> Spans:
+    """The spans of a conversation whose turns were located.
 
     Args:
         begin: where the completion begins.
@@ -89,11 +89,11 @@ def painted(chat: Chat, turns: Sequence[Turn], begin: int) -> Runs:
             _paint_parts(paint, chat, turn, words[turn.message])
     if set(chat.own.flags) != {True}:
         _weigh(paint, chat.words, turns, chat.own.flags)
-    return paint.runs()
+    return paint.spans()
 
 
-def painted_unproved(chat: Chat, begin: int, why: str) -> Runs:
-    """The runs of a conversation whose turns could not be located: its prompt and its completion.
+def painted_unproved(chat: Chat, begin: int, why: str) -> Spans:
+    """The spans of a conversation whose turns could not be located: its prompt and its completion.
 
     Args:
         begin: where the completion begins.
@@ -110,11 +110,11 @@ def painted_unproved(chat: Chat, begin: int, why: str) -> Runs:
             "messages of the completion have different `train` flags or weights, and the template does not show where "
             f"each of them lies ({why}); split the row",
         )
-    runs = [
-        (begin, RunKind.UNPROVED, 0, min(before, default=True)),
-        (length, RunKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1), min(after, default=True)),
+    spans = [
+        (begin, SpanKind.UNPROVED, 0, min(before, default=True)),
+        (length, SpanKind.UNPROVED_COMPLETION, min(cut, len(flags) - 1), min(after, default=True)),
     ]
-    return solid(Runs(*zip(*runs, strict=True)))
+    return solid(Spans(*zip(*spans, strict=True)))
 
 
 def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -> None:
@@ -124,19 +124,19 @@ def _paint_turns(paint: _Paint, chat: Chat, turns: Sequence[Turn], begin: int) -
     following = 0
     for message, start, stop, stop_end, end, next_stop in (*turns, Turn(len(roles), length, length, length, length)):
         index = min(following, message, final)
-        before = RunKind.USER if following and roles[index] == "user" else RunKind.PROMPT
+        before = SpanKind.USER if following and roles[index] == "user" else SpanKind.PROMPT
         if done < begin:
             paint.put(done, min(begin, start), before, index)
         if begin < start:
-            paint.put(max(begin, done), start, RunKind.COMPLETION, cut if done < begin else index)
+            paint.put(max(begin, done), start, SpanKind.COMPLETION, cut if done < begin else index)
         if message > final:
             break
         earlier = message < cut
-        paint.put(start, end, RunKind.HISTORY if earlier else RunKind.ASSISTANT, message)
-        paint.put(stop, stop_end, RunKind.HISTORY_END if earlier else RunKind.END, message)
+        paint.put(start, end, SpanKind.HISTORY if earlier else SpanKind.ASSISTANT, message)
+        paint.put(stop, stop_end, SpanKind.HISTORY_END if earlier else SpanKind.END, message)
         done, following = end, message + 1
         if next_stop:
-            kind = RunKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else RunKind.STOP_IN_NEXT_HEADER
+            kind = SpanKind.HISTORY_STOP_IN_NEXT_HEADER if done < begin else SpanKind.STOP_IN_NEXT_HEADER
             paint.put(done, next_stop, kind, message)
             done = next_stop
 
@@ -153,7 +153,9 @@ def _paint_parts(paint: _Paint, chat: Chat, turn: Turn, words: Sequence[Word]) -
     """
     text, message, done, end = chat.text, turn.message, turn.begin, turn.stop
     thought, call = (
-        (RunKind.HISTORY_THOUGHT, RunKind.HISTORY_CALL) if message < chat.cut else (RunKind.THOUGHT, RunKind.TOOL_CALL)
+        (SpanKind.HISTORY_THOUGHT, SpanKind.HISTORY_CALL)
+        if message < chat.cut
+        else (SpanKind.THOUGHT, SpanKind.TOOL_CALL)
     )
     inside = ((max(low, done), min(high, end), code & _OF_PARTS) for low, high, code in words)
     mine = [word for word in inside if word[0] < word[1]]
@@ -182,7 +184,7 @@ def _paint_parts(paint: _Paint, chat: Chat, turn: Turn, words: Sequence[Word]) -
             paint.put(start, high, thought, message)
             last = thought
         else:
-            last = RunKind.ASSISTANT
+            last = SpanKind.ASSISTANT
         done = high
 
 

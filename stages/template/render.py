@@ -46,7 +46,7 @@ class _Tally:
 
 
 class Renderer:
-    """Renders prompt and completion as one text, with its runs.
+    """Renders prompt and completion as one text, with its spans.
 
     Rows chosen by their text are compared with plain jinja2, and traces with the rendering by jinja2. `mismatches`
     counts those that differ: if it is not 0, the results must not be used.
@@ -128,7 +128,7 @@ class Renderer:
         completion: Messages,
         tools: list[dict[str, Any]] | None = None,
     ) -> Rendered:
-        """The text of prompt and completion, the character at which the completion begins, and the runs.
+        """The text of prompt and completion, the character at which the completion begins, and the spans.
 
         Args:
             prompt: messages; may be empty if the completion is not.

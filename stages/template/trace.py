@@ -7,7 +7,7 @@ path through the template, and its text is the join of the same literals and its
 by jinja2, and so are templates that do more with contents than most do.
 
 The structure of that rendering's *skeleton*, a `TrackedStr` with one private character per content, is the same for all
-contents. So turns are located in it as in any text, and runs end at the same places among the literals and contents of
+contents. So turns are located in it as in any text, and spans end at the same places among the literals and contents of
 every row.
 
 A trace is correct because of `Symbol` and the environment below: jinja2 lets it see every call, attribute, filter,
@@ -35,7 +35,7 @@ from .environment import GuardedNamespace
 from .marked import ASSISTANT, IN_BOTH, Marker, Owned, TrackingEnvironment
 from .paint import painted
 from .profile import TemplateProfile
-from .rendered import Rendered, Runs, solid
+from .rendered import Rendered, Spans, solid
 from .tracked_str import MESSAGE, TrackedStr, Word, code_of
 from .turns import locate
 
@@ -233,21 +233,21 @@ class _Trace:
 
     Args:
         asked: of each content.
-        skeleton, runs, begin: of the symbols' rendering. Places in it become places in the texts of rows.
+        skeleton, spans, begin: of the symbols' rendering. Places in it become places in the texts of rows.
     """
 
-    def __init__(self, asked: Sequence[Ordinary], skeleton: str, runs: Runs, begin: int) -> None:
+    def __init__(self, asked: Sequence[Ordinary], skeleton: str, spans: Spans, begin: int) -> None:
         self._asked = [(at, one) for at, one in enumerate(asked) if one.lacks or one.trimmed]
-        self._runs = runs
-        # The text is cut into contents, and literals that end where a run ends or the completion begins: so a row needs
-        # only the sums of their lengths.
+        self._spans = spans
+        # The text is cut into contents, and literals that end where a span ends or the completion begins: so a row
+        # needs only the sums of their lengths.
         stands = [found.start() for found in _CONTENT.finditer(skeleton)]
-        cuts = sorted({0, begin, *runs.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
+        cuts = sorted({0, begin, *spans.ends, len(skeleton), *stands, *(at + 1 for at in stands)})
         pieces = [skeleton[low:high] for low, high in pairwise(cuts)]
         self._literals = [piece for piece in pieces if not _CONTENT.match(piece)]
         literals = count(len(asked))
         self._order = [ord(one) - _PLANE if _CONTENT.match(one) else next(literals) for one in pieces]
-        self._ends = [cuts.index(end) for end in runs.ends]
+        self._ends = [cuts.index(end) for end in spans.ends]
         self._begin = cuts.index(begin)
 
     def rendered(self, contents: list[str]) -> Rendered | None:
@@ -258,8 +258,8 @@ class _Trace:
         said = contents + self._literals
         pieces = [said[at] for at in self._order]
         places = [0, *accumulate(map(len, pieces))]
-        runs = self._runs._replace(ends=tuple([places[at] for at in self._ends]))
-        return Rendered("".join(pieces), places[self._begin], runs if all(contents) else solid(runs), "")
+        spans = self._spans._replace(ends=tuple([places[at] for at in self._ends]))
+        return Rendered("".join(pieces), places[self._begin], spans if all(contents) else solid(spans), "")
 
 
 class Traces:

@@ -1,1 +1,1 @@
-"""Turns text into token ids and runs; tokenizer engines, and the check that they are correct."""
+"""Turns text into token ids and spans; tokenizer engines, and the check that they are correct."""

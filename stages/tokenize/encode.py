@@ -1,8 +1,8 @@
-"""Encode: examples → rendered text → token ids and runs. One rendering and one tokenization per example.
+"""Encode: examples → rendered text → token ids and spans. One rendering and one tokenization per example.
 
-1. Render each example to its text and its runs, which say what each part of the text is.
+1. Render each example to its text and its spans, which say what each part of the text is.
 2. Encode the texts of a batch together (`Engine`), without special tokens.
-3. Find the tokens where runs begin (`token_runs`).
+3. Find the tokens where spans begin (`token_spans`).
 4. Add the tokenizer's own tokens around plain texts, never twice.
 
 Rows that are already tokens stay as they are.
@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
-from ...schemas.rows import ENCODED, Example, Messages, RunKind
+from ...schemas.rows import ENCODED, Example, Messages, SpanKind
 from ..arrays import digests, lists, numbers, strings
 from ..template.call_arguments import call_arguments_not_json
 from ..template.render import Renderer
-from ..template.rendered import Rendered, Runs, whole
+from ..template.rendered import Rendered, Spans, whole
 from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
 from .special_in_contents import SpecialTokenSearch
-from .token_runs import TextRuns, locate_boundaries
+from .token_spans import TextSpans, locate_boundaries
 from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
 BATCH_CHARACTERS = 1 << 20
@@ -40,7 +40,7 @@ ENGINE_CHECK = 0x3FF
 SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
-"""The turn of runs outside of conversations."""
+"""The turn of spans outside of conversations."""
 TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
 UNPROVED = "unproved"
@@ -53,7 +53,7 @@ class Batch:
 
     examples: list[Example] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    runs: list[Runs] = field(default_factory=list)
+    spans: list[Spans] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
     """What distinguishes examples of the same text."""
     characters: int = 0
@@ -62,15 +62,15 @@ class Batch:
 
     def add(self, example: Example, rendered: Rendered) -> None:
         """Append an example."""
-        text, begin, runs, *_ = rendered
+        text, begin, spans, *_ = rendered
         if example.weight != 1:
-            runs = runs._replace(trains=tuple(weight * example.weight for weight in runs.trains))
+            spans = spans._replace(trains=tuple(weight * example.weight for weight in spans.trains))
         self.examples.append(example)
         self.texts.append(text)
-        self.runs.append(runs)
+        self.spans.append(spans)
         self.characters += len(text)
-        if runs.trains.count(True) < len(runs.trains):  # the same text with other flags or weights is another example
-            begin ^= xxhash.xxh3_64_intdigest(repr(whole(runs)).encode())
+        if spans.trains.count(True) < len(spans.trains):  # the same text with other flags or weights is another example
+            begin ^= xxhash.xxh3_64_intdigest(_text_of_flags(spans).encode())
         self.seeds.append(begin)
 
     @property
@@ -126,7 +126,7 @@ class Encoder:
 
     def _given(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
         """A batch of the examples that were given as tokens, if there are some whose ids the tokenizer has."""
-        kept, tokens, runs, hashes = list[Example](), list[NDArray[np.int32]](), list[Runs](), list[bytes]()
+        kept, tokens, spans, hashes = list[Example](), list[NDArray[np.int32]](), list[Spans](), list[bytes]()
         last = self._id_count - 1
         for example in examples:
             ids = np.asarray(example.ids, np.int64)
@@ -139,13 +139,13 @@ class Encoder:
             said = (b"" if flags is None else flags.tobytes()) + (b"" if weight == 1 else repr(weight).encode())
             kept.append(example)
             tokens.append(ids.astype(np.int32))
-            runs.append(_given_runs(len(ids), flags, weight))
+            spans.append(_given_spans(len(ids), flags, weight))
             hashes.append(xxhash.xxh3_128_digest(tokens[-1].tobytes() + said, seed=1 + (flags is not None)))
         if kept:
             offsets = offsets_of(lengths_of(tokens))
             counts.examples += len(kept)
             counts.tokens += int(offsets[-1])
-            found, straddles = TextRuns.of(runs).lists(), np.zeros(len(kept), np.int64)
+            found, straddles = TextSpans.of(spans).lists(), np.zeros(len(kept), np.int64)
             yield encoded_batch(kept, np.concatenate(tokens), offsets, found, hashes, straddles)
 
     @cached_property
@@ -157,7 +157,7 @@ class Encoder:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
     def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
-        """An example's text and runs. Counts an added end-of-sequence token in `batch`."""
+        """An example's text and spans. Counts an added end-of-sequence token in `batch`."""
         prompt, completion, text = example.prompt, example.completion, example.text
         if example.rejected is not None:
             raise RowRejectedError(
@@ -174,7 +174,7 @@ class Encoder:
         if self.around.eos and not text.endswith(self.around.eos):
             text += self.around.eos
             batch.ended += 1
-        return Rendered(text, start, two_runs(start, len(text), text_only=prompt is None), "")
+        return Rendered(text, start, two_spans(start, len(text), text_only=prompt is None), "")
 
     def count_special(self, example: Example, counts: EncodeCounts) -> None:
         """Count the special tokens that stand in the contents of an example."""
@@ -206,9 +206,9 @@ class Encoder:
     def finish(self, batch: Batch, counts: EncodeCounts) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
-        texts, runs = batch.texts, TextRuns.of(batch.runs)
+        texts, spans = batch.texts, TextSpans.of(batch.spans)
         tokens = self.engine.encode(texts)
-        bounds, bound_offsets = runs.bounds()
+        bounds, bound_offsets = spans.bounds()
         places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
         hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & self.sampled == 0
@@ -221,9 +221,9 @@ class Encoder:
         counts.tokens += len(ids)
         counts.special += len(ids) - len(tokens.ids)
         counts.end_of_sequence += batch.ended
-        token_runs, straddles = runs.tokens(places, np.diff(offsets).astype(np.int64), prefix)
+        token_spans, straddles = spans.tokens(places, np.diff(offsets).astype(np.int64), prefix)
         counts.straddles += int(straddles.sum())
-        return encoded_batch(batch.examples, ids, offsets, token_runs, hashes, straddles)
+        return encoded_batch(batch.examples, ids, offsets, token_spans, hashes, straddles)
 
     def _put_around(
         self, batch: Batch, ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -244,33 +244,38 @@ class Encoder:
         return np.concatenate(pieces), offsets_of(sizes.sum(axis=1)), sizes[:, 0]
 
 
-def two_runs(begin: int, length: int, *, text_only: bool = False) -> Runs:
-    """The runs of a text without turns: its prompt, if there is one, and what follows.
+def _text_of_flags(spans: Spans) -> str:
+    """What a digest covers of flags and weights. Its first word must never change: splits are drawn by digests."""
+    return repr(whole(spans)).replace("Spans", "Runs", 1)
+
+
+def two_spans(begin: int, length: int, *, text_only: bool = False) -> Spans:
+    """The spans of a text without turns: its prompt, if there is one, and what follows.
 
     Args:
         begin: where the prompt ends, in characters.
         text_only: whether it is a plain text, without a prompt.
     """
-    kind = RunKind.TEXT if text_only else RunKind.COMPLETION
+    kind = SpanKind.TEXT if text_only else SpanKind.COMPLETION
     if not begin:
-        return Runs((length,), (kind,), (NO_TURN,), (True,))
-    return Runs((begin, length), (RunKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+        return Spans((length,), (kind,), (NO_TURN,), (True,))
+    return Spans((begin, length), (SpanKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
 
 
-def _given_runs(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Runs:
-    """The runs of a document given as tokens, in tokens; all are trained if `trained` is None."""
+def _given_spans(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Spans:
+    """The spans of a document given as tokens, in tokens; all are trained if `trained` is None."""
     if trained is None or not length:
-        return Runs((length,), (RunKind.COMPLETION,), (NO_TURN,), (weight,))
+        return Spans((length,), (SpanKind.COMPLETION,), (NO_TURN,), (weight,))
     last = [*np.flatnonzero(trained[1:] != trained[:-1]).tolist(), length - 1]
-    kinds = tuple([RunKind.COMPLETION if flag else RunKind.PROMPT for flag in trained[last].tolist()])
-    return Runs(tuple([place + 1 for place in last]), kinds, (NO_TURN,) * len(last), (weight,) * len(last))
+    kinds = tuple([SpanKind.COMPLETION if flag else SpanKind.PROMPT for flag in trained[last].tolist()])
+    return Spans(tuple([place + 1 for place in last]), kinds, (NO_TURN,) * len(last), (weight,) * len(last))
 
 
 def encoded_batch(
     examples: list[Example],
     ids: NDArray[np.int32],
     offsets: NDArray[np.int64],
-    runs: pa.ListArray,
+    spans: pa.ListArray,
     hashes: list[bytes],
     straddles: NDArray[np.int64],
 ) -> pa.RecordBatch:
@@ -283,7 +288,7 @@ def encoded_batch(
     """
     arrays = [
         lists(offsets, ids, ENCODED.field("input_ids").type),
-        runs,
+        spans,
         strings([example.group for example in examples]),
         digests(hashes, 16),
         numbers(np.array([example.line for example in examples], np.int32)),

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
-from ...schemas.rows import ENCODED, Example, RunKind
+from ...schemas.rows import ENCODED, Example, SpanKind
 from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
-from .encode import NO_TURN, Batch, Encoder, two_runs
+from .encode import NO_TURN, Batch, Encoder, two_spans
 from .encode_counts import EncodeCounts
-from .token_runs import run_lists
+from .token_spans import span_lists
 
-RUNS = (RunKind.PROMPT, RunKind.COMPLETION, RunKind.REJECTED)
-"""The runs of every pair."""
+RUNS = (SpanKind.PROMPT, SpanKind.COMPLETION, SpanKind.REJECTED)
+"""The spans of every pair."""
 
 
 def encode_pairs(encoder: Encoder, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
@@ -71,14 +71,14 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
     for completion, found in ((example.completion, counts), (example.rejected, EncodeCounts())):
         side = example._replace(completion=completion, rejected=None)
         rendered = encoder.rendered(side, batch, found)
-        text, begin, runs = rendered[:3]
-        if not all(train == 1 for end, train in zip(runs.ends, runs.trains, strict=True) if end > begin):
+        text, begin, spans = rendered[:3]
+        if not all(train == 1 for end, train in zip(spans.ends, spans.trains, strict=True) if end > begin):
             raise RowRejectedError(
                 "train_flags",
                 "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
                 "whole completions, all tokens alike; remove it, or the row",
             )
-        out.append((side, rendered._replace(runs=two_runs(begin, len(text)))))
+        out.append((side, rendered._replace(spans=two_spans(begin, len(text)))))
     return out
 
 
@@ -88,11 +88,11 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
     Returns:
         the rows; (N,) tokens of each prompt; and (N,) how many of these the tokenizer added before the text.
     """
-    column, runs = batch.column("input_ids"), batch.column("runs")
-    kind, ends, starts = view(runs.values.field("kind")), view(runs.values.field("end")), view(runs.offsets)
+    column, spans = batch.column("input_ids"), batch.column("spans")
+    kind, ends, starts = view(spans.values.field("kind")), view(spans.values.field("end")), view(spans.offsets)
     first, last = starts[:-1], starts[1:] - 1  # of each side; the last is its completion, unless all of it is prompt
-    begins = np.where(kind[last] == RunKind.COMPLETION, begins_of(ends, starts)[last], ends[last])
-    put = np.where(kind[first] == RunKind.SPECIAL, ends[first], 0)
+    begins = np.where(kind[last] == SpanKind.COMPLETION, begins_of(ends, starts)[last], ends[last])
+    put = np.where(kind[first] == SpanKind.SPECIAL, ends[first], 0)
     tokens, offsets = view(column.values), view(column.offsets).tolist()
     ids, sizes = list[NDArray[np.int32]](), list[tuple[int, int, int]]()
     for at, limit in enumerate(begins.reshape(-1, 2).min(axis=1).tolist()):
@@ -107,7 +107,7 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
     straddles = view(batch.column("straddles"))
     arrays = [
         lists(offsets_of(pair_ends[:, 2]), np.concatenate(ids), ENCODED.field("input_ids").type),
-        run_lists(
+        span_lists(
             pair_ends.ravel(),
             np.tile(RUNS, count),
             np.full(3 * count, NO_TURN),

@@ -121,7 +121,7 @@ def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLengths:
     """The table. No token stands for fewer bytes than it says. So if the lengths of a text's tokens add up to the
-    length of the text, each of them is right; `token_runs` checks that.
+    length of the text, each of them is right; `token_spans` checks that.
     """
 
     lengths: NDArray[np.uint16]

@@ -121,10 +121,10 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
     add("bad rows", source("chats", name="bad", path="bad.jsonl"), "texts")
 
     against = {"against": "evaluation.jsonl"}
-    add("contamination reported", "chats", "texts", decontaminate=against)
-    add("contamination dropped", "chats", "texts", decontaminate=against | {"action": "drop"})
+    add("contamination reported", "chats", "texts", contamination=against)
+    add("contamination dropped", "chats", "texts", contamination=against | {"action": "drop"})
     add(
-        "contamination dropped, holdout", "texts", decontaminate=against | {"action": "drop"}, holdout={"fraction": 0.2}
+        "contamination dropped, holdout", "texts", contamination=against | {"action": "drop"}, holdout={"fraction": 0.2}
     )
 
     add("preference", "choices")
@@ -178,7 +178,7 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("system allowed to be lost", chats, tokenizer=WITHOUT_SYSTEM | {"allow_lost": ["system"]}, mask="assistant")
 
     short = {"against": ["evaluation.jsonl"], "action": "drop", "ngram": 6, "share": 0.1}
-    add("contamination of short runs", decontaminate=short)
+    add("contamination of short runs", contamination=short)
     add("pairs of messages", source("pairs", name="spoken", path="spoken.jsonl"))
     add("other columns", pairs | {"path": "renamed.jsonl", "keys": {"prompt": "question", "completion": "answer"}})
     add("own reader", texts | {"format": "python:golden_reader:turns"}, holdout={"fraction": 0.2})

@@ -19,7 +19,7 @@ KEYS: tuple[dict[str, Any], ...] = (
     {"tokenizer": {"chat_template": NUL}},
     {"sources": [{**source("texts"), "path": NUL}]},
     {"sources": [{**source("texts"), "path": f"{NUL}*"}]},
-    {"decontaminate": {"against": [NUL]}},
+    {"contamination": {"against": [NUL]}},
 )
 
 

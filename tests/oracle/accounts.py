@@ -99,7 +99,8 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
     out["rows_blank"] = kinds["blank", ""]
     out["examples_skipped"] = +lines.skipped
     nested: dict[str, Counter[str]] = {name: Counter() for name in (
-        "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped", "asked_dropped"
+        "examples_packed", "examples_dropped", "tokens_created", "tokens_truncated", "tokens_dropped",
+        "supervised_dropped",
     )}  # fmt: skip
     said = set()
     for example in packer.examples:
@@ -108,7 +109,7 @@ def expected_ledger(source: str, lines: Lines, packer: Packer, labels: dict[str,
         if example.id in packer.pieces:
             out["examples_equal"] += example.source == source and example.says in said
             said.add(example.says)
-    out["labels_not_asked"] = out["tokens_packed"] - out["labels_trained"] - out["labels_head"]
+    out["labels_masked"] = out["tokens_packed"] - out["labels_trained"] - out["labels_first_token"]
     out |= {name: +counts for name, counts in nested.items()}
     return out
 
@@ -119,14 +120,14 @@ def _add(
     asked, created = example.asked(), nested["tokens_created"]
     out["examples_made"] += 1
     out["tokens_encoded"] += len(example.ids) - example.added.total()
-    out["asked_encoded"] += sum(asked)
+    out["supervised_encoded"] += sum(asked)
     out["straddles"] += example.straddles
     created += example.added
     if example.id not in packer.pieces:
         reason = packer.dropped[example.id]
         nested["examples_dropped"][reason] += 1
         nested["tokens_dropped"][reason] += len(asked)
-        nested["asked_dropped"][reason] += sum(asked)
+        nested["supervised_dropped"][reason] += sum(asked)
         return
     pieces, written = packer.pieces[example.id], packer.written[example.id]
     copies, (low, high) = written.copies, packer.limited(example)
@@ -141,15 +142,15 @@ def _add(
     out["turns_trained"] += len(example.trained_turns())
     created["overlap"] += copies * sum(piece.fresh - piece.start for piece in pieces)
     created["repeats"] += (copies - 1) * len(fresh)
-    out["asked_repeated"] += (copies - 1) * sum(asked[place] for place in fresh)
+    out["supervised_repeated"] += (copies - 1) * sum(asked[place] for place in fresh)
     nested["tokens_dropped"]["untrained_piece"] += len(left_out)
-    nested["asked_dropped"]["untrained_piece"] += sum(asked[place] for place in left_out)
-    out["asked_truncated"] += sum(asked) - sum(asked[low:high])
+    nested["supervised_dropped"]["untrained_piece"] += sum(asked[place] for place in left_out)
+    out["supervised_truncated"] += sum(asked) - sum(asked[low:high])
     out["tokens_packed"] += copies * sum(piece.end - piece.start for piece in pieces)
     _truncated(nested["tokens_truncated"], example, packer)
     trained, heads = labels[example.id]
     out["labels_trained"] += trained
-    out["labels_head"] += heads
+    out["labels_first_token"] += heads
     out["examples_without_labels"] += trained == 0
 
 

@@ -39,7 +39,7 @@ def renderer(source: str, made: Made) -> Renderer:
 def trained(rendered: Rendered) -> bytes:
     """(characters,) whether the mask `assistant` trains each."""
     out, done = bytearray(len(rendered.text)), 0
-    for end, kind, train in zip(rendered.runs.ends, rendered.runs.kinds, rendered.runs.trains, strict=True):
+    for end, kind, train in zip(rendered.spans.ends, rendered.spans.kinds, rendered.spans.trains, strict=True):
         if kind in ASSISTANT_KINDS and train:
             out[done:end] = b"\1" * (end - done)
         done = max(done, end)

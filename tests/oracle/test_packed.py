@@ -230,7 +230,7 @@ def check_ledger(
     for source, actual in packed.ledger.items():
         expected = expected_ledger(source, lines[source], packer, labels)
         expected["tokens_packed"] += padding[source]
-        expected["labels_not_asked"] += padding[source]
+        expected["labels_masked"] += padding[source]
         expected["tokens_created"] += Counter(alignment=padding[source])
         expected["copies_together"] = together[source]
         if packer.masks[source]["policy"] == "all":  # this packer does not know how a prompt falls into turns

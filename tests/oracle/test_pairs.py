@@ -82,6 +82,8 @@ def test_limits(rows: list[Row], limit: Row, tokenizer: Path) -> None:
         lost = sum((one for _, one in kept), Counter[str]())
         assert Counter(ledger["tokens_truncated"]) == +lost
         assert ledger["examples_dropped"] == Counter(filter(None, reasons))
-        assert ledger["labels_trained"] + ledger["labels_head"] == sum(len(cut[1]) + len(cut[2]) for cut, _ in kept)
-        assert ledger["labels_head"] == sum(2 * (not cut[0]) for cut, _ in kept)
+        assert ledger["labels_trained"] + ledger["labels_first_token"] == sum(
+            len(cut[1]) + len(cut[2]) for cut, _ in kept
+        )
+        assert ledger["labels_first_token"] == sum(2 * (not cut[0]) for cut, _ in kept)
         assert ledger["tokens_packed"] == sum(sum(map(len, cut)) for cut, _ in kept)

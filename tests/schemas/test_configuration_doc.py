@@ -26,7 +26,7 @@ BEHIND = {
     "sources[].path": "content",
     "sources[].split": "content",
     "sources[].subset": "content",
-    "decontaminate.against": "content",
+    "contamination.against": "content",
 }
 
 SMALLEST = {
@@ -34,7 +34,7 @@ SMALLEST = {
     "tokenizer": {"path": "tokenizer"},
     "sources": [{"name": "a", "format": "apps", "path": "a.jsonl", "loss_weight": 2.0, "mask": "all"}],
     "loss": {"column": "always"},
-    "decontaminate": {"against": "test.jsonl"},
+    "contamination": {"against": "test.jsonl"},
     "mask": {"thoughts": "mask", "tool_calls": "mask", "stop": "auto"},
     "pack": {"parallel": {"cp": 1, "layout": "ring"}},
 }

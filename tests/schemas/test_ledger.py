@@ -23,8 +23,8 @@ def closed(draw: st.DrawFn) -> SourceLedger:
     tokens_packed = trained + head + not_asked
     total = tokens_packed + sum(truncated.values()) + sum(tokens_dropped.values())
     created = draw(st.integers(0, total))
-    asked_truncated, asked_dropped = draw(counts), draw(reasons)
-    asked = trained + head + asked_truncated + sum(asked_dropped.values())
+    supervised_truncated, supervised_dropped = draw(counts), draw(reasons)
+    asked = trained + head + supervised_truncated + sum(supervised_dropped.values())
     repeated = draw(st.integers(0, asked))
     return SourceLedger(
         rows_read=rows_used + blank + sum(rejected.values()) + sum(filtered.values()),
@@ -41,12 +41,12 @@ def closed(draw: st.DrawFn) -> SourceLedger:
         tokens_dropped=tokens_dropped,
         tokens_packed=tokens_packed,
         labels_trained=trained,
-        labels_head=head,
-        labels_not_asked=not_asked,
-        asked_encoded=asked - repeated,
-        asked_repeated=repeated,
-        asked_truncated=asked_truncated,
-        asked_dropped=asked_dropped,
+        labels_first_token=head,
+        labels_masked=not_asked,
+        supervised_encoded=asked - repeated,
+        supervised_repeated=repeated,
+        supervised_truncated=supervised_truncated,
+        supervised_dropped=supervised_dropped,
     )
 
 
@@ -66,7 +66,7 @@ TOLD = {
     "examples_split",
     "examples_without_labels",
     "turns_trained",
-    "turns_without_end",
+    "turns_without_stop",
     "turns_cut",
     "straddles",
     "template_dropped",

@@ -35,8 +35,8 @@ def stats_of(documents: Documents) -> LengthStats:
         owners += [number] * (len(marks) // 2)
         begins += marks[::2].tolist()
         ends += marks[1::2].tolist()
-    lengths, *runs = (np.array(one, np.int32) for one in (list(map(len, documents)), owners, begins, ends))
-    return LengthStats(lengths, runs[0], runs[1], runs[2])
+    lengths, *spans = (np.array(one, np.int32) for one in (list(map(len, documents)), owners, begins, ends))
+    return LengthStats(lengths, spans[0], spans[1], spans[2])
 
 
 def labels_of(asked: list[bool], begin: int, end: int) -> int:

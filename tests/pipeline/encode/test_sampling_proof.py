@@ -99,7 +99,7 @@ def test_a_stop_in_the_next_header_is_trained_where_it_stands(proved: Proved) ->
     own = proved.run("auto", UNCLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(own) == ["two<|im_start|>sixsix"]
     entry = own.ledger["chats"]
-    assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_end")] == [3, 1, 2]
+    assert [entry[name] for name in ("turns_trained", "turns_stop_next", "turns_without_stop")] == [3, 1, 2]
     closed = proved.run("closed", CLOSED, {"policy": "assistant", "stop": "auto"})
     assert trained(closed) == ["two<|im_end|>six<|im_end|>six<|im_end|>"], "nothing changes where turns end"
 

@@ -107,7 +107,7 @@ def test_a_policy_trains_what_it_names(runs: Runs, mask: Any, trained: list[str]
     packed = runs("out", ROWS, mask)
     assert runs.trained(packed) == trained
     ledger = packed.ledger["chats"]
-    assert (ledger["turns_trained"], ledger["turns_without_end"]) == (turns, 0)
+    assert (ledger["turns_trained"], ledger["turns_without_stop"]) == (turns, 0)
     assert ledger["examples_dropped"] == {"untrained": 1}  # the one in which nobody answers
 
 

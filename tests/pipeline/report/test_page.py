@@ -11,9 +11,9 @@ from packtrain.pipeline.report.lengths import lost_at
 from packtrain.pipeline.report.page import lengths_chart, report_html
 from packtrain.pipeline.report.shown import LISTED
 from packtrain.schemas.report import (
+    Contamination,
+    ContaminationCount,
     Hit,
-    Overlap,
-    OverlapCount,
     Reject,
     Report,
     ShownDocument,
@@ -77,9 +77,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     kit.write(folder / "pairs.jsonl", [*kit.corpus("pairs"), {}])
     out = kit.packed(kit.configure(folder, "pairs", truncate={"max_length": 64}, run={"report": True})).folder
     pair = Hit("s/a:1", "s", "test.jsonl", 3, "prompt", 1.0, "the same words")
-    counts = [OverlapCount("s", "t", 1, 1, 1)]
-    overlap = Overlap("One.", "report", 1, counts, [pair])
-    return replace(msgspec.json.decode((out / "report.json").read_bytes(), type=Report), overlap=overlap)
+    counts = [ContaminationCount("s", "t", 1, 1, 1)]
+    contamination = Contamination("One.", "report", 1, counts, [pair])
+    return replace(msgspec.json.decode((out / "report.json").read_bytes(), type=Report), contamination=contamination)
 
 
 def test_it_runs_and_loads_nothing(report: Report) -> None:
@@ -121,14 +121,16 @@ def test_it_stays_small(report: Report, text: str, rows: int) -> None:
     """As many of everything as a report holds; of rows, as many as have room."""
     assert report.training is not None
     assert report.flow is not None
-    assert report.overlap is not None
+    assert report.contamination is not None
     piece = ShownPiece(text * 16, 1.0, 9)
     documents = [ShownDocument("s/a:1", "s", 0, 9, 9, [piece], False)] * LISTED
     rejects = [Reject("s", "a.jsonl", 1, "empty", text * 36)] * 60
-    hits = [msgspec.structs.replace(report.overlap.shown[0], shared="д" * 20_000)] * 12  # words may be of any length
+    hits = [
+        msgspec.structs.replace(report.contamination.shown[0], shared="д" * 20_000)
+    ] * 12  # words may be of any length
     large = replace(
         report,
-        overlap=replace(report.overlap, shown=hits),
+        contamination=replace(report.contamination, shown=hits),
         training=replace(report.training, rows=[ShownRow("train", at, 64, 64, documents) for at in range(6)]),
         flow=replace(report.flow, rejects=rejects),
     )
@@ -138,7 +140,7 @@ def test_it_stays_small(report: Report, text: str, rows: int) -> None:
 
 
 def test_sections_that_are_missing_say_why(report: Report) -> None:
-    empty = replace(report, choice=None, flow=None, overlap=None, training=None, packing=None, made=None)
+    empty = replace(report, choice=None, flow=None, contamination=None, training=None, packing=None, made=None)
     page = report_html(replace(empty, absent={"choice": "The <cache> is gone."})).decode()
     assert "The &lt;cache&gt; is gone." in page
     assert Elements(page).open == []

@@ -46,7 +46,7 @@ def test_the_end_says_first_what_share_of_the_supervised_tokens_is_trained(kind:
     share, labels, supervised = re.findall(r"\d[\d,.]*", first)[:3]
     assert int(labels.replace(",", "")) == trained(short) < trained(whole)
     (ledger,) = whole.ledger.values()
-    assert int(supervised.replace(",", "")) == ledger["labels_trained"] + ledger["labels_head"]
+    assert int(supervised.replace(",", "")) == ledger["labels_trained"] + ledger["labels_first_token"]
     assert float(share) == pytest.approx(100 * trained(short) / int(supervised.replace(",", "")), abs=0.06)
     assert "truncated: max_length" in first
 

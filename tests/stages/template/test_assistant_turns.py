@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from packtrain.schemas.rows import Example
 from packtrain.stages.arrays import view
-from packtrain.stages.mask.policy import Mask, supervised_runs
+from packtrain.stages.mask.policy import Mask, supervised_spans
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder
@@ -199,9 +199,9 @@ def ours(
     counts = EncodeCounts()
     out: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
     for batch in encoder.encode(examples, counts):
-        structs, offsets = batch.column("runs").values, view(batch.column("runs").offsets)
+        structs, offsets = batch.column("spans").values, view(batch.column("spans").offsets)
         kind, turn = view(structs.field("kind")), view(structs.field("turn"))
-        asked, _ = supervised_runs(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
+        asked, _ = supervised_spans(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
         ends = view(structs.field("end"))
         for index, (line, ids) in enumerate(
             zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)

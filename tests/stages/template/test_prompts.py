@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.errors import PacktrainError
-from packtrain.schemas.rows import RunKind
+from packtrain.schemas.rows import SpanKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 
@@ -67,15 +67,17 @@ def test_no_words_of_the_prompt_are_trained(name: str) -> None:
         prompt += tool * by_tool
         answers = [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "more"}] * answered
         try:
-            text, _, runs = renderer(prompt, answers[:-1], TOOLS if by_tool else None)[:3]
+            text, _, spans = renderer(prompt, answers[:-1], TOOLS if by_tool else None)[:3]
         except PacktrainError:
             continue  # the template refuses it
         done = 0
-        for end, kind in zip(runs.ends, runs.kinds, strict=True):
-            if kind in (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.END, RunKind.UNPROVED_COMPLETION):
-                assert "zq" not in text[done:end], (text, runs)
+        for end, kind in zip(spans.ends, spans.kinds, strict=True):
+            if kind in (SpanKind.COMPLETION, SpanKind.ASSISTANT, SpanKind.END, SpanKind.UNPROVED_COMPLETION):
+                assert "zq" not in text[done:end], (text, spans)
             done = end
         trained = [
-            kind for kind in runs.kinds if kind in (RunKind.COMPLETION, RunKind.ASSISTANT, RunKind.UNPROVED_COMPLETION)
+            kind
+            for kind in spans.kinds
+            if kind in (SpanKind.COMPLETION, SpanKind.ASSISTANT, SpanKind.UNPROVED_COMPLETION)
         ]
         assert trained or "yes" not in text

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from packtrain.schemas.rows import Messages, RunKind
+from packtrain.schemas.rows import Messages, SpanKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
@@ -30,8 +30,8 @@ def turns(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: Any
     assert made.unproved == ""
     out: dict[int, str] = {}
     done = 0
-    for end, kind, turn in zip(made.runs.ends, made.runs.kinds, made.runs.turns, strict=True):
-        if kind in (RunKind.HISTORY, RunKind.HISTORY_END, RunKind.ASSISTANT, RunKind.END):
+    for end, kind, turn in zip(made.spans.ends, made.spans.kinds, made.spans.turns, strict=True):
+        if kind in (SpanKind.HISTORY, SpanKind.HISTORY_END, SpanKind.ASSISTANT, SpanKind.END):
             out[turn] = out.get(turn, "") + made.text[done:end]
         done = end
     return list(out.values())

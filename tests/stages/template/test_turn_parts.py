@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from packtrain.schemas.rows import Messages, RunKind
+from packtrain.schemas.rows import Messages, SpanKind
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer
 from packtrain.stages.template.rendered import Rendered
@@ -21,13 +21,13 @@ KEPT = (  # writes fields, thoughts of earlier turns too
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 OPENED = KEPT.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>\n' }}{% endif %}")
-LONG = {"T": RunKind.THOUGHT, "A": RunKind.ASSISTANT, "C": RunKind.TOOL_CALL, "E": RunKind.END}
+LONG = {"T": SpanKind.THOUGHT, "A": SpanKind.ASSISTANT, "C": SpanKind.TOOL_CALL, "E": SpanKind.END}
 SHORT = {
     **{kind: letter for letter, kind in LONG.items()},
-    RunKind.HISTORY_THOUGHT: "t",
-    RunKind.HISTORY: "a",
-    RunKind.HISTORY_CALL: "c",
-    RunKind.HISTORY_END: "e",
+    SpanKind.HISTORY_THOUGHT: "t",
+    SpanKind.HISTORY: "a",
+    SpanKind.HISTORY_CALL: "c",
+    SpanKind.HISTORY_END: "e",
 }
 
 
@@ -38,11 +38,11 @@ def renderer_of(template: str) -> Renderer:
 
 
 def pieces(rendered: Rendered) -> list[tuple[str, str]]:
-    """(letter of the kind, text) of the runs of turns."""
+    """(letter of the kind, text) of the spans of turns."""
     out, done = [], 0
-    for end, kind in zip(rendered.runs.ends, rendered.runs.kinds, strict=True):
+    for end, kind in zip(rendered.spans.ends, rendered.spans.kinds, strict=True):
         if kind in SHORT and end > done:
-            out.append((SHORT[RunKind(kind)], rendered.text[done:end]))
+            out.append((SHORT[SpanKind(kind)], rendered.text[done:end]))
         done = max(done, end)
     return out
 
@@ -153,5 +153,5 @@ def test_turns_with_other_text_before_them_are_not_guessed(write: str) -> None:
 
 def test_a_completion_that_begins_with_a_question_begins_with_its_message() -> None:
     asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
-    runs = renderer_of(KEPT)([asked], [asked, answer]).runs
-    assert runs.turns[runs.kinds.index(RunKind.COMPLETION)] == 1
+    spans = renderer_of(KEPT)([asked], [asked, answer]).spans
+    assert spans.turns[spans.kinds.index(SpanKind.COMPLETION)] == 1

@@ -1,4 +1,4 @@
-"""Ids and runs of single examples: added tokens are added once, and what cannot be encoded is refused by name."""
+"""Ids and spans of single examples: added tokens are added once, and what cannot be encoded is refused by name."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -103,7 +103,7 @@ def test_around_a_text(
     created = len(ids) - len(make_encoder(NOTHING).engine.encode([given]).ids)
     assert counts.end_of_sequence + counts.special == created
     assert counts.end_of_sequence == (around.eos != "" and not given.endswith(END))
-    assert rows[0]["runs"][-1]["end"] == len(ids)
+    assert rows[0]["spans"][-1]["end"] == len(ids)
 
 
 def turn(role: str, content: str, **more: Any) -> dict[str, Any]:

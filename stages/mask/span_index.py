@@ -1,4 +1,4 @@
-"""The runs of several documents laid end to end, for queries about any token.
+"""The spans of several documents laid end to end, for queries about any token.
 
 K documents, T tokens in all. A *place* is a number from 0 to T: a token, or a cut before it.
 """
@@ -10,48 +10,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of
-from ...schemas.rows import RunKind
-from ..tokenize.token_runs import IS_ASSISTANT, IS_NEXT_STOP
+from ...schemas.rows import SpanKind
+from ..tokenize.token_spans import IS_ASSISTANT, IS_NEXT_STOP
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RunIndex:
-    """Runs without gaps from 0 to T, in order."""
+class SpanIndex:
+    """Spans without gaps from 0 to T, in order."""
 
     bases: NDArray[np.int64]
     """(K + 1,) the place where each document begins."""
     ends: NDArray[np.int64]
-    """(runs,) the place where each run ends."""
+    """(spans,) the place where each span ends."""
     kind: NDArray[np.int8]
-    """(runs,) what each run is, as `schemas.rows.RunKind`."""
+    """(spans,) what each span is, as `schemas.rows.SpanKind`."""
     turn: NDArray[np.int16]
-    """(runs,) the turn that each run belongs to."""
+    """(spans,) the turn that each span belongs to."""
     supervised: NDArray[np.bool_]
-    """(runs,) whether the mask trains the run."""
+    """(spans,) whether the mask trains the span."""
     before: NDArray[np.int64]
-    """(runs + 1,) supervised tokens before each run."""
+    """(spans + 1,) supervised tokens before each span."""
     begins: NDArray[np.int64]
-    """(runs + 1,) the place where each run begins, then T."""
+    """(spans + 1,) the place where each span begins, then T."""
 
     @classmethod
     def of(
         cls,
         lengths: NDArray[np.integer[Any]],
-        run_counts: NDArray[np.integer[Any]],
+        span_counts: NDArray[np.integer[Any]],
         ends: NDArray[np.int32],
         kind: NDArray[np.int8],
         turn: NDArray[np.int16],
         supervised: NDArray[np.bool_],
-    ) -> "RunIndex":
-        """Lay the runs of documents end to end.
+    ) -> "SpanIndex":
+        """Lay the spans of documents end to end.
 
         Args:
             lengths: (K,) tokens of each document.
-            run_counts: (K,) runs of each.
-            ends: (runs,) where each run ends within its document.
+            span_counts: (K,) spans of each.
+            ends: (spans,) where each span ends within its document.
         """
         bases = offsets_of(lengths)
-        places = np.repeat(bases[:-1], run_counts) + ends
+        places = np.repeat(bases[:-1], span_counts) + ends
         begins = np.zeros(len(places) + 1, dtype=np.int64)
         begins[1:] = places
         before = offsets_of(np.where(supervised, np.diff(begins), 0))
@@ -59,9 +59,9 @@ class RunIndex:
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the supervised tokens before each place."""
-        run = np.searchsorted(self.ends, places, side="left")  # the run that ends at or after it
-        inside = np.append(self.supervised, False)[run]
-        return self.before[run] + np.where(inside, places - self.begins[run], 0)
+        span = np.searchsorted(self.ends, places, side="left")  # the span that ends at or after it
+        inside = np.append(self.supervised, False)[span]
+        return self.before[span] + np.where(inside, places - self.begins[span], 0)
 
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the token at each place is supervised; T has none."""
@@ -77,7 +77,7 @@ class RunIndex:
         right = np.searchsorted(self.ends, places, side="right")
         one, other = self.kind[left], self.kind[right]
         same = (self.turn[left] == self.turn[right]) & ((one == other) | (IS_ASSISTANT[one] & IS_ASSISTANT[other]))
-        out: NDArray[np.bool_] = same & self.supervised[left] & self.supervised[right] & (other != RunKind.TEXT)
+        out: NDArray[np.bool_] = same & self.supervised[left] & self.supervised[right] & (other != SpanKind.TEXT)
         return out
 
     def turn_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -89,7 +89,7 @@ class RunIndex:
         inner = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
         after = np.zeros(len(self.ends), dtype=np.bool_)
         after[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
-        user = self.kind == RunKind.USER
+        user = self.kind == SpanKind.USER
         stop = np.append(IS_NEXT_STOP[self.kind[:-1]] & user[1:], False)  # such a message begins with this token
         user[1:] &= ~stop[:-1]
         user |= stop

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packtrain.schemas.errors import IntegrityError
 from packtrain.stages.tokenize.engine_check import fuzz_texts
 from packtrain.stages.tokenize.engines import EngineTokens, TokenizersEngine
-from packtrain.stages.tokenize.token_runs import Boundaries, locate_boundaries
+from packtrain.stages.tokenize.token_spans import Boundaries, locate_boundaries
 from packtrain.stages.tokenize.vocabulary import ByteLengths
 
 from tests.support.examples import examples

@@ -40,7 +40,7 @@ def found(folder: Path, texts: list[Any], rows: list[Any], ngram: int = 13) -> l
     kit.write(folder / "test.jsonl", test)
     (folder / "hits.jsonl").unlink(missing_ok=True)
     words = ["--input", "train.jsonl", "--against", "test.jsonl", "--out", "hits.jsonl", "--set", "run.workers=1"]
-    done = kit.cli("contamination", *words, "--set", f"decontaminate.ngram={ngram}", cwd=folder)
+    done = kit.cli("contamination", *words, "--set", f"contamination.ngram={ngram}", cwd=folder)
     assert done.code == 0, done.err
     hits = [json.loads(line) for line in (folder / "hits.jsonl").read_text().splitlines()]
     return [hit | {"example": int(hit["id"].split(":")[1]) - 1, "row": hit["evaluation_line"] - 1} for hit in hits]

@@ -5,15 +5,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...schemas.config.config import DecontaminateConfig, RunConfig
+from ...schemas.config.config import ContaminationConfig, RunConfig
 from ...schemas.errors import ConfigError, OutputError
-from ...schemas.report import Overlap
+from ...schemas.report import Contamination
 from ..configfile import Setting, load_config
 from ..contamination import compare, prepare_evaluation
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
-from ..report.overlap import overlap_of
+from ..report.contamination_summary import contamination_of
 from ..store.local import LocalStore, require_no_file_above
 from ..store.open_store import is_url
 from .workers import open_workers, open_workspace
@@ -26,7 +26,7 @@ def contamination(
     hits: str | Path | None = None,
     observer: Observer | None = None,
     base: Path | None = None,
-) -> Overlap:
+) -> Contamination:
     """Find training examples that share text with evaluation rows. Nothing is packed, and no tokenizer is needed.
 
     >>> sources = [{"name": "pairs", "path": "pairs.jsonl", "keys": {"prompt": "question", "completion": "answer"}}]
@@ -36,9 +36,9 @@ def contamination(
 
     Args:
         config: as for `run`. A mapping needs only `sources`; without `cache`, nothing is kept. With a file, what is
-            found stays in its cache: a run with `decontaminate` finds it there.
+            found stays in its cache: a run with `contamination` finds it there.
         against: evaluation files, as in a source's `path`; relative ones start at the working directory. By default
-            those of `decontaminate.against`.
+            those of `contamination.against`.
         hits: where to write all hits, as JSON lines; None writes no file.
         base: where relative paths of `config` start.
 
@@ -53,19 +53,19 @@ def contamination(
     settings = []
     if paths is not None:
         absolute = [str(path) if is_url(str(path)) else str(Path(path).absolute()) for path in paths]
-        settings.append(Setting("decontaminate.against", absolute, "against"))
+        settings.append(Setting("contamination.against", absolute, "against"))
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
         if isinstance(config, Mapping) and config.get("cache") is None:
             settings.append(Setting("cache", temporary, "the cache"))
         loaded, folder = load_config(config, base, settings)
-        if loaded.decontaminate is None:
+        if loaded.contamination is None:
             raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")
-        return _compare(loaded, folder, loaded.decontaminate, observer, Path(hits) if hits is not None else None)
+        return _compare(loaded, folder, loaded.contamination, observer, Path(hits) if hits is not None else None)
 
 
 def _compare(
-    config: RunConfig, base: Path, section: DecontaminateConfig, observer: Observer, hits: Path | None
-) -> Overlap:
+    config: RunConfig, base: Path, section: ContaminationConfig, observer: Observer, hits: Path | None
+) -> Contamination:
     if hits is not None:
         require_no_file_above(hits, "--out")
         if hits.exists():
@@ -82,4 +82,4 @@ def _compare(
         found = compare(config.sources, files, formats, evaluation, work.cache, executor, observer)
     if hits is not None:
         found.put(LocalStore(hits.absolute().parent), hits.name)
-    return overlap_of(found.lines(), evaluation.payload(), found.examples())
+    return contamination_of(found.lines(), evaluation.payload(), found.examples())

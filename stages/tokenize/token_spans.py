@@ -1,4 +1,4 @@
-"""Runs over characters → runs over tokens, for a batch of documents at once.
+"""Spans over characters → spans over tokens, for a batch of documents at once.
 
 A boundary divides a text into a left and a right side, and lies between characters, so a token with only a part of a
 character never straddles one. A token that does belongs to the assistant's side if one side is the assistant's, else to
@@ -26,21 +26,21 @@ from ...schemas.rows import (
     END_KINDS,
     NEXT_STOP_KINDS,
     PART_KINDS,
-    RUN,
+    SPAN,
     UNPROVED_KINDS,
-    RunKind,
+    SpanKind,
 )
 from ..arrays import lists, numbers
-from ..template.rendered import Runs, solid
+from ..template.rendered import Spans, solid
 from .engines import FAST, REFERENCE, EngineTokens, reference_tokenizer
 from .vocabulary import ByteLengths, tokenizer_head
 
 _MAX_TURN = int(np.iinfo(np.int16).max)
 
 
-def _table(kinds: Iterable[RunKind]) -> NDArray[np.bool_]:
+def _table(kinds: Iterable[SpanKind]) -> NDArray[np.bool_]:
     """A table that tells, for each kind, whether it is one of `kinds`."""
-    table = np.zeros(max(RunKind) + 1, np.bool_)
+    table = np.zeros(max(SpanKind) + 1, np.bool_)
     table[list(kinds)] = True
     return table
 
@@ -49,47 +49,47 @@ IS_ASSISTANT = _table(ASSISTANT_KINDS)
 IS_END = _table(END_KINDS)
 IS_UNPROVED = _table(UNPROVED_KINDS)
 IS_NEXT_STOP = _table(NEXT_STOP_KINDS)
-_IS_SAID = _table((RunKind.HISTORY, RunKind.ASSISTANT, *PART_KINDS))
+_IS_SAID = _table((SpanKind.HISTORY, SpanKind.ASSISTANT, *PART_KINDS))
 """Assistant turns without end-of-turn tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TextRuns:
-    """The runs over characters of N documents, one after another. Only the only run of a document may be empty."""
+class TextSpans:
+    """The spans over characters of N documents, one after another. Only the only span of a document may be empty."""
 
     ends: NDArray[np.int64]
-    """(runs,) each ends before this character of its document."""
+    """(spans,) each ends before this character of its document."""
     kinds: NDArray[np.int8]
     turns: NDArray[np.int64]
     weights: NDArray[np.float32]
     counts: NDArray[np.int64]
-    """(N,) number of runs of each document, at least one."""
+    """(N,) number of spans of each document, at least one."""
     inner: NDArray[np.bool_]
-    """(runs,) whether another run of the document follows."""
+    """(spans,) whether another span of the document follows."""
 
     @classmethod
-    def of(cls, documents: Sequence[Runs]) -> "TextRuns":
-        """The runs of N documents. Empty runs are left out if the document has others."""
-        runs = [solid(one) if not one.ends[0] or len(set(one.ends)) < len(one.ends) else one for one in documents]
-        counts = np.fromiter((len(one.ends) for one in runs), np.int64, len(runs))
+    def of(cls, documents: Sequence[Spans]) -> "TextSpans":
+        """The spans of N documents. Empty spans are left out if the document has others."""
+        spans = [solid(one) if not one.ends[0] or len(set(one.ends)) < len(one.ends) else one for one in documents]
+        counts = np.fromiter((len(one.ends) for one in spans), np.int64, len(spans))
         total = int(counts.sum())
         inner = np.ones(total, np.bool_)
         inner[np.cumsum(counts) - 1] = False
         return cls(
-            np.fromiter(chain.from_iterable(one.ends for one in runs), np.int64, total),
-            np.fromiter(chain.from_iterable(one.kinds for one in runs), np.int8, total),
-            np.minimum(np.fromiter(chain.from_iterable(one.turns for one in runs), np.int64, total), _MAX_TURN),
-            np.fromiter(chain.from_iterable(one.trains for one in runs), np.float32, total),
+            np.fromiter(chain.from_iterable(one.ends for one in spans), np.int64, total),
+            np.fromiter(chain.from_iterable(one.kinds for one in spans), np.int8, total),
+            np.minimum(np.fromiter(chain.from_iterable(one.turns for one in spans), np.int64, total), _MAX_TURN),
+            np.fromiter(chain.from_iterable(one.trains for one in spans), np.float32, total),
             counts,
             inner,
         )
 
     def lists(self) -> pa.ListArray:
-        """The runs as Arrow lists, for documents whose `ends` are in tokens."""
-        return run_lists(self.ends, self.kinds, self.turns, self.weights, offsets_of(self.counts))
+        """The spans as Arrow lists, for documents whose `ends` are in tokens."""
+        return span_lists(self.ends, self.kinds, self.turns, self.weights, offsets_of(self.counts))
 
     def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(B,) the places, in characters, where one run ends and the next begins, and (N + 1,) where each document's
+        """(B,) the places, in characters, where one span ends and the next begins, and (N + 1,) where each document's
         places begin in that array.
         """
         return self.ends[self.inner], offsets_of(self.counts - 1)
@@ -97,12 +97,12 @@ class TextRuns:
     def tokens(
         self, found: "Boundaries", lengths: NDArray[np.int64], prefix: NDArray[np.int64]
     ) -> tuple[pa.ListArray, NDArray[np.int64]]:
-        """The runs over tokens, and (N,) how many tokens of each document span a boundary.
+        """The spans over tokens, and (N,) how many tokens of each document span a boundary.
 
         Args:
             found: the boundaries, in tokens of the texts.
             lengths: (N,) tokens of each document, including those added around the text.
-            prefix: (N,) how many tokens were added before the text; they form a separate run.
+            prefix: (N,) how many tokens were added before the text; they form a separate span.
         """
         counts, inner, kinds, turns, weights = self.counts, self.inner, self.kinds, self.turns, self.weights
         owner = np.repeat(np.arange(len(counts)), counts)
@@ -122,37 +122,37 @@ class TextRuns:
             has = prefix > 0
             at = starts_of(counts)[has]
             places = np.insert(places, at, prefix[has])
-            kinds = np.insert(kinds, at, RunKind.SPECIAL)
+            kinds = np.insert(kinds, at, SpanKind.SPECIAL)
             turns = np.insert(turns, at, -1)
             weights = np.insert(weights, at, weights[at])
             counts = counts + has
-        # Empty runs go; an empty document keeps its last run.
+        # Empty spans go; an empty document keeps its last span.
         offsets = offsets_of(counts)
         keep = places > begins_of(places, offsets)
         kept = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
         keep[(offsets[1:] - 1)[kept == 0]] = True
-        runs = run_lists(places[keep], kinds[keep], turns[keep], weights[keep], offsets_of(np.maximum(kept, 1)))
-        return runs, straddles
+        spans = span_lists(places[keep], kinds[keep], turns[keep], weights[keep], offsets_of(np.maximum(kept, 1)))
+        return spans, straddles
 
     def _parts_of_turn(self) -> NDArray[np.bool_]:
-        """(runs,) whether each run and the next one are two parts of a turn with the same flag or weight."""
+        """(spans,) whether each span and the next one are two parts of a turn with the same flag or weight."""
         out, said = np.zeros(len(self.kinds), np.bool_), _IS_SAID[self.kinds]
         alike = [one[:-1] == one[1:] for one in (self.turns, self.weights, self.kinds)]
         out[:-1] = said[:-1] & said[1:] & alike[0] & alike[1] & ~alike[2]
         return out
 
 
-def run_lists(
+def span_lists(
     ends: NDArray[np.integer[Any]],
     kinds: NDArray[np.integer[Any]],
     turns: NDArray[np.integer[Any]],
     weights: NDArray[np.floating[Any]],
     offsets: NDArray[np.int64],
 ) -> pa.ListArray:
-    """(runs,) runs and (N + 1,) where those of each document begin as Arrow lists of `schemas.rows.RUN`."""
+    """(spans,) spans and (N + 1,) where those of each document begin as Arrow lists of `schemas.rows.SPAN`."""
     columns = (ends.astype(np.int32), kinds.astype(np.int8), turns.astype(np.int16), weights.astype(np.float32))
-    structs = pa.StructArray.from_arrays([numbers(one) for one in columns], fields=list(RUN))
-    return lists(offsets, structs, ENCODED.field("runs").type)
+    structs = pa.StructArray.from_arrays([numbers(one) for one in columns], fields=list(SPAN))
+    return lists(offsets, structs, ENCODED.field("spans").type)
 
 
 # Where boundaries lie among tokens

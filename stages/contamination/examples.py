@@ -6,7 +6,7 @@ from typing import Any
 
 from ...schemas.jsontext import parse_json
 from ...schemas.rows import Example, Messages
-from .index import OverlapIndex, Shared
+from .index import ContaminationIndex, Shared
 
 _PROMPTS = ("question", "problem", "prompt", "query", "instruction", "input", "text", "content")
 """Columns that may hold what is asked. `input` belongs to `instruction`; of the others the first one counts."""
@@ -84,7 +84,7 @@ def _said(value: Any) -> str:
     return "\n".join(texts)
 
 
-def search_examples(index: OverlapIndex, examples: Sequence[Example]) -> list[Shared]:
+def search_examples(index: ContaminationIndex, examples: Sequence[Example]) -> list[Shared]:
     """What examples share with evaluation texts, each of their parts compared alone."""
     parts: dict[int, tuple[str | Messages, dict[int, None]]] = {}  # by identity: a row's examples share its prompt
     for number, example in enumerate(examples):

@@ -12,7 +12,7 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.files.foreign import read_lines
-from ...schemas.report import Hit, Overlap, OverlapCount
+from ...schemas.report import Contamination, ContaminationCount, Hit
 from ...schemas.units import plural
 from ..contamination import NAME
 from ..store.open_store import Store
@@ -23,12 +23,14 @@ _MUCH = 0.8
 """Share of an evaluation text that counts as most of it."""
 
 
-def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = "") -> Overlap:
+def contamination_of(
+    lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = ""
+) -> Contamination:
     """The section, from all hits in the order of examples.
 
     Args:
         evaluation: what the plan says about the evaluation data.
-        compared, action: see `Overlap`.
+        compared, action: see `Contamination`.
     """
     examples, much, shown = 0, 0, list[Hit]()
     counts, most = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -55,11 +57,11 @@ def overlap_of(lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: in
     if examples:
         whole = f", {much:,} of them most or all of a question or an answer" if much else ""
         sentence = f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of {every}{whole}."
-    return Overlap(
+    return Contamination(
         sentence=sentence,
         action=action,
         examples=examples,
-        counts=[OverlapCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
+        counts=[ContaminationCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
         shown=shown,
     )
 

@@ -61,7 +61,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
         section = {"against": str(against or corpus / "test.jsonl"), "action": action}
         sources = [kit.source(kind, path=str(corpus / f"{kind}.jsonl")) for kind in ("texts", "pairs")]
         made = kit.configure(tmp_path, *sources, out=str(tmp_path / out), truncate={"max_length": 4096})
-        return {**made, **({"decontaminate": section} if action else {}), **more}
+        return {**made, **({"contamination": section} if action else {}), **more}
 
     return config
 
@@ -96,7 +96,7 @@ def test_what_is_planted_is_found_and_nothing_else(make: Make, tmp_path: Path) -
     assert [one["id"] for one in drop.documents()] == [one["id"] for one in bare.documents() if one["id"] not in FOUND]
     assert "contamination.jsonl" in {file.name for file in drop.manifest.files}
     assert verify(drop.folder, deep=True).sound
-    assert bare.manifest.plan["config"]["decontaminate"] is None
+    assert bare.manifest.plan["config"]["contamination"] is None
     assert "evaluation" not in bare.manifest.plan
     assert not (bare.folder / "contamination.jsonl").exists()
 
@@ -110,18 +110,21 @@ def test_the_identity_covers_content_and_not_paths(make: Make, corpus: Path, tmp
     assert kit.packed(make("third", against=other)).manifest.hash != first.hash
     with pytest.raises(PacktrainError, match="belongs to another run") as refused:
         kit.packed(make("first", against=other))
-    assert "decontaminate.against" in str(refused.value)
-    assert "against" not in RunConfig.model_validate(make("bare")).identity()["decontaminate"]
+    assert "contamination.against" in str(refused.value)
+    assert "against" not in RunConfig.model_validate(make("bare")).identity()["contamination"]
 
 
 def test_a_plan_shows_what_a_run_finds(make: Make) -> None:
     report = plan(make())
-    assert report.overlap is not None
-    assert report.overlap.examples == 5
-    assert re.findall(r"\d+", report.overlap.sentence)[:4] == ["5", "200", "2", "11"]
-    assert [(one.source, one.examples, one.most) for one in report.overlap.counts] == [("texts", 3, 2), ("pairs", 2, 2)]
-    assert plan(make(action=None)).overlap is None
-    assert plan(make(), rows=100).overlap is not None
+    assert report.contamination is not None
+    assert report.contamination.examples == 5
+    assert re.findall(r"\d+", report.contamination.sentence)[:4] == ["5", "200", "2", "11"]
+    assert [(one.source, one.examples, one.most) for one in report.contamination.counts] == [
+        ("texts", 3, 2),
+        ("pairs", 2, 2),
+    ]
+    assert plan(make(action=None)).contamination is None
+    assert plan(make(), rows=100).contamination is not None
 
 
 def test_preference_pairs(make: Make, tmp_path: Path) -> None:
@@ -140,11 +143,11 @@ def test_repair(make: Make, corpus: Path, tmp_path: Path) -> None:
     packed = kit.packed(config)
     lost, shard = packed.folder / "contamination.jsonl", shards(packed)[0]
     whole, kept = lost.read_bytes(), test.read_bytes()
-    shutil.rmtree(tmp_path / "cache" / "overlaps")
+    shutil.rmtree(tmp_path / "cache" / "contamination")
     lost.unlink()
     (packed.folder / shard).write_bytes(b"x")
     test.write_bytes(kept + b'{"question": "and one more question that was not there"}\n')
-    with pytest.raises(OutputError, match=r"decontaminate\.against"):
+    with pytest.raises(OutputError, match=r"contamination\.against"):
         repair(packed.folder, config)
     test.write_bytes(kept)
     assert repair(packed.folder, config).sound

@@ -63,7 +63,7 @@ class Shared(NamedTuple):
     """The longest run of words that both share, as they were compared; at most `_SHOWN` of its words."""
 
 
-class OverlapIndex:
+class ContaminationIndex:
     """What training text is compared with.
 
     Args:
