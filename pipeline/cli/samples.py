@@ -176,7 +176,7 @@ def eval_apps(
     """
     from ..judge.evaluation import run_evaluation
     from ..judge.sandbox import ProgramLimits
-    from ..judge.summary import lines, table
+    from ..judge.summary import describe_summary, score_table
 
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
@@ -188,8 +188,8 @@ def eval_apps(
     )  # fmt: skip
 
     def view(summary: dict[str, Any]) -> "Lines":
-        yield table(summary)
-        yield from lines(summary)
+        yield score_table(summary)
+        yield from describe_summary(summary)
         yield f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
 
     show(lambda observer: evaluate(observer=observer), view)

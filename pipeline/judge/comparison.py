@@ -1,7 +1,8 @@
 """Whether what a program gave is what is expected. A large output is parsed in a process of its own, with limits.
 
-Python's lock is held while JSON is parsed: 16 MiB of `[],[],…` took seconds, in which the clocks of all other programs
-went on, and so decided over them. What is small is compared at once, in at most a millisecond.
+While Python parses JSON, it holds the interpreter's lock. 16 MiB of `[],[],…` hold it for seconds, in which the time
+limits of all other programs run on, so that they would fail for it. An output of up to `MAX_INLINE_BYTES` is compared
+in this process, in at most a millisecond.
 """
 
 import json
@@ -14,60 +15,64 @@ from ...schemas.errors import SandboxError
 from ...stages.judge.comparators import same_text, same_value
 from ...stages.judge.problems import Problem, expected_texts
 
-AT_ONCE = 1 << 16
-"""Bytes of an output that is compared in this process."""
-_BYTES = 4 << 30
-"""Address space of the other process: 16 MiB of JSON become some hundred MiB of values."""
-_SECONDS = 300.0
-"""How long it may take; it takes seconds."""
-_RIGHT, _WRONG = b"right", b"wrong"
+MAX_INLINE_BYTES = 1 << 16
+"""Bytes of the largest output that is compared in this process."""
+_ADDRESS_SPACE_BYTES = 4 << 30
+"""Limit of the comparing process: 16 MiB of JSON become some hundred MiB of values."""
+_TIMEOUT_SECONDS = 300.0
+"""Limit of the comparing process, which takes seconds."""
+_CORRECT = b"right"
+_INCORRECT = b"wrong"
 
 
-def is_right(problem: Problem, at: int, output: bytes) -> bool:
-    """Whether the output of a problem's test is what is expected.
+def is_correct(problem: Problem, test_index: int, output: bytes) -> bool:
+    """Whether the output of a test is what the problem expects.
 
     Args:
-        at: index of the test.
+        test_index: index of the test in the problem.
         output: standard output, or the JSON of what a call returned.
 
     Raises:
         SandboxError: the process that compares it failed, which says nothing of the program.
     """
-    expected, function = problem.expected[at], problem.function is not None
-    if len(output) <= AT_ONCE:
-        return _is_right(expected, output, function=function, wrapped=problem.wrapped)
-    question = json.dumps([expected, function, problem.wrapped]).encode() + b"\n" + output
+    expected = problem.expected[test_index]
+    if len(output) <= MAX_INLINE_BYTES:
+        return _is_expected(expected, output, is_call=problem.is_call, is_wrapped=problem.is_wrapped)
+    question = json.dumps([expected, problem.is_call, problem.is_wrapped]).encode() + b"\n" + output
     # -P prevents the import of what lies in the working directory.
     command = [sys.executable, "-P", "-m", __name__]
     try:
-        done = subprocess.run(command, input=question, capture_output=True, check=False, timeout=_SECONDS)
+        process = subprocess.run(command, input=question, capture_output=True, check=False, timeout=_TIMEOUT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxError(f"an output of {len(output):,} bytes cannot be compared: {error}") from error
-    if done.stdout not in (_RIGHT, _WRONG):
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300]
-        raise SandboxError(f"an output of {len(output):,} bytes cannot be compared: the process ended with {said!r}")
-    return done.stdout == _RIGHT
+    if process.stdout not in (_CORRECT, _INCORRECT):
+        last_line = process.stderr.decode(errors="replace").strip().rpartition("\n")[2][:300]
+        raise SandboxError(
+            f"an output of {len(output):,} bytes cannot be compared: the process ended with {last_line!r}"
+        )
+    return process.stdout == _CORRECT
 
 
-def _is_right(expected: Any, output: bytes, *, function: bool, wrapped: bool) -> bool:
-    if function:
-        return same_value(expected, output, wrapped=wrapped)
-    text = output.decode("utf-8", "replace")
-    return any(same_text(one, text) for one in expected_texts(expected))
+def _is_expected(expected: Any, output: bytes, *, is_call: bool, is_wrapped: bool) -> bool:
+    if is_call:
+        return same_value(expected, output, is_wrapped=is_wrapped)
+    printed = output.decode("utf-8", "replace")
+    return any(same_text(text, printed) for text in expected_texts(expected))
 
 
 def _main() -> None:
-    """Answer one question."""
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = _BYTES if hard == resource.RLIM_INFINITY else min(_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-    head, _, output = sys.stdin.buffer.read().partition(b"\n")
-    expected, function, wrapped = json.loads(head)
+    """Answer one question of `is_correct`: a line of JSON, then the output to compare."""
+    hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+    # A process may not ask for more than its hard limit, which a container or a batch system may have lowered.
+    limit = _ADDRESS_SPACE_BYTES if hard_limit == resource.RLIM_INFINITY else min(_ADDRESS_SPACE_BYTES, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+    first_line, _, output = sys.stdin.buffer.read().partition(b"\n")
+    expected, is_call, is_wrapped = json.loads(first_line)
     try:
-        right = _is_right(expected, output, function=function, wrapped=wrapped)
-    except MemoryError:  # which what is expected does not need
-        right = False
-    sys.stdout.buffer.write(_RIGHT if right else _WRONG)
+        correct = _is_expected(expected, output, is_call=is_call, is_wrapped=is_wrapped)
+    except MemoryError:  # a right answer is as small as the expected one, and fits
+        correct = False
+    sys.stdout.buffer.write(_CORRECT if correct else _INCORRECT)
 
 
 if __name__ == "__main__":

@@ -20,27 +20,31 @@ import msgspec
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.jsontext import indented_json
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.extraction import extract
+from ...stages.judge.extraction import extract_program
 from ...stages.judge.problems import Problem
 from ..observer import Observer
 from ..samples.samples_file import read_samples
 from ..store.appended import differences, read_record
 from ..store.local import LocalStore, hash_file
-from .comparison import is_right
+from .comparison import is_correct
 from .problem_file import ProblemFile
-from .results import NAME, PAGE, SUMMARY, Results, SampleResult, open_results, read_results
+from .results import PAGE_FILE, RESULTS_FILE, SUMMARY_FILE, Results, SampleResult, open_results, read_results
 from .sandbox import ProgramLimits, Sandbox, open_sandbox
 from .summary import REFERENCES, evaluation_page, summarise
 
 _FORMAT = 5
 """Raised when the same program may get another verdict."""
-_AHEAD = 64
-"""Programs that wait or are done for each thread, so that one that takes long does not hold up the others."""
-_SHOWN, _CLIP = 60, 2_000
-"""Characters of an id in a message; and of an output or an error that are kept."""
+_QUEUED_PER_THREAD = 64
+"""Programs, waiting or finished, that are queued for each thread. Results are taken in order, so with a shorter queue,
+one program that runs long would leave the other threads without work."""
+_ID_LENGTH = 60
+"""Characters of an id that a message shows."""
+_OUTPUT_LENGTH = 2_000
+"""Characters of an output, or of an error, that a result keeps."""
 
 Programs = dict[tuple[int, int], str]
-"""(row, sample) → its program, or ""; of the data's own programs, the second is the index in the row's list."""
+"""(row, sample) → its program, or "" if the answer has none. Of the data's own programs, `sample` is the index in the
+row's list of solutions."""
 
 
 def run_evaluation(
@@ -65,12 +69,15 @@ def run_evaluation(
         ConfigError, InputError, OutputError: something is wrong with the options or files.
         SandboxError, StoreError: the machine failed; the same call continues.
     """
-    observer, limits = observer or Observer(), limits or ProgramLimits()
+    observer = observer or Observer()
+    limits = limits or ProgramLimits()
+    jobs = jobs or len(os.sched_getaffinity(0))
     problems = ProblemFile(data, references=samples is None)
-    programs = _references(problems) if samples is None else _answers(samples, problems)
+    programs = _read_references(problems) if samples is None else _read_answers(samples, problems)
     sandbox = open_sandbox(unsafe=unsafe)
     if unsafe:
         observer.note("programs run WITHOUT a sandbox, with all rights of this user")
+    # Everything that decides a verdict. Results under another identity are refused, not mixed with these.
     identity = {
         "format": _FORMAT,
         "data": problems.hash,
@@ -79,127 +86,140 @@ def run_evaluation(
         "sandbox": sandbox.name,
         "python": platform.python_version(),
     }
-    ids = {row: head.id for row, head in problems.heads.items()}
-    compared = _compared(compare, identity, ids) if compare is not None else None
-    file, done = open_results(out, identity, ids)
-    left = {key: code for key, code in programs.items() if key not in done}
-    jobs = jobs or len(os.sched_getaffinity(0))
-    with closing(file), closing(_judged(problems, left, limits, sandbox, jobs)) as judged:
+    ids = {row: entry.id for row, entry in problems.entries.items()}
+    compared_results = _read_compared(compare, identity, ids) if compare is not None else None
+    file, results = open_results(out, identity, ids)
+    pending = {key: program for key, program in programs.items() if key not in results}
+    with closing(file), closing(_judge_programs(problems, pending, limits, sandbox, jobs)) as new_results:
         observer.begin("judge", len(programs), "samples")
-        observer.advance(len(programs) - len(left))
-        for one in judged:
-            file.append(msgspec.json.encode(one) + b"\n")
-            done[one.row, one.sample] = one
+        observer.advance(len(programs) - len(pending))
+        for result in new_results:
+            file.append(msgspec.json.encode(result) + b"\n")
+            results[result.row, result.sample] = result
             observer.advance(1, rows=1)
         observer.end()
-        results = {key: done[key] for key in programs}
-        summary = summarise(problems, results, identity, compared)
+        # In the order of the programs: a continued evaluation has the summary and page of an undisturbed one.
+        results = {key: results[key] for key in programs}
+        summary = summarise(problems, results, identity, compared_results)
         store = LocalStore(out)
-        store.replace_bytes(PAGE, evaluation_page(data.name, summary, results, programs))
-        store.replace_bytes(SUMMARY, indented_json(summary, 2) + b"\n")
+        store.replace_bytes(PAGE_FILE, evaluation_page(data.name, summary, results, programs))
+        store.replace_bytes(SUMMARY_FILE, indented_json(summary, 2) + b"\n")
     return summary
 
 
-def _answers(path: Path, problems: ProblemFile) -> Programs:
+def _read_answers(path: Path, problems: ProblemFile) -> Programs:
     """The programs in a model's answers, in order of (row, sample); without those for problems that are unusable.
 
     Raises:
         InputError: there are none, or a sample is of another problem than the data has in this row.
     """
-    found: Programs = {}
+    programs: Programs = {}
     for sample in read_samples(path):
-        head = problems.heads.get(sample.row)
-        if head is None or head.id != sample.id:
-            there = f"{head.id[:_SHOWN]!r} in row {sample.row}" if head else f"no row {sample.row}"
+        entry = problems.entries.get(sample.row)
+        if entry is None or entry.id != sample.id:
+            in_data = f"{entry.id[:_ID_LENGTH]!r} in row {sample.row}" if entry else f"no row {sample.row}"
             raise InputError(
                 f"{path}: the sample with row {sample.row} and sample {sample.sample} is of the problem "
-                f"{sample.id[:_SHOWN]!r}, but {problems.path} has {there}; give the data that the samples were made "
-                "from"
+                f"{sample.id[:_ID_LENGTH]!r}, but {problems.path} has {in_data}; give the data that the samples were "
+                "made from"
             )
-        if head.unusable is None:
-            found[sample.key] = extract(sample.text)
-    if not found:
+        if entry.unusable is None:
+            programs[sample.key] = extract_program(sample.text)
+    if not programs:
         raise InputError(f"{path} holds no samples of problems that have tests in {problems.path}")
-    return dict(sorted(found.items()))
+    return dict(sorted(programs.items()))
 
 
-def _references(problems: ProblemFile) -> Programs:
+def _read_references(problems: ProblemFile) -> Programs:
     """The data's own programs, in order of (row, index).
 
     Raises:
         InputError: there are none.
     """
-    found = {
-        (problem.row, at): code
-        for problem in problems.problems(problems.heads)
-        for at, code in enumerate(problem.solutions)
-    }
-    if not found:
+    programs: Programs = {}
+    for problem in problems.read_problems(problems.entries):
+        for index, program in enumerate(problem.solutions):
+            programs[problem.row, index] = program
+    if not programs:
         raise InputError(f"--references: no problem of {problems.path} has both tests and solutions")
-    return found
+    return programs
 
 
-def _compared(folder: Path, identity: dict[str, Any], ids: dict[int, str]) -> Results:
+def _read_compared(folder: Path, identity: dict[str, Any], ids: dict[int, str]) -> Results:
     """The results of another evaluation of the same data, judged in the same way.
 
     Raises:
-        ConfigError: it is another one.
+        ConfigError: it is of other data, or was judged in another way.
+        OutputError: there is none, or it is damaged.
     """
-    results, theirs = read_results(folder, ids), read_record(folder / NAME)
-    if differs := differences(theirs | {"samples": None}, identity | {"samples": None}):
-        raise ConfigError(f"--compare {folder} was judged with other data or options ({differs}); evaluate it again")
+    results = read_results(folder, ids)
+    recorded = read_record(folder / RESULTS_FILE)
+    # Two evaluations are compared because their samples differ; all else must be equal.
+    if differing := differences(recorded | {"samples": None}, identity | {"samples": None}):
+        raise ConfigError(f"--compare {folder} was judged with other data or options ({differing}); evaluate it again")
     return results
 
 
-def _judged(
+def _judge_programs(
     problems: ProblemFile, programs: Programs, limits: ProgramLimits, sandbox: Sandbox, jobs: int
 ) -> Generator[SampleResult, None, None]:
-    """Run programs; their results come in order."""
-    samples: dict[int, list[int]] = {}
+    """Run programs in `jobs` threads; their results come in the order of the data's rows."""
+    samples_of_row: dict[int, list[int]] = {}
     for row, sample in programs:
-        samples.setdefault(row, []).append(sample)
-    stop, running = Event(), deque[Future[SampleResult]]()
+        samples_of_row.setdefault(row, []).append(sample)
+    stop = Event()
+    queue = deque[Future[SampleResult]]()
     with ThreadPoolExecutor(jobs, thread_name_prefix="judge") as pool:
         try:
-            for problem in problems.problems(samples):
-                for sample in samples[problem.row]:
+            for problem in problems.read_problems(samples_of_row):
+                for sample in samples_of_row[problem.row]:
                     program = programs[problem.row, sample]
-                    running.append(pool.submit(judge, sandbox, problem, sample, program, limits, stop))
-                    if len(running) == _AHEAD * jobs:
-                        yield running.popleft().result()
-            while running:
-                yield running.popleft().result()
+                    queue.append(pool.submit(judge_sample, sandbox, problem, sample, program, limits, stop))
+                    if len(queue) == _QUEUED_PER_THREAD * jobs:
+                        yield queue.popleft().result()
+            while queue:
+                yield queue.popleft().result()
         finally:
+            # After a failure or an interruption: end what runs, and do not start what waits.
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def judge(
-    sandbox: Sandbox, problem: Problem, sample: int, code: str, limits: ProgramLimits, stop: Event
+def judge_sample(
+    sandbox: Sandbox, problem: Problem, sample: int, program: str, limits: ProgramLimits, stop: Event
 ) -> SampleResult:
     """Run a program on its problem's tests, up to the first that fails.
 
     Args:
-        code: its text; empty if an answer has none.
+        program: its text; empty if an answer has none.
         stop: set when the result is no longer needed.
 
     Raises:
         SandboxError: the machine failed.
     """
     result = SampleResult(row=problem.row, sample=sample, id=problem.id, verdict=Verdict.no_code)
-    if not code:
+    if not program:
         return result
     seconds = 0.0
-    for at, test in enumerate(problem.inputs):
-        execution = sandbox.run(code, problem.function, test, limits, stop)
+    for test_index, test in enumerate(problem.inputs):
+        execution = sandbox.run(program, problem.function, test, limits, stop)
         seconds = round(seconds + execution.wall_seconds, 6)
-        failed = execution.failed or (None if is_right(problem, at, execution.output) else Verdict.wrong)
-        if failed is not None:
-            said, detail = _clipped(execution.output), execution.stderr[-_CLIP:]
-            return replace(result, verdict=failed, failed_test=at, actual=said, detail=detail, seconds=seconds)
+        verdict = execution.failure
+        if verdict is None and not is_correct(problem, test_index, execution.output):
+            verdict = Verdict.wrong
+        if verdict is not None:
+            return replace(
+                result,
+                verdict=verdict,
+                failed_test=test_index,
+                actual=_shorten(execution.output),
+                detail=execution.stderr[-_OUTPUT_LENGTH:],
+                seconds=seconds,
+            )
     return replace(result, verdict=Verdict.passed, seconds=seconds)
 
 
-def _clipped(data: bytes) -> str:
-    text = data[: 4 * _CLIP].decode("utf-8", "replace")
-    return text if len(text) <= _CLIP else f"{text[:_CLIP]}… ({len(data):,} bytes)"
+def _shorten(output: bytes) -> str:
+    # A character has at most four bytes: decoding more of an output of 16 MiB would be for nothing.
+    text = output[: 4 * _OUTPUT_LENGTH].decode("utf-8", "replace")
+    return text if len(text) <= _OUTPUT_LENGTH else f"{text[:_OUTPUT_LENGTH]}… ({len(output):,} bytes)"

@@ -1,7 +1,8 @@
-"""The only code of ours inside a sandbox: sets limits, then is the program. Standard library only; run by `-c`.
+"""The only code of ours inside a sandbox: it sets limits, then becomes the program. Standard library only; run by `-c`.
 
-Its arguments are the descriptors that were handed on: the first has the setup as JSON, the second becomes 3 and takes
-the JSON of a returned value. A program can write there itself, which is no more than returning a value.
+Its arguments are the descriptors that it inherited. The first has the setup as JSON; the second takes the JSON of a
+returned value, and becomes descriptor 3. The others are the sandbox's own, and are closed. A program can write to 3
+itself, which is no more than returning a value.
 """
 
 import builtins
@@ -17,66 +18,77 @@ PRELUDE = (
     *("typing", "string", "re", "datetime", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools"),
     *("functools", "operator", "collections"),
 )
-"""Modules whose public names a program finds whose function is called."""
+"""Modules whose public names a program finds without importing them, where its function is called."""
 
 
 def main() -> None:
     """Read the setup, and run the program."""
-    given, out, *others = map(int, sys.argv[1:])
-    with os.fdopen(given, "rb") as file:
+    descriptors = [int(argument) for argument in sys.argv[1:]]
+    setup_descriptor, value_descriptor = descriptors[:2]
+    with os.fdopen(setup_descriptor, "rb") as file:
         setup = json.load(file)
-    call = setup["function"] is not None
-    if call and out != 3:
-        os.dup2(out, 3)
-    # Not up to the limit, which may be a billion: some builds of Python close them one by one.
-    os.closerange(4 if call else 3, max(given, out, *others) + 1)
-    for name, soft in setup["limits"].items():
-        limit = getattr(resource, name)
-        hard = soft + 1 if name == "RLIMIT_CPU" else soft  # a second to be told by a signal
-        most = resource.getrlimit(limit)[1]
-        hard = hard if most == resource.RLIM_INFINITY else min(hard, most)
-        resource.setrlimit(limit, (min(soft, hard), hard))
+    is_call = setup["function"] is not None
+    if is_call and value_descriptor != 3:
+        os.dup2(value_descriptor, 3)
+    # Not up to the limit of descriptors, which may be a billion: some builds of Python close them one by one.
+    os.closerange(4 if is_call else 3, max(descriptors) + 1)
+    set_limits(setup["limits"])
     sys.argv = ["program.py"]
     import _sitebuiltins
 
-    for name in ("exit", "quit"):  # which `-S` leaves out
+    # Python runs with -S, which leaves these two out; programs use them.
+    for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
     try:
-        if call:
-            answer(setup["code"], setup["function"])
+        if is_call:
+            call_function(setup["code"], setup["function"])
         else:
-            exec(compile(setup["code"], "program.py", "exec", dont_inherit=True), module("__main__"))
+            exec(compile(setup["code"], "program.py", "exec", dont_inherit=True), new_module("__main__"))
     except SystemExit:
-        if call:
-            os._exit(1)
+        if is_call:
+            os._exit(1)  # whatever code it gave: nothing was returned
         raise
     except BaseException as error:
-        frames = error.__traceback__
-        while frames and frames.tb_frame.f_code.co_filename == "<string>":  # ours
-            frames = frames.tb_next
-        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        # The traceback begins with the frames of this file, which `-c` calls "<string>"; the program's own follow.
+        traceback = error.__traceback__
+        while traceback and traceback.tb_frame.f_code.co_filename == "<string>":
+            traceback = traceback.tb_next
+        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         sys.stdout.flush()
         os._exit(1)
 
 
-def module(name: str) -> dict[str, Any]:
+def set_limits(limits: dict[str, int]) -> None:
+    """Set the limits of this process for good.
+
+    Args:
+        limits: name in `resource` → limit.
+    """
+    for name, limit in limits.items():
+        resource_id = getattr(resource, name)
+        # At the soft limit of CPU time comes SIGXCPU, by which a timeout is recognised; a second later SIGKILL.
+        hard = limit + 1 if name == "RLIMIT_CPU" else limit
+        inherited = resource.getrlimit(resource_id)[1]
+        if inherited != resource.RLIM_INFINITY:
+            hard = min(hard, inherited)
+        resource.setrlimit(resource_id, (min(limit, hard), hard))
+
+
+def new_module(name: str) -> dict[str, Any]:
     """The names of a new module."""
-    made = types.ModuleType(name)
-    sys.modules[name] = made
-    return made.__dict__
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    return module.__dict__
 
 
-def answer(code: str, function: str) -> None:
-    """Call the function with the arguments on stdin, and write what it returns."""
-    write, encode = os.write, json.JSONEncoder().encode
+def call_function(code: str, function: str) -> None:
+    """Call the program's function with the arguments on stdin, write what it returns to descriptor 3, and exit."""
+    # Taken before the program runs, which may replace them in their modules.
+    write = os.write
+    encode = json.JSONEncoder().encode
     arguments = json.loads(sys.stdin.buffer.read())
-    for name in PRELUDE:
-        found = importlib.import_module(name)
-        public = getattr(found, "__all__", None) or [one for one in vars(found) if one[:1] != "_"]
-        vars(builtins).update({one: getattr(found, one) for one in public if not hasattr(builtins, one)})
-    vars(builtins).update({name: sys.modules[name] for name in (*PRELUDE, "sys")})
-    vars(builtins)["datetime"] = sys.modules["datetime"].datetime
-    names = module("solution")
+    add_prelude()
+    names = new_module("solution")
     exec(compile(code, "program.py", "exec", dont_inherit=True), names)
     solution = names.get("Solution")
     if isinstance(solution, type) and hasattr(solution, function):
@@ -85,10 +97,23 @@ def answer(code: str, function: str) -> None:
         call = names[function]
     else:
         raise NameError(f"the program defines no {function!r}")
-    left = memoryview(encode(call(*arguments)).encode())
-    while left:
-        left = left[write(3, left) :]
+    unwritten = memoryview(encode(call(*arguments)).encode())
+    while unwritten:
+        unwritten = unwritten[write(3, unwritten) :]
     os._exit(0)
+
+
+def add_prelude() -> None:
+    """Add the modules of `PRELUDE` and their public names to the builtins."""
+    namespace = vars(builtins)
+    for module_name in PRELUDE:
+        module = importlib.import_module(module_name)
+        public = getattr(module, "__all__", None) or [name for name in vars(module) if name[:1] != "_"]
+        # A builtin stays what it is: `pow` is not that of math.
+        namespace.update({name: getattr(module, name) for name in public if not hasattr(builtins, name)})
+    namespace.update({name: sys.modules[name] for name in (*PRELUDE, "sys")})
+    # The one name that is both a module and a class: programs mean the class.
+    namespace["datetime"] = sys.modules["datetime"].datetime
 
 
 if __name__ == "__main__":

@@ -9,20 +9,20 @@ from typing import Any
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.files.foreign import open_regular
 from ...schemas.units import plural
-from ...stages.judge.problems import UNRATED, Problem, problem_of
+from ...stages.judge.problems import UNRATED, Problem, parse_problem
 from ...stages.prep import Options
 from ...stages.prep.apps import AppsFormat, group_of
 from ..inputs.find import regular
 from ..inputs.lines import bounded
 from ..store.local import hash_file
 
-_LONGEST = 1 << 30
-"""Bytes of a line, most of them tests."""
+_MAX_LINE_BYTES = 1 << 30
+"""Limit of one line, most of which is tests."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemHead:
-    """What is kept of a problem while others run."""
+class ProblemEntry:
+    """What stays in memory of a problem during an evaluation."""
 
     id: str
     difficulty: str
@@ -34,6 +34,8 @@ class ProblemHead:
 class ProblemFile:
     """A file of APPS rows, one JSON object a line, read once and checked as a whole.
 
+    The tests of a real data set may take more memory than there is, so the file is read again for them.
+
     Raises:
         ConfigError: there is no such file.
         InputError: it is empty, a line is no APPS row or endless, or no row has tests.
@@ -44,36 +46,37 @@ class ProblemFile:
     """Whether the rows' solutions are read, too."""
     hash: str = ""
     """BLAKE3 of the file."""
-    heads: dict[int, ProblemHead] = field(default_factory=dict)
+    entries: dict[int, ProblemEntry] = field(default_factory=dict)
     """Row, from 0 and with blank lines → its problem, usable or not, in order of rows."""
 
     def __post_init__(self) -> None:
         if not regular(self.path, "--data").st_size:
             raise InputError(f"--data {self.path} is empty")
         self.hash = hash_file(self.path).hash
-        self.heads = {number: _head(row, number) for number, row in self._rows()}
-        if all(head.unusable for head in self.heads.values()):
-            why = ", ".join(sorted({str(head.unusable) for head in self.heads.values()}))
+        self.entries = {number: _problem_entry(row, number) for number, row in self._read_rows()}
+        if all(entry.unusable for entry in self.entries.values()):
+            reasons = ", ".join(sorted({str(entry.unusable) for entry in self.entries.values()}))
             raise InputError(
-                f"--data {self.path}: none of its {plural(len(self.heads), 'row')} can be judged ({why}). Give APPS "
-                "rows with tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function is "
-                "called"
+                f"--data {self.path}: none of its {plural(len(self.entries), 'row')} can be judged ({reasons}). Give "
+                "APPS rows with tests, in the key `input_output`: inputs and outputs, and `fn_name` where a function "
+                "is called"
             )
 
-    def problems(self, rows: Container[int]) -> Iterator[Problem]:
+    def read_problems(self, rows: Container[int]) -> Iterator[Problem]:
         """The usable problems of these rows, in order of rows; one line of the file is in memory at a time."""
-        for number, row in self._rows():
-            if number in rows and self.heads[number].unusable is None:
-                yield problem_of(row, number)
+        for number, row in self._read_rows():
+            if number in rows and self.entries[number].unusable is None:
+                yield parse_problem(row, number)
 
-    def _rows(self) -> Iterator[tuple[int, Any]]:
-        form = AppsFormat(Options(prompt_only=not self.references))
+    def _read_rows(self) -> Iterator[tuple[int, Any]]:
+        """(number, row) of each line that is not blank."""
+        apps = AppsFormat(Options(prompt_only=not self.references))
         with BufferedReader(open_regular(self.path)) as file:
-            for number, line in enumerate(bounded(file, f"--data {self.path}", _LONGEST)):
+            for number, line in enumerate(bounded(file, f"--data {self.path}", _MAX_LINE_BYTES)):
                 if line.isspace():
                     continue
                 try:
-                    yield number, form.decode(line)
+                    yield number, apps.decode(line)
                 except RowRejectedError as error:
                     raise InputError(
                         f"--data {self.path}, line {number + 1:,}: {error}. Each line must be an APPS problem as JSON: "
@@ -81,9 +84,9 @@ class ProblemFile:
                     ) from None
 
 
-def _head(row: Any, number: int) -> ProblemHead:
+def _problem_entry(row: Any, number: int) -> ProblemEntry:
     try:
-        problem = problem_of(row, number)
+        problem = parse_problem(row, number)
     except RowRejectedError as error:
-        return ProblemHead(group_of(row), row.difficulty or UNRATED, error.reason)
-    return ProblemHead(problem.id, problem.difficulty)
+        return ProblemEntry(group_of(row), row.difficulty or UNRATED, error.reason)
+    return ProblemEntry(problem.id, problem.difficulty)

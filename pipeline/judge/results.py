@@ -1,4 +1,4 @@
-"""The results of an evaluation: one line a sample, in no order."""
+"""The results of an evaluation: one line a sample, in the order in which they were judged."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,8 +13,11 @@ from ...schemas.jsontext import decode_note
 from ...stages.judge.comparators import Verdict
 from ..store.appended import RECORD, AppendedFile
 
-NAME, SUMMARY, PAGE = "results.jsonl", "summary.json", "report.html"
-"""The files of an evaluation: its results, its numbers, and its page."""
+RESULTS_FILE = "results.jsonl"
+SUMMARY_FILE = "summary.json"
+PAGE_FILE = "report.html"
+_FILES = frozenset({RESULTS_FILE, RESULTS_FILE + RECORD, SUMMARY_FILE, PAGE_FILE})
+"""All files that the folder of an evaluation may hold."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -51,12 +54,13 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
         OutputError: the folder holds something else, or another evaluation; or a line is damaged.
         BusyError, StoreError: see `AppendedFile`.
     """
-    others = [one.name for one in folder.iterdir()] if folder.is_dir() else []
-    if held := next((name for name in others if name not in (NAME, NAME + RECORD, SUMMARY, PAGE)), None):
-        raise OutputError(f"--out {folder} holds something else ({held}); choose another folder")
-    file = AppendedFile(folder / NAME, options)
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    for name in names:
+        if name not in _FILES:
+            raise OutputError(f"--out {folder} holds something else ({name}); choose another folder")
+    file = AppendedFile(folder / RESULTS_FILE, options)
     try:
-        return file, _parsed(file.path, file.lines(), ids)
+        return file, _parse_lines(file.path, file.lines(), ids)
     except BaseException:
         file.close()
         raise
@@ -68,17 +72,19 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
     Raises:
         OutputError: there is none, or a line is damaged.
     """
-    path = folder / NAME
+    path = folder / RESULTS_FILE
     try:
         with open_regular(path) as file:
-            return _parsed(path, file.read().rpartition(b"\n")[0].splitlines(), ids)
+            # A killed process may have left a line without its end.
+            complete = file.read().rpartition(b"\n")[0]
+            return _parse_lines(path, complete.splitlines(), ids)
     except OSError as error:
         raise OutputError(
             f"{path} cannot be read: {error.strerror or error}; give the --out of a `packtrain eval-apps`"
         ) from None
 
 
-def _parsed(path: Path, lines: Iterable[bytes], ids: Mapping[int, str]) -> Results:
+def _parse_lines(path: Path, lines: Iterable[bytes], ids: Mapping[int, str]) -> Results:
     results: Results = {}
     for number, line in enumerate(lines, start=1):
         try:

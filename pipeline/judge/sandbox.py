@@ -1,6 +1,6 @@
 """Programs in namespaces of their own: one launch of bubblewrap for each test, and nothing of it is left after it.
 
-A program sees Python and the shared objects of the system, read-only, and four devices. Its input and what it says are
+A program sees Python and the shared objects of the system, read-only, and four devices. Its input and its outputs are
 files in memory, whose size the kernel limits; it can write nothing else, start nothing but threads (`seccomp.py`), and
 open no socket. The kernel ends the namespace with its first process. Whether an answer is right is not known in here:
 expected outputs never enter.
@@ -29,9 +29,14 @@ from ...stages.judge.comparators import Verdict
 from .seccomp import program_filter
 
 MIB = 1 << 20
-_STDERR = 4096
-_SHOWN = ("/usr/bin", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
+_STDERR_BYTES = 4096
+"""Bytes of standard error that are kept, from its end."""
+_SYSTEM_PATHS = ("/usr/bin", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
+"""Places of the system that a program may read, where Python finds shared objects."""
 _NOBODY = 65534
+"""The user and group that a program runs as, by the convention of Linux the one without rights."""
+_STOP_CHECK_SECONDS = 0.2
+"""How often a waiting thread looks whether it is asked to stop."""
 _HELP = (
     "Install it with: pip install 'packtrain[eval]'. It needs user namespaces: in Docker, start the container with "
     "--security-opt seccomp=unconfined; on Ubuntu, sysctl kernel.apparmor_restrict_unprivileged_userns=0. In a "
@@ -58,13 +63,35 @@ class ProgramLimits:
 class Execution:
     """One test of a program, run."""
 
-    failed: Verdict | None
-    """None: it ended with exit code 0; of a call: it returned a value that JSON can say."""
+    failure: Verdict | None
+    """None: it ended with exit code 0, and a call returned a value that JSON can express."""
     output: bytes
     """Standard output, or the JSON of what a call returned; at most `ProgramLimits.output_bytes`."""
     stderr: str
     """The end of standard error, at most some KiB. Hostile text: escape it before it is printed."""
     wall_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramFiles:
+    """The files in memory of one test."""
+
+    setup: FileIO
+    """What `inside.py` reads: JSON."""
+    stdin: FileIO
+    stdout: FileIO
+    stderr: FileIO
+    value: FileIO
+    """The JSON of what a call returned."""
+    status: FileIO
+    """What bubblewrap reports: JSON, with an exit code if the program was started."""
+    seccomp: FileIO
+    """The filter of system calls; empty without bubblewrap."""
+
+    @property
+    def inherited(self) -> list[int]:
+        """Descriptors that the sandbox inherits, beside the standard ones, in the order that `inside.py` expects."""
+        return [file.fileno() for file in (self.setup, self.value, self.status, self.seccomp)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +101,7 @@ class Sandbox:
     executable: str | None
     """Of bubblewrap; None runs programs WITHOUT protection, with limits of time and memory alone."""
     user: int | None = None
-    """The user to become first. Of root, the kernel counts no threads."""
+    """The user to become first; None to stay. Root's threads are not counted by the kernel, so root becomes another."""
 
     @property
     def name(self) -> str:
@@ -95,48 +122,68 @@ class Sandbox:
         Raises:
             SandboxError: the machine failed, which says nothing about the program.
         """
-        setup = {"code": code, "function": function, "limits": _rlimits(limits, self.executable)}
-        held = [json.dumps(setup).encode(), test, b"", b"", b"", b""]
-        held.append(program_filter(os.uname().machine) if self.executable else b"")
+        setup = {"code": code, "function": function, "limits": _rlimits(limits, sandboxed=self.executable is not None)}
         with ExitStack() as stack:
-            started = time.monotonic()
+            start = time.monotonic()
             try:
-                files = [stack.enter_context(_memory(data)) for data in held]
-                given, stdin, stdout, stderr, value, status, calls = files
-                passed = [one.fileno() for one in (given, value, status, calls)]
-                folder, command = "/", [*_python(), *map(str, passed)]
-                if self.executable:
-                    outer = ["--seccomp", str(calls.fileno()), "--json-status-fd", str(status.fileno()), *_namespace()]
-                    command = [self.executable, *outer, "--", *command]
-                else:
-                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
-                process = subprocess.Popen(
-                    command, stdin=stdin, stdout=stdout, stderr=stderr, cwd=folder, env={},
-                    pass_fds=passed, start_new_session=True,
-                    user=self.user, group=self.user, extra_groups=None if self.user is None else [],
-                )  # fmt: skip
+                files = self._open_files(stack, setup, test)
+                process = self._start(stack, files)
             except OSError as error:
                 raise SandboxError(f"a test of a program cannot be started: {error}") from error
             try:
-                ended = _ends(process.pid, started + limits.wall_seconds, stop)
+                ended = _wait(process.pid, start + limits.wall_seconds, stop)
             finally:
+                # The whole group: without bubblewrap, a program may have started other processes.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            wall = time.monotonic() - started
-            said = {one: os.fstat(one.fileno()).st_size for one in (stdout, stderr, value)}
-            error_text = os.pread(stderr.fileno(), _STDERR, max(0, said[stderr] - _STDERR)).decode(errors="replace")
-            output = os.pread((stdout if function is None else value).fileno(), limits.output_bytes, 0)
-            launched = b'"exit-code"' in os.pread(status.fileno(), _STDERR, 0)
-        # Killed from outside, such as by the kernel for want of memory, it tells nothing either, by a negative status.
-        if self.executable and ended and not launched and process.returncode >= 0:
-            raise SandboxError(f"bubblewrap did not start the program: {error_text.strip()[-300:]}")
-        failed = _failure(process.returncode, wall, limits, error_text) if ended else Verdict.timeout
-        if max(said.values()) > limits.output_bytes:
-            failed = Verdict.output_limit
-        if failed is None and function is not None and not output:
-            failed = Verdict.runtime_error
-        return Execution(failed, output, error_text, wall)
+            wall_seconds = time.monotonic() - start
+            stderr_size = _size(files.stderr)
+            largest_output = max(_size(files.stdout), stderr_size, _size(files.value))
+            stderr_tail = os.pread(files.stderr.fileno(), _STDERR_BYTES, max(0, stderr_size - _STDERR_BYTES))
+            stderr = stderr_tail.decode(errors="replace")
+            output_file = files.stdout if function is None else files.value
+            output = os.pread(output_file.fileno(), limits.output_bytes, 0)
+            program_started = b'"exit-code"' in os.pread(files.status.fileno(), _STDERR_BYTES, 0)
+        # A negative status: bubblewrap was killed from outside, as by the kernel for want of memory. Then it reports
+        # nothing either, though the program may have been started.
+        if self.executable and ended and not program_started and process.returncode >= 0:
+            raise SandboxError(f"bubblewrap did not start the program: {stderr.strip()[-300:]}")
+        failure = _failure(process.returncode, wall_seconds, limits, stderr) if ended else Verdict.timeout
+        if largest_output > limits.output_bytes:
+            failure = Verdict.output_limit
+        if failure is None and function is not None and not output:
+            failure = Verdict.runtime_error  # such as `os._exit(0)` before the function returned
+        return Execution(failure, output, stderr, wall_seconds)
+
+    def _open_files(self, stack: ExitStack, setup: dict[str, object], test: bytes) -> _ProgramFiles:
+        def open_file(content: bytes = b"") -> FileIO:
+            return stack.enter_context(_memory_file(content))
+
+        return _ProgramFiles(
+            setup=open_file(json.dumps(setup).encode()),
+            stdin=open_file(test),
+            stdout=open_file(),
+            stderr=open_file(),
+            value=open_file(),
+            status=open_file(),
+            seccomp=open_file(program_filter(os.uname().machine) if self.executable else b""),
+        )
+
+    def _start(self, stack: ExitStack, files: _ProgramFiles) -> "subprocess.Popen[bytes]":
+        """Start `inside.py`, in bubblewrap if there is one."""
+        command = [*_python(), *map(str, files.inherited)]
+        if self.executable:
+            folder = "/"
+            options = ["--seccomp", str(files.seccomp.fileno()), "--json-status-fd", str(files.status.fileno())]
+            command = [self.executable, *options, *_namespace(), "--", *command]
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
+        return subprocess.Popen(
+            command, stdin=files.stdin, stdout=files.stdout, stderr=files.stderr, cwd=folder, env={},
+            pass_fds=files.inherited, start_new_session=True,
+            user=self.user, group=self.user, extra_groups=None if self.user is None else [],
+        )  # fmt: skip
 
 
 @cache
@@ -151,19 +198,20 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
     executable = find_bubblewrap()
     if executable is None:
         raise ConfigError(f"there is no sandbox to run programs in: bubblewrap is not installed. {_HELP}")
-    failure = ""
-    # An ordinary user first, who must be able to read Python, which may lie in root's own folder.
-    for user in (_NOBODY, None) if os.geteuid() == 0 else (None,):
+    problem = ""
+    # As root, try an ordinary user first. It may be unable to read Python, which may lie in root's own folder.
+    users = (_NOBODY, None) if os.geteuid() == 0 else (None,)
+    for user in users:
         sandbox = Sandbox(executable, user)
         try:
-            done = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
+            execution = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
         except SandboxError as error:
-            failure = str(error)
+            problem = str(error)
             continue
-        if (done.failed, done.output) == (None, b"42\n"):
+        if execution.failure is None and execution.output == b"42\n":
             return sandbox
-        failure = f"{done.failed} {done.stderr.strip()[-300:]}"
-    raise ConfigError(f"there is no sandbox to run programs in: {failure}. {_HELP}")
+        problem = f"{execution.failure} {execution.stderr.strip()[-300:]}"
+    raise ConfigError(f"there is no sandbox to run programs in: {problem}. {_HELP}")
 
 
 def find_bubblewrap() -> str | None:
@@ -183,66 +231,81 @@ def _python() -> tuple[str, ...]:
 
 @cache
 def _namespace() -> tuple[str, ...]:
-    """What the sandbox shows: Python, read-only, without installed packages; four devices."""
-    base, library = os.path.realpath(sys.base_prefix), sysconfig.get_path("stdlib")
-    shown = (*_SHOWN, f"{base}/bin", f"{base}/lib", f"{base}/lib64", library)
-    parts = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    parts += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv"]
-    for name, value in (("HOME", "/"), ("TMPDIR", "/"), ("LANG", "C.UTF-8")):
-        parts += ["--setenv", name, value]
-    for place in dict.fromkeys(shown):
-        parts += ["--ro-bind-try", place, place]
+    """Options of bubblewrap: what it separates, and what it shows (Python without installed packages; four devices)."""
+    base = os.path.realpath(sys.base_prefix)
+    library = sysconfig.get_path("stdlib")
+    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+    options += ["--uid", str(_NOBODY), "--gid", str(_NOBODY), "--cap-drop", "ALL", "--hostname", "sandbox"]
+    options += ["--clearenv", "--setenv", "HOME", "/", "--setenv", "TMPDIR", "/", "--setenv", "LANG", "C.UTF-8"]
+    # The system's own Python lies in /usr, whose places are in the list already.
+    for path in dict.fromkeys((*_SYSTEM_PATHS, f"{base}/bin", f"{base}/lib", f"{base}/lib64", library)):
+        options += ["--ro-bind-try", path, path]
     for packages in Path(library).glob("*-packages"):
-        parts += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
+        options += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
     for device in ("null", "zero", "random", "urandom"):
-        parts += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
-    return (*parts, "--remount-ro", "/", "--chdir", "/")
+        options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    return (*options, "--remount-ro", "/", "--chdir", "/")
 
 
-def _rlimits(limits: ProgramLimits, sandboxed: object) -> dict[str, int]:
-    found = {
+def _rlimits(limits: ProgramLimits, *, sandboxed: bool) -> dict[str, int]:
+    """Name in `resource` → limit."""
+    rlimits = {
         "RLIMIT_CPU": max(1, math.ceil(limits.cpu_seconds)),
         "RLIMIT_NOFILE": 128,
         "RLIMIT_CORE": 0,
         "RLIMIT_STACK": 512 << 20,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_MSGQUEUE": 0,
-        "RLIMIT_FSIZE": limits.output_bytes + 1,  # one more, by which it shows
+        # One byte more than is allowed, so that a file of this size is known to be too large.
+        "RLIMIT_FSIZE": limits.output_bytes + 1,
         "RLIMIT_AS": limits.memory_bytes,
     }
-    # Outside of a namespace, it would count all processes of the user.
-    return {**found, "RLIMIT_NPROC": limits.threads} if sandboxed else found
+    if sandboxed:  # outside of a namespace, it would count all processes of the user
+        rlimits["RLIMIT_NPROC"] = limits.threads
+    return rlimits
 
 
-def _memory(data: bytes) -> FileIO:
+def _memory_file(content: bytes) -> FileIO:
     """A file in memory, to be read from its beginning."""
     file = FileIO(os.memfd_create("packtrain"), "r+")
-    file.write(data)
+    file.write(content)
     file.seek(0)
     return file
 
 
-def _ends(process: int, until: float, stop: Event | None) -> bool:
-    """Whether a process ends before a time of the monotonic clock, and before it is asked to stop."""
-    descriptor, poll = os.pidfd_open(process), select.poll()
+def _size(file: FileIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _wait(process_id: int, deadline: float, stop: Event | None) -> bool:
+    """Whether a process ends before a deadline of the monotonic clock, and before it is asked to stop."""
+    descriptor = os.pidfd_open(process_id)
     try:
+        poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        while (left := until - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
-            if poll.poll(1 + 1000 * (left if stop is None else min(left, 0.2))):
+        while not (stop is not None and stop.is_set()):
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0:
+                break
+            seconds = seconds_left if stop is None else min(seconds_left, _STOP_CHECK_SECONDS)
+            if poll.poll(1 + 1000 * seconds):  # milliseconds
                 return True
-        return bool(poll.poll(0))  # this thread may have waited for others, and come late
+        # Once more: on a busy machine this thread may run again only after the deadline, and the process ended in time.
+        return bool(poll.poll(0))
     finally:
         os.close(descriptor)
 
 
-def _failure(status: int, wall: float, limits: ProgramLimits, stderr: str) -> Verdict | None:
-    """What the status of a program that ended says."""
+def _failure(status: int, wall_seconds: float, limits: ProgramLimits, stderr: str) -> Verdict | None:
+    """Why a program failed, by its exit status; None if it did not."""
     if status == 0:
         return None
-    # bubblewrap reports a signal of the program as 128 and more; without it, codes of signals are negative.
-    number = status - 128 if status > 128 else -status
-    # The kernel counts processor time in ticks, so that a second of it may end shortly before one has passed.
-    if number in (signal.SIGXCPU, signal.SIGKILL) and wall >= 0.9 * limits.cpu_seconds:
+    # bubblewrap reports signal 9 of the program as 137 = 128 + 9; without bubblewrap, Python reports it as -9.
+    signal_number = status - 128 if status > 128 else -status
+    # The kernel counts CPU time in ticks, so a limit of one second may end a program shortly before one has passed.
+    if signal_number in (signal.SIGXCPU, signal.SIGKILL) and wall_seconds >= 0.9 * limits.cpu_seconds:
         return Verdict.timeout
-    last = stderr.rstrip().rpartition("\n")[2]
-    return Verdict.memory if last.startswith("MemoryError") or "[Errno 12]" in last else Verdict.runtime_error
+    last_line = stderr.rstrip().rpartition("\n")[2]
+    if last_line.startswith("MemoryError") or "[Errno 12]" in last_line:  # ENOMEM
+        return Verdict.memory
+    return Verdict.runtime_error

@@ -1,9 +1,9 @@
-"""A filter of system calls for programs that nothing is known about, as classic BPF.
+"""A filter of system calls for programs that nobody has vetted, as classic BPF for seccomp.
 
 It takes away what a program of a model never needs and what kernels have been attacked through: new namespaces and
 mounts, sockets (pairs of Unix sockets stay, asyncio needs them), tracing and limits of other processes, memory that no
 limit counts (memfd, System V, timers, inotify), keys, BPF, io_uring, modules, clocks; and other processes: a program
-may start threads alone. All that is not listed is allowed.
+may start nothing but threads. All that is not listed is allowed.
 """
 
 import errno
@@ -42,54 +42,83 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92), "vhangup": (153, 58), "lookup_dcookie": (212, 18),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
 }  # fmt: skip
-_CLONE, _CLONE3 = (56, 220), (435, 435)
-# Calls that are allowed with this first argument alone: prlimit64 of oneself, socketpair of AF_UNIX.
+_CLONE = (56, 220)
+_CLONE3 = (435, 435)
+# Calls that are allowed with this first argument alone: prlimit64 of the process itself, socketpair of AF_UNIX.
 _ALLOWED_FOR = (((302, 261), 0), ((53, 199), 1))
-_NAMESPACES = 0x7E020000  # CLONE_NEW* of clone
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_CLONE_NAMESPACES = 0x7E020000  # all CLONE_NEW* flags of clone
+_CLONE_THREAD = 0x10000
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_*
+_X32_BIT = 0x40000000
+"""Set in the numbers of x86-64's second set of system calls, for programs with short pointers."""
 
-_LOAD, _EQUAL, _ABOVE, _SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # places in struct seccomp_data
+# Instructions of classic BPF: load a word of `struct seccomp_data`; jump if it equals, is at least, or shares a bit
+# with the operand; return the operand, which is what the kernel does with the call.
+_LOAD = 0x20
+_JUMP_IF_EQUAL = 0x15
+_JUMP_IF_AT_LEAST = 0x35
+_JUMP_IF_ANY_BIT = 0x45
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+# Offsets in `struct seccomp_data`.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_FIRST_ARGUMENT = 16
+
+_Instruction = tuple[int, int, int, int]
+"""(code, instructions to skip if a condition holds, and if it does not, operand)."""
 
 
-def _refuse(code: int) -> int:
-    return 0x00050000 | code
+def _refuse(error_number: int) -> _Instruction:
+    """The call fails with an error number, as if the kernel did not allow it."""
+    return (_RETURN, 0, 0, 0x00050000 | error_number)  # SECCOMP_RET_ERRNO
 
 
 def program_filter(machine: str) -> bytes:
-    """The filter for a machine as `os.uname` names it: instructions of 8 bytes. ConfigError for machines not known."""
+    """The filter for programs on a type of machine: BPF instructions of 8 bytes.
+
+    Args:
+        machine: its type, as `os.uname` names it.
+
+    Raises:
+        ConfigError: its system calls are not known.
+    """
     if machine not in _ARCHITECTURES:
         raise ConfigError(f"no sandbox for machines of type {machine!r}: use one of {', '.join(_ARCHITECTURES)}")
-    which = list(_ARCHITECTURES).index(machine)
-    lines: list[tuple[int, int, int, int]] = [
+    column = list(_ARCHITECTURES).index(machine)
+    # Numbers of system calls mean something only for one architecture; a process that switches to another is killed.
+    instructions: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    if machine == "x86_64":  # the second set of numbers, for programs with short pointers
-        lines += [(_ABOVE, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
+    if machine == "x86_64":
+        instructions += [(_JUMP_IF_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
     for numbers in _DENIED.values():
-        if (number := numbers[which]) is not None:
-            lines += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _refuse(errno.EPERM))]
-    # Its flags are in memory, where no filter can look: C libraries go on with `clone` where it is not known.
-    lines += [(_EQUAL, 0, 1, _CLONE3[which]), (_RETURN, 0, 0, _refuse(errno.ENOSYS))]
-    lines += [
-        (_EQUAL, 0, 5, _CLONE[which]),
+        number = numbers[column]
+        if number is not None:
+            instructions += [(_JUMP_IF_EQUAL, 0, 1, number), _refuse(errno.EPERM)]
+    # The flags of clone3 are in memory, where no filter can look. A C library that is told that the kernel does not
+    # know clone3 uses clone, whose flags are its first argument.
+    instructions += [(_JUMP_IF_EQUAL, 0, 1, _CLONE3[column]), _refuse(errno.ENOSYS)]
+    # clone: allowed for threads, without any new namespace.
+    instructions += [
+        (_JUMP_IF_EQUAL, 0, 5, _CLONE[column]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_SET, 1, 0, _NAMESPACES),
-        (_SET, 1, 0, 0x10000),  # CLONE_THREAD
-        (_RETURN, 0, 0, _refuse(errno.EPERM)),
+        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_NAMESPACES),  # to refuse
+        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_THREAD),  # to allow
+        _refuse(errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    for numbers, first in _ALLOWED_FOR:
-        lines += [
-            (_EQUAL, 0, 4, numbers[which]),
+    for numbers, allowed_argument in _ALLOWED_FOR:
+        instructions += [
+            (_JUMP_IF_EQUAL, 0, 4, numbers[column]),
             (_LOAD, 0, 0, _FIRST_ARGUMENT),
-            (_EQUAL, 1, 0, first),
-            (_RETURN, 0, 0, _refuse(errno.EPERM)),
+            (_JUMP_IF_EQUAL, 1, 0, allowed_argument),
+            _refuse(errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ]
-    lines.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("<HBBI", *line) for line in lines)
+    instructions.append((_RETURN, 0, 0, _ALLOW))
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...schemas.units import plural
 from ...stages.judge.comparators import Verdict
-from ...stages.judge.passk import Estimate, Tally, compare, scores
+from ...stages.judge.passk import Estimate, Tally, pass_at_k_differences, pass_at_k_scores
 from ..report.grid import Grid, Section
 from ..report.page import page_html
 from .problem_file import ProblemFile
@@ -19,14 +19,16 @@ ALL = "all"
 """The name of the scores of all problems."""
 REFERENCES = "the data's own solutions"
 """What stands in place of the hash of a samples file. They are no samples of anything, so they have no pass@k."""
-_COUNTS = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
+_COUNT_TITLES = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
 """Keys of a summary that hold counts → what they count."""
-_EACH = 3
-"""Failures of each verdict that the page shows."""
+_FAILURES_PER_VERDICT = 3
+"""How many the page shows."""
+_TEXT_LENGTH = 4_000
+"""Characters of a program, an output or an error that the page shows."""
 
 
 def summarise(
-    problems: ProblemFile, results: Results, identity: Mapping[str, Any], other: Results | None
+    problems: ProblemFile, results: Results, identity: Mapping[str, Any], compared_results: Results | None
 ) -> dict[str, Any]:
     """An evaluation in numbers.
 
@@ -34,72 +36,78 @@ def summarise(
     k of `pass@k` its value, interval and problems; with another evaluation `compared`, the mean difference in each.
 
     Args:
-        other: another evaluation of the same data, to compare with, or None.
+        compared_results: results of another evaluation of the same data, to compare with, or None.
     """
-    ours, theirs = _tally(results), _tally(other or {})
-    found: dict[str, Any] = {}
-    for name in (ALL, *sorted({problems.heads[row].difficulty for row in ours} - {ALL})):
-        mine = {row: one for row, one in ours.items() if name in (ALL, problems.heads[row].difficulty)}
-        shares = scores(mine) if identity["samples"] != REFERENCES else {}
-        found[name] = {
-            "problems": len(mine),
-            "problems_passed": sum(passed > 0 for _, passed in mine.values()),
-            "samples": sum(samples for samples, _ in mine.values()),
-            "passed": sum(passed for _, passed in mine.values()),
-            **_named(shares),
+    tallies = _tallies(results)
+    compared_tallies = _tallies(compared_results or {})
+    difficulties = {problems.entries[row].difficulty for row in tallies}
+    scores: dict[str, Any] = {}
+    for name in (ALL, *sorted(difficulties - {ALL})):
+        group = {row: tally for row, tally in tallies.items() if name in (ALL, problems.entries[row].difficulty)}
+        estimates = pass_at_k_scores(group) if identity["samples"] != REFERENCES else {}
+        scores[name] = {
+            "problems": len(group),
+            "problems_passed": sum(tally.passed > 0 for tally in group.values()),
+            "samples": sum(tally.samples for tally in group.values()),
+            "passed": sum(tally.passed for tally in group.values()),
+            **_estimates_by_name(estimates),
         }
-        if other is not None:
-            found[name]["compared"] = _named(compare(mine, theirs, shares))
+        if compared_results is not None:
+            differences = pass_at_k_differences(group, compared_tallies, estimates)
+            scores[name]["compared"] = _estimates_by_name(differences)
     return {
         "evaluation": dict(identity),
-        "scores": found,
-        "verdicts": _counted(one.verdict for one in results.values()),
-        "problems_unusable": _counted(head.unusable for head in problems.heads.values() if head.unusable),
+        "scores": scores,
+        "verdicts": _count(result.verdict for result in results.values()),
+        "problems_unusable": _count(entry.unusable for entry in problems.entries.values() if entry.unusable),
     }
 
 
-def _tally(results: Results) -> dict[int, Tally]:
-    found: dict[int, Tally] = {}
-    for (row, _), one in sorted(results.items()):
-        samples, passed = found.get(row, (0, 0))
-        found[row] = samples + 1, passed + (one.verdict is Verdict.passed)
-    return found
+def _tallies(results: Results) -> dict[int, Tally]:
+    """Row → samples of its problem and how many passed, in order of rows."""
+    tallies: dict[int, Tally] = {}
+    for (row, _), result in sorted(results.items()):
+        tally = tallies.get(row, Tally(0, 0))
+        tallies[row] = Tally(tally.samples + 1, tally.passed + (result.verdict is Verdict.passed))
+    return tallies
 
 
-def _named(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
-    return {f"pass@{k}": asdict(one) for k, one in estimates.items()}
+def _estimates_by_name(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
+    return {f"pass@{k}": asdict(estimate) for k, estimate in estimates.items()}
 
 
-def _counted(names: Iterable[object]) -> dict[str, int]:
+def _count(names: Iterable[object]) -> dict[str, int]:
+    """Name → how often it occurs, the most frequent first."""
     return {str(name): count for name, count in Counter(names).most_common()}
 
 
-def table(summary: Mapping[str, Any]) -> Grid:
+def score_table(summary: Mapping[str, Any]) -> Grid:
     """The scores, by difficulty."""
-    names = [name for name in summary["scores"][ALL] if name.startswith("pass@")]
-    rows = [
-        [name, *(f"{entry[key]:,}" for key in ("problems", "problems_passed", "samples", "passed"))]
-        + [_interval(entry[k]) for k in names]
-        for name, entry in summary["scores"].items()
-    ]
-    head = ("difficulty", "problems", "with a pass", "samples", "passed", *names)
+    pass_at_k_names = [name for name in summary["scores"][ALL] if name.startswith("pass@")]
+    rows = []
+    for difficulty, scores in summary["scores"].items():
+        counts = [f"{scores[key]:,}" for key in ("problems", "problems_passed", "samples", "passed")]
+        rows.append([difficulty, *counts, *(_format_interval(scores[name]) for name in pass_at_k_names)])
+    head = ("difficulty", "problems", "with a pass", "samples", "passed", *pass_at_k_names)
     return Grid("Scores by difficulty, with intervals of 95 %", head, rows)
 
 
-def _interval(one: Mapping[str, float]) -> str:
-    return f"{100 * one['value']:.1f} % ({100 * one['low']:.1f}–{100 * one['high']:.1f})"
+def _format_interval(estimate: Mapping[str, float]) -> str:
+    return f"{100 * estimate['value']:.1f} % ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
 
 
-def lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """How this differs from another evaluation, then the other counts."""
-    for name, entry in summary["scores"].items():
-        for pass_k, one in entry.get("compared", {}).items():
-            value, low, high = (100 * one[key] for key in ("value", "low", "high"))
+def describe_summary(summary: Mapping[str, Any]) -> Iterator[str]:
+    """What the table of scores does not show: how this differs from another evaluation, then the other counts."""
+    for difficulty, scores in summary["scores"].items():
+        for name, difference in scores.get("compared", {}).items():
+            value = 100 * difference["value"]
+            low = 100 * difference["low"]
+            high = 100 * difference["high"]
             yield (
-                f"{name}, {pass_k} against the other: {value:+.1f} points (95 %: {low:+.1f} to {high:+.1f}), over "
-                f"{plural(one['problems'], 'problem')}"
+                f"{difficulty}, {name} against the other: {value:+.1f} points (95 %: {low:+.1f} to {high:+.1f}), over "
+                f"{plural(difference['problems'], 'problem')}"
             )
-    for key, title in _COUNTS.items():
+    for key, title in _COUNT_TITLES.items():
         if summary[key]:
             yield f"{title}: {', '.join(f'{name} {count:,}' for name, count in summary[key].items())}"
 
@@ -114,23 +122,31 @@ def evaluation_page(
         programs: (row, sample) → its program.
     """
     scores = summary["scores"][ALL]
-    failed: dict[Verdict, list[SampleResult]] = {}
-    for one in results.values():
-        if one.verdict is not Verdict.passed:
-            failed.setdefault(one.verdict, []).append(one)
-    shown = [
-        _failure(one, programs[one.row, one.sample]) for verdict in Verdict for one in failed.get(verdict, [])[:_EACH]
-    ]
-    found = f"{plural(scores['samples'], 'program')} of {plural(scores['problems'], 'problem')}"
+    lead = (
+        f"{plural(scores['samples'], 'program')} of {plural(scores['problems'], 'problem')}, judged in: "
+        f"{summary['evaluation']['sandbox']}."
+    )
+    failures = [_failure_grid(result, programs[result.row, result.sample]) for result in _shown_failures(results)]
     sections = [
-        Section("scores", "How many pass?", "; ".join(lines(summary)), [table(summary)]),
-        Section("failures", "What fails?", "Some failures of each kind, up to their first failing test.", more=shown),
+        Section("scores", "How many pass?", "; ".join(describe_summary(summary)), [score_table(summary)]),
+        Section(
+            "failures", "What fails?", "Some failures of each kind, up to their first failing test.", more=failures
+        ),
     ]
-    return page_html(f"Evaluation on {data}", f"{found}, judged in: {summary['evaluation']['sandbox']}.", sections)
+    return page_html(f"Evaluation on {data}", lead, sections)
 
 
-def _failure(one: SampleResult, code: str) -> Grid:
-    rows = [("program", code), ("what came out", one.actual), ("errors", one.detail)]
-    test = f" in test {one.failed_test}" if one.failed_test is not None else ""
-    name = f"{one.id[:100]}, sample {one.sample}: {one.verdict}{test}"
-    return Grid(name, ("", "text"), [(what, text[:4_000]) for what, text in rows if text], text_columns=2)
+def _shown_failures(results: Results) -> Iterator[SampleResult]:
+    """The first failures of each verdict."""
+    for verdict in Verdict:
+        if verdict is not Verdict.passed:
+            failures = [result for result in results.values() if result.verdict is verdict]
+            yield from failures[:_FAILURES_PER_VERDICT]
+
+
+def _failure_grid(result: SampleResult, program: str) -> Grid:
+    texts = {"program": program, "what came out": result.actual, "errors": result.detail}
+    rows = [(title, text[:_TEXT_LENGTH]) for title, text in texts.items() if text]
+    test = f" in test {result.failed_test}" if result.failed_test is not None else ""
+    caption = f"{result.id[:100]}, sample {result.sample}: {result.verdict}{test}"
+    return Grid(caption, ("", "text"), rows, text_columns=2)

@@ -32,7 +32,7 @@ TOLERANCE = 1e-6
 """A number is close if it differs by at most this, or by at most this share of the expected number."""
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
-_LONGEST = 400
+_MAX_NUMBER_LENGTH = 400
 """Characters of a number; longer ones are compared as text."""
 
 
@@ -41,23 +41,27 @@ def same_text(expected: str, output: str) -> bool:
 
     Numbers need only be close where the expected one has a decimal point.
     """
-    words, printed = expected.split(), output.split()
-    return len(words) == len(printed) and all(
-        word == other or _close_texts(word, other) for word, other in zip(words, printed, strict=True)
-    )
+    expected_words = expected.split()
+    printed_words = output.split()
+    if len(expected_words) != len(printed_words):
+        return False
+    pairs = zip(expected_words, printed_words, strict=True)
+    return all(printed == word or _are_close_texts(word, printed) for word, printed in pairs)
 
 
-def same_value(expected: Any, value: bytes, *, wrapped: bool = False) -> bool:
+def same_value(expected: Any, value: bytes, *, is_wrapped: bool = False) -> bool:
     """Whether the JSON of a returned value is what is expected; see `equal_values`.
 
     Args:
-        wrapped: the element of an expected list may stand for the list; see `Problem.wrapped`.
+        is_wrapped: the element of an expected list may stand for the list; see `Problem.is_wrapped`.
     """
     try:
         returned = json.loads(value)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # a program can write anything to the descriptor of the value
         return False
-    return equal_values(expected, returned) or (wrapped and equal_values(expected[0], returned))
+    if equal_values(expected, returned):
+        return True
+    return is_wrapped and equal_values(expected[0], returned)
 
 
 def equal_values(expected: Any, value: Any) -> bool:
@@ -65,30 +69,35 @@ def equal_values(expected: Any, value: Any) -> bool:
 
     Numbers need only be close where the expected one is a floating-point number.
     """
+    # A list of pairs in place of recursion: a hostile value may be nested deeper than Python's stack.
     pairs = [(expected, value)]
     while pairs:
-        one, other = pairs.pop()
-        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            pairs += zip(one, other, strict=True)
-        elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-            pairs += ((one[key], other[key]) for key in one)
-        elif _is_number(one) and _is_number(other):
-            if one != other and not (isinstance(one, float) and _close(one, other)):
+        left, right = pairs.pop()
+        if isinstance(left, list) and isinstance(right, list):
+            if len(left) != len(right):
                 return False
-        elif type(one) is not type(other) or isinstance(one, list | dict) or one != other:
+            pairs += zip(left, right, strict=True)
+        elif isinstance(left, dict) and isinstance(right, dict):
+            if left.keys() != right.keys():
+                return False
+            pairs += ((left[key], right[key]) for key in left)
+        elif _is_number(left) and _is_number(right):
+            if left != right and not (isinstance(left, float) and _is_close(left, right)):
+                return False
+        elif type(left) is not type(right) or left != right:
             return False
     return True
 
 
-def _close_texts(expected: str, printed: str) -> bool:
-    if max(len(expected), len(printed)) > _LONGEST:
+def _are_close_texts(expected: str, printed: str) -> bool:
+    if max(len(expected), len(printed)) > _MAX_NUMBER_LENGTH:
         return False
     if not _DECIMAL.fullmatch(expected) or not _NUMBER.fullmatch(printed):
         return False
-    return _close(float(expected), float(printed))
+    return _is_close(float(expected), float(printed))
 
 
-def _close(expected: float, value: float) -> bool:
+def _is_close(expected: float, value: float) -> bool:
     try:
         return math.isclose(expected, value, rel_tol=0.0, abs_tol=max(TOLERANCE, TOLERANCE * abs(expected)))
     except OverflowError:  # an integer beyond any float
@@ -96,4 +105,4 @@ def _close(expected: float, value: float) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)  # a bool is an int in Python

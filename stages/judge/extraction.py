@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from operator import itemgetter
+from typing import NamedTuple
 
-# Possessive quantifiers, and nothing that goes on over lines: hostile answers take no more than linear time.
+# Possessive quantifiers, and nothing that spans lines, so that a hostile answer takes no more than linear time.
 _FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)$")
-_PYTHON = frozenset({"python", "python3", "py", "py3", "pypy", "pypy3"})
-_PLAIN = frozenset({"", "text", "code", "plaintext"})
+_PYTHON_LABELS = frozenset({"python", "python3", "py", "py3", "pypy", "pypy3"})
+_PLAIN_LABELS = frozenset({"", "text", "code", "plaintext"})
 _STATEMENT = re.compile(
     r"^(?:from\s+\S+\s+import\b|import\s+\w|(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:(]|@\w"
     r"|(?:for|while|if|with)\b.*:\s*(?:#.*)?$|try\s*:|print\s*\(|[A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+\w++)*+[ \t]*+=[^=])",
@@ -15,7 +15,16 @@ _STATEMENT = re.compile(
 )
 
 
-def extract(answer: str) -> str:
+class _Fence(NamedTuple):
+    """A fenced block of code, as CommonMark has it."""
+
+    label: str
+    """The first word behind the opening fence, lowercase; may be empty."""
+    code: str
+    closed: bool
+
+
+def extract_program(answer: str) -> str:
     """The program in an answer, or ""; only what follows a closed `<think>` block counts.
 
     The last fence counts that is labelled as Python, a closed one before one that was opened and not closed, as where
@@ -23,31 +32,36 @@ def extract(answer: str) -> str:
     its lines begins like a Python statement.
     """
     if "<think>" in answer or "</think>" in answer:
-        _, ended, after = answer.rpartition("</think>")
-        if not ended or "<think>" in after:
+        _, end_tag, after = answer.rpartition("</think>")
+        if not end_tag or "<think>" in after:  # the answer was cut in its thoughts
             return ""
         answer = after
     answer = answer.replace("\r\n", "\n")
-    fences = [one for one in _fences(answer) if one[1].strip()]
-    for labels in (_PYTHON, _PLAIN):
-        wanted = [(code, closed) for label, code, closed in fences if label in labels]
-        if wanted:
-            return max(reversed(wanted), key=itemgetter(1))[0]
+    fences = [fence for fence in _fences(answer) if fence.code.strip()]
+    for labels in (_PYTHON_LABELS, _PLAIN_LABELS):
+        labelled = [fence for fence in fences if fence.label in labels]
+        closed = [fence for fence in labelled if fence.closed]
+        if labelled:
+            return (closed or labelled)[-1].code
     return answer if not fences and _STATEMENT.search(answer) else ""
 
 
-def _fences(text: str) -> Iterator[tuple[str, str, bool]]:
-    """(label, code, whether it is closed) of blocks as CommonMark has them: closed by as many of the same character."""
-    opened, label, inside = "", "", list[str]()
+def _fences(text: str) -> Iterator[_Fence]:
+    """The fenced blocks of a text, in order. A block is closed by at least as many of the same character."""
+    ticks = ""  # of the open block; "" between blocks
+    label = ""
+    lines: list[str] = []
     for line in text.split("\n"):
         match = _FENCE.match(line)
-        words = match["info"].split() if match else []
-        if match and not opened:
-            opened, label, inside = match["ticks"], words[0].strip("{}.").lower() if words else "", []
-        elif match and match["ticks"].startswith(opened) and not words:
-            yield label, "\n".join(inside), True
-            opened = ""
-        elif opened:
-            inside.append(line)
-    if opened:
-        yield label, "\n".join(inside), False
+        info = match["info"].split() if match else []
+        if match and not ticks:
+            ticks = match["ticks"]
+            label = info[0].strip("{}.").lower() if info else ""  # `{.python}` is written, too
+            lines = []
+        elif match and match["ticks"].startswith(ticks) and not info:
+            yield _Fence(label, "\n".join(lines), closed=True)
+            ticks = ""
+        elif ticks:
+            lines.append(line)
+    if ticks:
+        yield _Fence(label, "\n".join(lines), closed=False)

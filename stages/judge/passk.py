@@ -1,21 +1,28 @@
 """pass@k by difficulty, its intervals, and how two evaluations differ.
 
 The estimator is that of Chen et al. (2021), "Evaluating Large Language Models Trained on Code". An interval is the
-mean over problems with 1.96 standard errors. Where no sample passes, or all do, that says nothing: there the bound is
-that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial",
-for a proportion of problems.
+mean over problems with 1.96 standard errors. Where no sample passes, or all do, the standard error is 0, which says
+nothing: there the bound is that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in
+the Case of the Binomial", for a proportion of problems.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _KS = (1, 5, 10, 50, 100)
 _Z = 1.959964
+"""Standard errors on each side of an interval of 95 %."""
 _TAIL = 0.025
+"""The probability beyond each end of an interval of 95 %."""
 
-Tally = tuple[int, int]
-"""(samples of one problem, how many of these passed)."""
+
+class Tally(NamedTuple):
+    """The samples of one problem."""
+
+    samples: int
+    passed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,43 +39,61 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """The share of subsets of k among n samples that hold one of the c correct ones: 1 − C(n−c, k) / C(n, k)."""
     if n - c < k:
         return 1.0
+    # The quotient as a product, because the binomials themselves may be beyond any float.
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate_mean(values: Sequence[float]) -> Estimate:
     """The mean of values from 0 to 1, one a problem, at least one."""
-    found = _normal(values)
-    low, high = max(0.0, found.low), min(1.0, found.high)
-    end = _TAIL ** (1 / len(values))
+    normal = _normal_estimate(values)
+    low = max(0.0, normal.low)
+    high = min(1.0, normal.high)
+    # If each of n problems passes with probability p, all n pass with probability p ** n. The bound is the p for which
+    # this is 2.5 %: 0.832 for n = 20.
+    bound = _TAIL ** (1 / len(values))
     if not any(values):
-        high = 1 - end
+        high = 1 - bound
     elif all(value == 1 for value in values):
-        low = end
-    return Estimate(found.value, low, high, found.problems)
+        low = bound
+    return Estimate(normal.value, low, high, normal.problems)
 
 
-def scores(tallies: Mapping[int, Tally]) -> dict[int, Estimate]:
+def pass_at_k_scores(tallies: Mapping[int, Tally]) -> dict[int, Estimate]:
     """k → pass@k, for each k of 1, 5, 10, 50 and 100 for which every problem has enough samples.
 
     Args:
         tallies: row → its tally.
     """
-    least = min(n for n, _ in tallies.values())
-    return {k: estimate([pass_at_k(n, c, k) for n, c in tallies.values()]) for k in _KS if k <= least}
+    fewest_samples = min(tally.samples for tally in tallies.values())
+    estimates: dict[int, Estimate] = {}
+    for k in _KS:
+        if k <= fewest_samples:
+            estimates[k] = estimate_mean([pass_at_k(tally.samples, tally.passed, k) for tally in tallies.values()])
+    return estimates
 
 
-def compare(ours: Mapping[int, Tally], theirs: Mapping[int, Tally], ks: Iterable[int]) -> dict[int, Estimate]:
-    """k → mean difference in pass@k, ours minus theirs, over the problems with as many samples in both."""
-    pairs = [(one, theirs[row]) for row, one in ours.items() if row in theirs]
-    values = {
-        k: [pass_at_k(*one, k) - pass_at_k(*other, k) for one, other in pairs if min(one[0], other[0]) >= k] for k in ks
-    }
-    return {k: _normal(those) for k, those in values.items() if those}
+def pass_at_k_differences(
+    left: Mapping[int, Tally], right: Mapping[int, Tally], ks: Iterable[int]
+) -> dict[int, Estimate]:
+    """k → mean difference in pass@k, left minus right, over the problems of which both have at least k samples."""
+    pairs = [(tally, right[row]) for row, tally in left.items() if row in right]
+    estimates: dict[int, Estimate] = {}
+    for k in ks:
+        differences = [
+            pass_at_k(left_tally.samples, left_tally.passed, k) - pass_at_k(right_tally.samples, right_tally.passed, k)
+            for left_tally, right_tally in pairs
+            if left_tally.samples >= k and right_tally.samples >= k
+        ]
+        if differences:
+            estimates[k] = _normal_estimate(differences)
+    return estimates
 
 
-def _normal(values: Sequence[float]) -> Estimate:
+def _normal_estimate(values: Sequence[float]) -> Estimate:
+    """The mean with 1.96 standard errors."""
     n = len(values)
     mean = math.fsum(values) / n
-    spread = math.fsum((value - mean) ** 2 for value in values) / max(n - 1, 1)
-    error = _Z * math.sqrt(spread / n)
+    variance = math.fsum((value - mean) ** 2 for value in values) / max(n - 1, 1)
+    error = _Z * math.sqrt(variance / n)
+    # What sums of floats have beyond ten digits is rounding.
     return Estimate(round(mean, 10), round(mean - error, 10), round(mean + error, 10), n)

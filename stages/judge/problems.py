@@ -1,7 +1,7 @@
 """APPS problems with their tests: what a program reads or is called with, and what is expected of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ from ..prep.rowjson import require_shallow
 
 UNRATED = "unrated"
 """Stands for a missing difficulty."""
-_LONGEST_NAME = 40
-"""Characters of a difficulty, which names rows of tables."""
+_MAX_DIFFICULTY_LENGTH = 40
+"""Characters of a difficulty that are kept: it names a row of a table, and may be anything in hostile data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,38 @@ class Problem:
     """The data's own programs."""
 
     @property
-    def wrapped(self) -> bool:
+    def is_call(self) -> bool:
+        """Whether the tests call a function; else programs read standard input."""
+        return self.function is not None
+
+    @property
+    def is_wrapped(self) -> bool:
         """Whether each expected value of a call is a list of one element.
 
         Many call-based APPS problems wrap what the call returns in this way, and nothing in a row says so.
         """
-        return self.function is not None and all(isinstance(one, list) and len(one) == 1 for one in self.expected)
+        return self.is_call and all(isinstance(value, list) and len(value) == 1 for value in self.expected)
 
 
-def problem_of(row: Any, number: int) -> Problem:
+def parse_problem(row: Any, number: int) -> Problem:
     """The problem of a row.
+
+    Args:
+        row: as `AppsFormat.decode` gives it.
+        number: of the row in the data, from 0.
 
     Raises:
         RowRejectedError: `no_tests`, `bad_tests` or `too_deep`.
     """
     tests = row.input_output
     try:
-        tests = json.loads(tests.strip() or "null") if isinstance(tests, str) else tests
-        function, inputs, outputs = ((tests or {}).get(key) or None for key in ("fn_name", "inputs", "outputs"))
+        if isinstance(tests, str):
+            tests = json.loads(tests.strip() or "null")
+        tests = tests or {}
+        # An empty value is as good as none, as APPS has them.
+        function = tests.get("fn_name") or None
+        inputs = tests.get("inputs") or None
+        outputs = tests.get("outputs") or None
         if not inputs and not outputs:
             raise RowRejectedError("no_tests", "`input_output` has no tests")
         if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
@@ -58,19 +72,20 @@ def problem_of(row: Any, number: int) -> Problem:
         if not isinstance(function, str | None):
             raise ValueError("`fn_name` must be a string")
         require_shallow(tests, "it")
-        as_bytes = tuple((_arguments(one) if function else _text(one)).encode() for one in inputs)
+        write_input = _arguments_json if function else _stdin_text
+        encoded_inputs = tuple(write_input(value).encode() for value in inputs)
     except RowRejectedError:
         raise
     except (ValueError, AttributeError, RecursionError) as error:
         raise RowRejectedError("bad_tests", f"`input_output`: {error}") from None
     return Problem(
-        number,
-        group_of(row),
-        (row.difficulty or UNRATED)[:_LONGEST_NAME],
-        function,
-        as_bytes,
-        tuple(outputs),
-        tuple(row.solutions or ()),
+        row=number,
+        id=group_of(row),
+        difficulty=(row.difficulty or UNRATED)[:_MAX_DIFFICULTY_LENGTH],
+        function=function,
+        inputs=encoded_inputs,
+        expected=tuple(outputs),
+        solutions=tuple(row.solutions or ()),
     )
 
 
@@ -81,25 +96,31 @@ def expected_texts(value: Any) -> tuple[str, ...]:
     calls) may be written as Python prints it or as JSON: `True` or `true`.
     """
     lines = value if isinstance(value, list) else [value]
-    return tuple(dict.fromkeys((_lines(lines, str), _lines(lines, _json))))
+    texts = (_join_lines(lines, str), _join_lines(lines, _to_json))
+    return tuple(dict.fromkeys(texts))  # one, if both are equal
 
 
-def _lines(lines: Sequence[Any], write: Any) -> str:
-    return "\n".join(one.removesuffix("\n") if isinstance(one, str) else write(one) for one in lines)
+def _join_lines(lines: Sequence[Any], write: Callable[[Any], str]) -> str:
+    """The lines as one text; `write` writes those that are no texts."""
+    return "\n".join(line.removesuffix("\n") if isinstance(line, str) else write(line) for line in lines)
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _lines(value if isinstance(value, list) else [value], str) + "\n"
+def _stdin_text(value: Any) -> str:
+    """What standard input holds: a text as it is, or the lines of a list, or any other value as its only line."""
+    if isinstance(value, str):
+        return value
+    lines = value if isinstance(value, list) else [value]
+    return _join_lines(lines, str) + "\n"
 
 
-def _arguments(value: Any) -> str:
+def _arguments_json(value: Any) -> str:
     """The JSON list of a call's arguments: a list, or a text with the JSON of one argument a line."""
     if isinstance(value, str):
         value = [json.loads(line) for line in value.split("\n") if line.strip()]
     if not isinstance(value, list):
         raise ValueError("an input of a call must be the list of its arguments")
-    return _json(value)
+    return _to_json(value)

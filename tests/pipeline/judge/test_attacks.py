@@ -44,8 +44,8 @@ ATTACK_OR_GOOD = HELPERS + "code = sys.stdin.buffer.read()\nexec(code)"
 def attack(run: Run, code: str, limits: ProgramLimits = QUICK) -> tuple[Verdict | None, str]:
     """How an attack ended and what it printed. The test after it must do as if nothing had been."""
     first, second = run(ATTACK_OR_GOOD, code.encode(), GOOD, limits=limits)
-    assert (second.failed, second.output) == (None, b"good\n"), second
-    return first.failed, first.output.decode() + (first.stderr if first.failed is Verdict.runtime_error else "")
+    assert (second.failure, second.output) == (None, b"good\n"), second
+    return first.failure, first.output.decode() + (first.stderr if first.failure is Verdict.runtime_error else "")
 
 
 # The network
@@ -155,7 +155,7 @@ while tried(os.sendfile, 1, zero, None, 1 << 20) != 'OSError': pass
     )
     assert ending is Verdict.output_limit
     (done,) = run("import os\nos.write(1, b'wrong'); os.lseek(1, 0, 0); os.write(1, b'right')")
-    assert (done.failed, done.output) == (None, b"right")
+    assert (done.failure, done.output) == (None, b"right")
     assert set(said.rstrip("\0").split()) <= {"OSError", "ValueError", "PermissionError"}, said[:300]
     assert len(said) == MIB
 
@@ -202,9 +202,9 @@ def test_what_waits_for_ever_is_ended(run: Run, code: str) -> None:
 @pytest.mark.slow
 def test_ten_gigabytes_of_output_are_not_kept(run: Run) -> None:
     (done,) = run("import os\nfor _ in range(10 << 14): os.write(1, bytes(1 << 16))")
-    assert (done.failed, len(done.output)) == (Verdict.output_limit, MIB)
+    assert (done.failure, len(done.output)) == (Verdict.output_limit, MIB)
     (done,) = run("import os\nfor _ in range(10 << 14): os.write(2, b'x' * (1 << 16))")
-    assert (done.failed, len(done.stderr)) == (Verdict.output_limit, 4096)
+    assert (done.failure, len(done.stderr)) == (Verdict.output_limit, 4096)
 
 
 # Processes

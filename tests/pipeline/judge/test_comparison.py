@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from packtrain.pipeline.judge.comparison import AT_ONCE, is_right
+from packtrain.pipeline.judge.comparison import MAX_INLINE_BYTES, is_correct
 from packtrain.stages.judge.problems import Problem
 
 MANY = [*range(100_000)]
@@ -36,8 +36,8 @@ def problem(expected: Any, *, function: str | None = "f") -> Problem:
     ids=lambda value: str(value)[:9],
 )
 def test_what_a_call_returned(expected: Any, output: bytes, right: bool) -> None:
-    assert len(output) > AT_ONCE
-    assert is_right(problem(expected), 0, output) is right
+    assert len(output) > MAX_INLINE_BYTES
+    assert is_correct(problem(expected), 0, output) is right
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_what_a_call_returned(expected: Any, output: bytes, right: bool) -> None
     ids=lambda value: str(value)[:9],
 )
 def test_what_a_program_printed(expected: Any, output: bytes, right: bool) -> None:
-    assert len(output) > AT_ONCE
-    assert is_right(problem(expected, function=None), 0, output) is right
+    assert len(output) > MAX_INLINE_BYTES
+    assert is_correct(problem(expected, function=None), 0, output) is right
 
 
 @contextmanager
@@ -82,5 +82,5 @@ def test_a_large_output_holds_up_no_other_program(function: str | None) -> None:
     output = NESTED if function else b"a " * (8 << 20)
     began = time.monotonic()
     with clock() as longest:
-        assert not is_right(problem([1], function=function), 0, output)
+        assert not is_correct(problem([1], function=function), 0, output)
     assert longest[0] < max(0.5, (time.monotonic() - began) / 2)

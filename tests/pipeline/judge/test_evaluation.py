@@ -83,7 +83,7 @@ def test_an_evaluation_that_is_there_is_not_run_again(
     def never(*arguments: object) -> None:
         raise AssertionError("a program ran again")
 
-    monkeypatch.setattr(evaluation_module, "judge", never)
+    monkeypatch.setattr(evaluation_module, "judge_sample", never)
     before = (folder / "results" / "results.jsonl").read_bytes()
     again = evaluate(folder, compare=folder / "references")
     assert (folder / "results" / "results.jsonl").read_bytes() == before

@@ -40,16 +40,16 @@ TEXT = b"first\nsecond \xc3\xa9\nlast"
 def test_every_way_to_read_and_write(run: Run, code: str) -> None:
     tests = (TEXT, b"", TEXT) if "input()" not in code else (TEXT,)
     done = run(f"if __name__ == '__main__':\n  pass\n{code}", *tests)
-    assert [(one.failed, one.output) for one in done] == [(None, test) for test in tests], done
+    assert [(one.failure, one.output) for one in done] == [(None, test) for test in tests], done
 
 
 def test_input_and_output_may_be_large(run: Run) -> None:
     large = b"0123456789abcde\n" * 60_000  # 0.9 MiB both ways, written while it is read
     (done,) = run("import sys\nfor line in sys.stdin: sys.stdout.write(line)", large)
-    assert done.failed is None
+    assert done.failure is None
     assert done.output == large
     (done,) = run("print('not read')", large)
-    assert (done.failed, done.output) == (None, b"not read\n")
+    assert (done.failure, done.output) == (None, b"not read\n")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_input_and_output_may_be_large(run: Run) -> None:
 )
 def test_how_programs_end(run: Run, code: str, ending: Verdict | None, stderr: str) -> None:
     (done,) = run(code)
-    assert done.failed is ending
+    assert done.failure is ending
     assert stderr in done.stderr
     assert "driver" not in done.stderr
 
@@ -118,7 +118,7 @@ if __name__ == "__main__":
 def test_calls_return_values(run: Run, function: str, arguments: list[object], value: object) -> None:
     test = json.dumps(arguments).encode()
     done = run(CALLS, test, test, function=function)
-    assert [one.failed for one in done] == [None] * 2, done[0].stderr
+    assert [one.failure for one in done] == [None] * 2, done[0].stderr
     assert [json.loads(one.output) for one in done] == [value] * 2
 
 
@@ -134,7 +134,7 @@ def test_calls_return_values(run: Run, function: str, arguments: list[object], v
 )
 def test_calls_that_do_not_return(run: Run, function: str, test: bytes, stderr: str) -> None:
     (done,) = run(CALLS, test, function=function)
-    assert done.failed is Verdict.runtime_error
+    assert done.failure is Verdict.runtime_error
     assert stderr in done.stderr
 
 
@@ -150,7 +150,7 @@ def test_recursion_goes_as_deep_as_memory_allows(run: Run) -> None:
 def test_the_standard_library_is_there(unsafe: bool) -> None:
     code = "import fileinput, cProfile, pprint, email.message, sqlite3, zoneinfo\nprint(1)"
     done = open_sandbox(unsafe=unsafe).run(code, None, b"", QUICK)
-    assert (done.failed, done.output) == (None, b"1\n"), done.stderr
+    assert (done.failure, done.output) == (None, b"1\n"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_the_standard_library_is_there(unsafe: bool) -> None:
 )
 def test_without_a_sandbox_limits_hold(code: str, ending: Verdict | None, output: bytes | None) -> None:
     done = open_sandbox(unsafe=True).run(code, None, b"in", QUICK)
-    assert done.failed is ending
+    assert done.failure is ending
     assert output is None or done.output == output
 
 
@@ -190,7 +190,7 @@ STEPS = [
 def test_what_is_not_returned_is_no_value(run: Run, body: str) -> None:
     head = "import os, sys\nclass EqualsAll:\n  def __eq__(self, other): return True\n"
     for done in run(f"{head}def f(one):\n  {body}\n  return one", b"[1]", b"[2]", function="f"):
-        assert done.failed is Verdict.runtime_error, done
+        assert done.failure is Verdict.runtime_error, done
 
 
 def test_the_program_holds_its_four_files_in_memory_and_nothing_else(run: Run) -> None:
@@ -230,5 +230,5 @@ def f(kind):
 """
     kinds = ("circle", "deep", "huge", "inf")
     done = run(code, *(json.dumps([kind]).encode() for kind in kinds), function="f")
-    assert [one.failed for one in done] == [Verdict.runtime_error] * 3 + [None]
+    assert [one.failure for one in done] == [Verdict.runtime_error] * 3 + [None]
     assert done[3].output == b"Infinity"

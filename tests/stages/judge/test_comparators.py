@@ -97,7 +97,7 @@ VALUES: list[tuple[object, str, bool, bool]] = [
 
 @pytest.mark.parametrize(("expected", "value", "wrapped", "right"), VALUES)
 def test_values(expected: object, value: str, wrapped: bool, right: bool) -> None:
-    assert same_value(expected, value.encode(), wrapped=wrapped) is right
+    assert same_value(expected, value.encode(), is_wrapped=wrapped) is right
 
 
 json_values = st.recursive(

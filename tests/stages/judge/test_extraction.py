@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.stages.judge.extraction import extract
+from packtrain.stages.judge.extraction import extract_program
 from packtrain.stages.prep.apps import fenced
 
 from tests.support.examples import examples
@@ -46,7 +46,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_cases(name: str) -> None:
     answer, code = CASES[name]
-    assert extract(answer) == code
+    assert extract_program(answer) == code
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r")), st.text(max_size=40))
@@ -55,7 +55,7 @@ def test_what_training_puts_into_a_fence_comes_out_of_it(code: str, before: str)
     """References that are written as answers, as `prep` writes them, are judged as what they are."""
     code = code.rstrip()
     before = before.replace("`", "").replace("~", "").replace("<", "")
-    found = extract(f"{before}\n{fenced(code)}")
+    found = extract_program(f"{before}\n{fenced(code)}")
     if not code.strip() or "<think>" in code or "</think>" in code:
         return
     assert found == code
@@ -64,5 +64,5 @@ def test_what_training_puts_into_a_fence_comes_out_of_it(code: str, before: str)
 @pytest.mark.parametrize("answer", ["a,\n" * 100_000, "~" * 300_000 + "`", "~~~" + " " * 300_000 + "`"], ids=range(3))
 def test_hostile_answers_take_linear_time(answer: str) -> None:
     started = time.process_time()
-    extract(answer)
+    extract_program(answer)
     assert time.process_time() - started < 20  # hours, where a pattern goes back over what it has seen

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.errors import RowRejectedError
-from packtrain.stages.judge.problems import UNRATED, expected_texts, problem_of
+from packtrain.stages.judge.problems import UNRATED, expected_texts, parse_problem
 from packtrain.stages.prep import make_format
 
 
@@ -17,27 +17,28 @@ def row(tests: Any, **more: Any) -> Any:
 def test_programs_that_read_standard_input() -> None:
     tests = {"inputs": ["1 2\n", ["3", "4\n"], 5], "outputs": ["3\n", ["7\n"], 5]}
     for form in (tests, json.dumps(tests)):
-        found = problem_of(row(form, difficulty="interview", solutions='["print(1)"]'), 4)
+        found = parse_problem(row(form, difficulty="interview", solutions='["print(1)"]'), 4)
         assert (found.row, found.id, found.difficulty, found.function) == (4, "7", "interview", None)
         assert found.inputs == (b"1 2\n", b"3\n4\n", b"5\n")
         assert found.expected == ("3\n", ["7\n"], 5)
         assert found.solutions == ("print(1)",)
-        assert not found.wrapped
+        assert not found.is_wrapped
 
 
 def test_programs_that_are_called() -> None:
-    found = problem_of(row({"fn_name": "f", "inputs": [[1, "a"], '2\r\n"b\u2028"\n'], "outputs": [[True], [False]]}), 0)
+    tests = {"fn_name": "f", "inputs": [[1, "a"], '2\r\n"b\u2028"\n'], "outputs": [[True], [False]]}
+    found = parse_problem(row(tests), 0)
     assert found.function == "f"
     assert found.inputs == (b'[1, "a"]', '[2, "b\u2028"]'.encode())
-    assert found.wrapped
+    assert found.is_wrapped
     assert found.difficulty == UNRATED
-    assert not problem_of(row({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], 2]}), 0).wrapped
-    assert not problem_of(row({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2, 3]]}), 0).wrapped
+    assert not parse_problem(row({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], 2]}), 0).is_wrapped
+    assert not parse_problem(row({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [2, 3]]}), 0).is_wrapped
 
 
 def test_large_numbers_keep_all_digits() -> None:
     number = 10**40 + 1
-    found = problem_of(row(json.dumps({"fn_name": "f", "inputs": [[number]], "outputs": [number]})), 0)
+    found = parse_problem(row(json.dumps({"fn_name": "f", "inputs": [[number]], "outputs": [number]})), 0)
     assert json.loads(found.inputs[0]) == [number]
     assert found.expected == (number,)
 
@@ -85,5 +86,5 @@ def test_a_line_that_is_no_text_may_be_written_as_python_or_json_does(value: Any
 )
 def test_tests_that_cannot_be_used(tests: Any, reason: str) -> None:
     with pytest.raises(RowRejectedError) as refused:
-        problem_of(row(tests), 0)
+        parse_problem(row(tests), 0)
     assert refused.value.reason == reason
