@@ -46,7 +46,7 @@ class SampleSettings:
 class SampleRequest:
     """One answer to draw."""
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     """(T,) the prompt's tokens, with those that the tokenizer puts before a text."""
     seed: int
     """64 bits, of the prompt's row and the number of the sample alone."""
@@ -57,7 +57,7 @@ class SampleAnswer:
     """What an engine answers to a request: tokens, or text from a server."""
 
     finish_reason: str | None
-    ids: tuple[int, ...] | None = None
+    token_ids: tuple[int, ...] | None = None
     """New tokens, with the one that ended the answer."""
     text: str | None = None
     tokens: int | None = None

@@ -60,12 +60,12 @@ class GenerateEngine:
 
     def _drawn(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
         """The tokens of the longest prompt, and (N, T) prompts and answers."""
-        width = max(len(one.ids) for one in group)
+        width = max(len(one.token_ids) for one in group)
         ids = torch.full((len(group), width), self._padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
         for row, one in enumerate(group):  # padded on the left, so that all answers begin at one place
-            ids[row, width - len(one.ids) :] = torch.tensor(one.ids)
-            mask[row, width - len(one.ids) :] = 1
+            ids[row, width - len(one.token_ids) :] = torch.tensor(one.token_ids)
+            mask[row, width - len(one.token_ids) :] = 1
         device = self._model.device
         torch.manual_seed(group[0].seed)
         try:

@@ -133,12 +133,12 @@ def _fitted(
     """The settings with the model's own end tokens, after checking that the prompts fit the model."""
     from dataclasses import replace
 
-    if prompts.vocabulary > place.vocabulary:
+    if prompts.vocabulary_size > place.vocabulary:
         raise ConfigError(
-            f"--tokenizer: it has {prompts.vocabulary:,} token ids, but the model has embeddings for "
+            f"--tokenizer: it has {prompts.vocabulary_size:,} token ids, but the model has embeddings for "
             f"{place.vocabulary:,}; give the model's own tokenizer"
         )
-    longest = max(len(one.ids) for one in prompts.prompts)
+    longest = max(len(one.token_ids) for one in prompts.prompts)
     if place.positions is not None and longest + settings.max_new_tokens > place.positions:
         raise ConfigError(
             f"--max-new-tokens {settings.max_new_tokens}: the model has {place.positions:,} positions, and the longest "

@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -156,7 +157,7 @@ class Sandbox:
             failure = Verdict.runtime_error  # such as `os._exit(0)` before the function returned
         return Execution(failure, output, stderr, wall_seconds)
 
-    def _open_files(self, stack: ExitStack, setup: dict[str, object], test: bytes) -> _ProgramFiles:
+    def _open_files(self, stack: ExitStack, setup: Mapping[str, object], test: bytes) -> _ProgramFiles:
         def open_file(content: bytes = b"") -> FileIO:
             return stack.enter_context(_memory_file(content))
 

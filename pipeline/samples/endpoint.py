@@ -18,12 +18,17 @@ from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""
-_SECONDS = 1800.0
-"""Time limit of a request, from its start to its last byte."""
-_AT_ONCE, _AHEAD = 64, 512
-"""Requests that run at once; and that are waiting or done, so that one long answer does not hold up the others."""
-_LONGEST_BODY, _LONGEST_TOKEN, _LONGEST_ERROR = 1 << 20, 1 << 10, 4096
-"""Bytes of an answer that are read, besides those for each token; and of an error."""
+_TIMEOUT_SECONDS = 1800.0
+"""Limit of a request, from its start to its last byte."""
+_CONCURRENT_REQUESTS = 64
+_QUEUED_REQUESTS = 512
+"""Requests, running, waiting or answered, that are queued. Answers are taken in order, so with a shorter queue, one
+long answer would leave the server without work."""
+_MAX_BODY_BYTES = 1 << 20
+"""Bytes of an answer that are read, besides those for its tokens."""
+_MAX_TOKEN_BYTES = 1 << 10
+"""Bytes of an answer that are read for each token that was asked for."""
+_MAX_ERROR_BYTES = 4096
 
 
 class ServerError(PacktrainError, RuntimeError):
@@ -40,7 +45,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Completion(msgspec.Struct):
-    """What is used of an answer."""
+    """The fields of an answer that are read."""
 
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
     usage: _Usage | None = None
@@ -56,10 +61,10 @@ class EndpointEngine:
 
     def __init__(self, url: str, model: str, settings: SampleSettings) -> None:
         self._key = os.environ.get(KEY, "")
-        self._shown = without_secrets(url)
-        self._longest = _LONGEST_BODY + _LONGEST_TOKEN * settings.max_new_tokens
         self._url = f"{url.rstrip('/')}/completions"
-        self._common: dict[str, Any] = {
+        self._shown_url = without_secrets(url)
+        self._max_answer_bytes = _MAX_BODY_BYTES + _MAX_TOKEN_BYTES * settings.max_new_tokens
+        self._common_fields: dict[str, Any] = {
             "model": model,
             "temperature": settings.temperature,
             "top_p": settings.top_p,
@@ -74,28 +79,32 @@ class EndpointEngine:
         Raises:
             ServerError: the server refuses, or cannot be reached.
         """
-        pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="packtrain-sample")
-        waiting = deque[Future[SampleAnswer]]()
+        pool = ThreadPoolExecutor(_CONCURRENT_REQUESTS, thread_name_prefix="packtrain-sample")
+        queue = deque[Future[SampleAnswer]]()
         try:
-            for request in (one for group in groups for one in group):
-                waiting.append(pool.submit(self._ask, request))
-                if len(waiting) == _AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            for group in groups:
+                for request in group:
+                    queue.append(pool.submit(self._ask, request))
+                    if len(queue) == _QUEUED_REQUESTS:
+                        yield queue.popleft().result()
+            while queue:
+                yield queue.popleft().result()
         finally:
+            # Not waited for: after a failure, the command ends without the answers that are still on their way.
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, request: SampleRequest) -> SampleAnswer:
-        body = {**self._common, "prompt": list(request.ids), "seed": request.seed >> 33}
+        # Servers keep the seed in 31 bits of a signed number.
+        body = {**self._common_fields, "prompt": list(request.token_ids), "seed": request.seed >> 33}
         try:
-            made = decode_note(self._post(msgspec.json.encode(body)), _Completion)
+            completion = decode_note(self._post(msgspec.json.encode(body)), _Completion)
         except ValueError:
             raise ServerError(
-                f"{self._shown} gave no completion; is it an OpenAI-compatible server of completions?"
+                f"{self._shown_url} gave no completion; is it an OpenAI-compatible server of completions?"
             ) from None
-        choice, usage = made.choices[0], made.usage or _Usage()
-        return SampleAnswer(choice.finish_reason, text=choice.text, tokens=usage.completion_tokens)
+        choice = completion.choices[0]
+        tokens = completion.usage.completion_tokens if completion.usage else None
+        return SampleAnswer(choice.finish_reason, text=choice.text, tokens=tokens)
 
     def _post(self, body: bytes) -> bytes:
         """What the server answers.
@@ -105,17 +114,18 @@ class EndpointEngine:
         """
         try:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
-            with open_web(self._url, headers, data=body, clock=Clock(_SECONDS, fixed=True)) as response:
+            with open_web(self._url, headers, data=body, clock=Clock(_TIMEOUT_SECONDS, fixed=True)) as response:
                 return self._read(response)
         except urllib.error.HTTPError as error:
-            said = f"answers {error.code}: {self._clean(error.read(_LONGEST_ERROR).decode('utf-8', 'replace'))}"
+            message = error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace")
+            problem = f"answers {error.code}: {self._clean(message)}"
         except TimeoutError:
-            said = f"gave no whole answer within {_SECONDS:,.0f} s"
+            problem = f"gave no whole answer within {_TIMEOUT_SECONDS:,.0f} s"
         except (OSError, http.client.HTTPException) as error:
-            said = f"cannot be reached ({self._clean(str(error))})"
+            problem = f"cannot be reached ({self._clean(str(error))})"
         raise ServerError(
-            f"{self._shown} {said}; check that it runs and takes token ids (vLLM, SGLang), --endpoint, which usually "
-            f"ends in /v1, the model's name and the key in {KEY}. The same command continues where it stopped"
+            f"{self._shown_url} {problem}; check that it runs and takes token ids (vLLM, SGLang), --endpoint, which "
+            f"usually ends in /v1, the model's name and the key in {KEY}. The same command continues where it stopped"
         )
 
     def _read(self, response: Any) -> bytes:
@@ -125,17 +135,17 @@ class EndpointEngine:
             ServerError: it is too long.
             OSError, HTTPException: it takes too long, or ends early.
         """
-        data = bytearray()
-        while part := response.read1(1 << 16):
-            data += part
-            if len(data) > self._longest:
+        body = bytearray()
+        while chunk := response.read1(1 << 16):
+            body += chunk
+            if len(body) > self._max_answer_bytes:
                 raise ServerError(
-                    f"{self._shown} gave an answer of more than {self._longest:,} bytes; check it, or lower "
-                    "--max-new-tokens"
+                    f"{self._shown_url} gave an answer of more than {self._max_answer_bytes:,} bytes; check it, or "
+                    "lower --max-new-tokens"
                 )
-        return bytes(data)
+        return bytes(body)
 
     def _clean(self, text: str) -> str:
-        """What a server or an error says, in one short line, without the key."""
-        plain = text.replace(self._key, "…") if self._key else text
-        return escape_line(" ".join(plain.split()))[:300]
+        """The message of a server or an error, in one short line, without the key."""
+        without_key = text.replace(self._key, "…") if self._key else text
+        return escape_line(" ".join(without_key.split()))[:300]

@@ -29,13 +29,13 @@ from ..inputs.find import regular
 from ..inputs.lines import bounded
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
-_LINES = 256
-"""Lines that are rendered by one task."""
-_LONGEST = 64 << 20
-"""Bytes of a line."""
+_LINES_PER_TASK = 256
+_MAX_LINE_BYTES = 64 << 20
 
 
-class _Given(msgspec.Struct):
+class _PromptLine(msgspec.Struct):
+    """What a line says beside its prompt, which the format reads."""
+
     id: str
     row: Annotated[int, msgspec.Meta(ge=0)]
 
@@ -47,8 +47,8 @@ class SamplePrompt:
     id: str
     """See `schemas.samples.Sample`."""
     row: int
-    ids: tuple[int, ...]
-    """(T,) its tokens."""
+    token_ids: tuple[int, ...]
+    """(T,)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class PromptSet:
     tokenizer: TokenizerSpec
     stop_ids: tuple[int, ...]
     """Tokens that end an answer: the template's end of a turn if there are conversations, and the end of a sequence."""
-    vocabulary: int
+    vocabulary_size: int
     """One more than the tokenizer's highest id."""
 
     @property
     def hash(self) -> str:
         """BLAKE3, shortened, of ids, rows and tokens."""
-        plain = [(one.id, one.row, one.ids) for one in self.prompts]
-        return blake3.blake3(msgspec.json.encode(plain)).hexdigest()[:16]
+        fields = [(prompt.id, prompt.row, prompt.token_ids) for prompt in self.prompts]
+        return blake3.blake3(msgspec.json.encode(fields)).hexdigest()[:16]
 
 
 def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
@@ -81,23 +81,26 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     regular(data, "--data")
     tokenizer = load_tokenizer(section.path, base, section.chat_template)
     spec = EncodeSpec.of(tokenizer, section, "tokenizers")
-    found: dict[int, SamplePrompt] = {}
-    ends: list[str | None] = []
-    # A template may have no end, and a process can be killed.
+    prompts: dict[int, SamplePrompt] = {}
+    stop_tokens: list[str | None] = []
+    # In another process, which can be killed: a template may loop forever.
     with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:
-        lines = enumerate(bounded(file, f"--data {data}", _LONGEST))
-        tasks = (_RenderTask(spec, data, some) for some in iter(lambda: list(islice(lines, _LINES)), []))
-        for prompts, end in pool.map(_render, tasks):
-            ends.append(end)
-            for one in prompts:
-                if found.setdefault(one.row, one) is not one:
-                    raise InputError(f"--data {data}: two prompts belong to row {one.row}; give each row once")
-    if not found:
+        lines = enumerate(bounded(file, f"--data {data}", _MAX_LINE_BYTES))
+        blocks = iter(lambda: list(islice(lines, _LINES_PER_TASK)), [])
+        tasks = (_RenderTask(spec, data, block) for block in blocks)
+        for block_prompts, stop_token in pool.map(_render, tasks):
+            stop_tokens.append(stop_token)
+            for prompt in block_prompts:
+                if prompt.row in prompts:
+                    raise InputError(f"--data {data}: two prompts belong to row {prompt.row}; give each row once")
+                prompts[prompt.row] = prompt
+    if not prompts:
         raise InputError(f"--data {data} holds no prompts; give what packtrain prep --prompt-only writes")
-    known: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
-    ends.append(tokenizer.special_tokens.get("eos_token"))
-    stop_ids = tuple(dict.fromkeys(known[one] for one in ends if one in known))
-    return PromptSet(list(found.values()), tokenizer, stop_ids, 1 + max(known.values()))
+    vocabulary: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
+    stop_tokens.append(tokenizer.special_tokens.get("eos_token"))
+    stop_ids = tuple(dict.fromkeys(vocabulary[token] for token in stop_tokens if token in vocabulary))
+    # Not its length: a vocabulary may have gaps.
+    return PromptSet(list(prompts.values()), tokenizer, stop_ids, 1 + max(vocabulary.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,29 +123,37 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
         InputError: a line is no prompt; a test set without it would be another one.
         TokenizerError: there is a conversation, and no template.
     """
-    spec, lines = task.spec, dict(task.lines)
-    prompts, renderer = list[SamplePrompt](), None
-    prepared = _FORMAT.prepare(task.lines)
+    spec = task.spec
+    lines = dict(task.lines)
     tokenizer = _tokenizer(spec.tokenizer.json)
-    at = prepared.rejects[0][0] if prepared.rejects else 0
+    prompts: list[SamplePrompt] = []
+    renderer = None
+    block = _FORMAT.prepare(task.lines)
+    number = 0  # of the line that an error names
     try:
-        if prepared.rejects:
-            raise RowRejectedError(*prepared.rejects[0][1:])
-        for example in prepared.examples:
-            at = example.line
-            given, prompt, prefix = decode_note(lines[at], _Given), example.prompt, spec.tokenizer.around.prefix
+        if block.rejects:
+            number, reason, detail = block.rejects[0]
+            raise RowRejectedError(reason, detail)
+        for example in block.examples:
+            number = example.line
+            line = decode_note(lines[number], _PromptLine)
+            prompt = example.prompt
+            # Tokens such as <s> that the tokenizer puts before a text; a conversation has them from its template.
+            prefix = spec.tokenizer.around.prefix
+            prefix_text = spec.tokenizer.around.prefix_text
             if not isinstance(prompt, str):
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
-                for_row = renderer.for_row(example.variables, example.documents)
-                prompt, prefix = for_row.prompt(prompt or [], example.tools), ()
-            elif (own := spec.tokenizer.around.prefix_text) and prompt.startswith(own):
+                row_renderer = renderer.for_row(example.variables, example.documents)
+                prompt = row_renderer.prompt(prompt or [], example.tools)
                 prefix = ()
-            ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
-            prompts.append(SamplePrompt(given.id, given.row, ids))
+            elif prefix_text and prompt.startswith(prefix_text):
+                prefix = ()  # the text has them already
+            token_ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
+            prompts.append(SamplePrompt(line.id, line.row, token_ids))
     except (RowRejectedError, msgspec.MsgspecError) as error:
         raise InputError(
-            f"--data {task.path}, line {at + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
-            "writes: id, row and prompt"
+            f"--data {task.path}, line {number + 1:,}: {escape_line(str(error))}; give what packtrain prep "
+            "--prompt-only writes: id, row and prompt"
         ) from None
     return prompts, renderer.manner.stop if renderer is not None else None
 

@@ -19,8 +19,7 @@ from ...schemas.samples import Sample
 from ..inputs.lines import bounded
 from ..store.appended import AppendedFile
 
-_LONGEST = 64 << 20
-"""Bytes of a line."""
+_MAX_LINE_BYTES = 64 << 20
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -41,52 +40,54 @@ def read_samples(path: Path) -> Iterator[Sample]:
     Raises:
         InputError: the file cannot be read; or a line is no sample, is cut short, or repeats a sample. Names the line.
     """
-    seen: set[tuple[int, int]] = set()
+    keys: set[tuple[int, int]] = set()
     try:
         with BufferedReader(open_regular(path)) as file:
-            for number, line in enumerate(bounded(file, str(path), _LONGEST), start=1):
+            for number, line in enumerate(bounded(file, str(path), _MAX_LINE_BYTES), start=1):
                 if line.isspace():
                     continue
-                sample = _sample(path, number, line)
-                if sample.key in seen:
+                sample = _parse_line(path, number, line)
+                if sample.key in keys:
                     raise InputError(
                         f"{path}, line {number:,}: sample {sample.sample} of row {sample.row} is there twice; keep one "
                         "of them"
                     )
-                seen.add(sample.key)
+                keys.add(sample.key)
                 yield sample
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}; give a samples file") from error
 
 
-def open_samples(path: Path, options: Mapping[str, Any], wanted: int, together: int) -> tuple[AppendedFile, int]:
+def open_samples(path: Path, options: Mapping[str, Any], total: int, group_size: int) -> tuple[AppendedFile, int]:
     """A samples file to write or to continue, and how many samples it has. A group that a killed process had begun to
     write is cut off.
 
     Args:
         path: the file, made if needed.
         options: see `AppendedFile`.
-        wanted: how many samples it will have.
-        together: the samples of each group but the last.
+        total: how many samples it will have.
+        group_size: the samples of each group but the last.
 
     Raises:
         BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
     """
     file = AppendedFile(path, options)
-    if file.count > wanted:
+    if file.count > total:
         file.close()
         raise OutputError(f"--out {path} holds more samples than this command makes; choose another file")
-    done = file.count if file.count == wanted else file.count - file.count % together
-    file.keep(done)
-    return file, done
+    # The last group may be smaller, and is whole only if the file is. With groups of 4 and a total of 10, a file of 10
+    # samples is complete, and one of 9 goes on behind its 8th.
+    finished = total if file.count == total else file.count - file.count % group_size
+    file.keep(finished)
+    return file, finished
 
 
-def _sample(path: Path, number: int, line: bytes) -> Sample:
+def _parse_line(path: Path, number: int, line: bytes) -> Sample:
     try:
-        said = decode_note(line, _SampleLine)
+        fields = decode_note(line, _SampleLine)
     except msgspec.MsgspecError as error:
         raise InputError(
             f"{path}, line {number:,}: {escape_line(str(error))}; each line is a JSON object with id, row, sample and "
             "text"
         ) from None
-    return Sample(str(said.id), said.row, said.sample, said.text, said.finish_reason, said.tokens)
+    return Sample(str(fields.id), fields.row, fields.sample, fields.text, fields.finish_reason, fields.tokens)

@@ -1,10 +1,9 @@
-"""The loop: requests that the file lacks → an engine → lines of the file."""
+"""The loop of `packtrain sample`: requests whose samples the file lacks → an engine → lines of the file."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from ..observer import Observer
 from .prompts import PromptSet, SamplePrompt
 from .samples_file import open_samples, read_samples
 
-_TAIL = 8
+_CONTEXT_TOKENS = 8
 """Tokens of the prompt that are decoded before an answer: some decoders treat the first token of a text specially."""
 
 
@@ -30,35 +29,41 @@ class SamplePlan:
     seed: int
     shard: tuple[int, int] = (0, 1)
     """(i, N): this run takes the i-th of N parts, from 0."""
-    together: int = 1
+    group_size: int = 1
     """Samples of a group, which are computed together; the last group may have fewer."""
 
     def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, int]]]:
         """(prompt, number) of the samples of this shard, in groups.
 
-        A group is the same in any shard, so that its numbers round in the same way.
+        All samples are grouped before they are divided: a group is the same in any shard, so that its numbers round in
+        the same way.
         """
-        whole = [(one, number) for one in prompts for number in range(self.n)]
-        groups = [whole[at : at + self.together] for at in range(0, len(whole), self.together)]
+        samples = [(prompt, number) for prompt in prompts for number in range(self.n)]
+        groups = [samples[start : start + self.group_size] for start in range(0, len(samples), self.group_size)]
+        # Of 10 groups, 4 shards take 0-1, 2-4, 5-6 and 7-9.
         index, count = self.shard
-        return groups[index * len(groups) // count : (index + 1) * len(groups) // count]
+        first = index * len(groups) // count
+        end = (index + 1) * len(groups) // count
+        return groups[first:end]
 
     def request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
         """What an engine is asked for a sample."""
+        # A hash of its own for each sample: a sample is the same whichever were drawn before it.
         digest = blake3(f"{self.seed}/{prompt.row}/{number}".encode()).digest(8)
-        return SampleRequest(prompt.ids, int.from_bytes(digest, "little"))
+        return SampleRequest(prompt.token_ids, int.from_bytes(digest, "little"))
 
 
 def shard_file(out: Path, shard: tuple[int, int]) -> Path:
-    """The file of one shard: `samples.2-of-4.jsonl`. In the order of their names, they are the whole file."""
+    """The file of one shard: `samples.2-of-4.jsonl`. Concatenated in the order of their names, they are the whole."""
     index, count = shard
     if count == 1:
         return out
-    return out.with_name(f"{out.stem}.{index:0{len(str(count - 1))}d}-of-{count}{out.suffix}")
+    digits = len(str(count - 1))
+    return out.with_name(f"{out.stem}.{index:0{digits}d}-of-{count}{out.suffix}")
 
 
 def draw_samples(
-    found: PromptSet,
+    prompts: PromptSet,
     plan: SamplePlan,
     settings: SampleSettings,
     options: dict[str, Any],
@@ -66,7 +71,7 @@ def draw_samples(
     make_engine: Callable[[], SampleEngine],
     observer: Observer,
 ) -> dict[str, int]:
-    """Draw the groups of samples that the file lacks. Returns all samples in the file by `finish_reason`.
+    """Draw the groups of samples that the file lacks. Returns the number of samples in the file by `finish_reason`.
 
     Args:
         options: what else decides the samples, recorded beside the file.
@@ -76,20 +81,26 @@ def draw_samples(
         OutputError: the file is another command's; see `open_samples`.
         StoreError: it cannot be written.
     """
-    groups = plan.groups(found.prompts)
-    wanted = sum(map(len, groups))
-    decode = partial(_sample, reference_tokenizer(found.tokenizer.json).decode, frozenset(settings.stop_ids))
-    file, done = open_samples(out, options, wanted, plan.together)
+    groups = plan.groups(prompts.prompts)
+    total = sum(len(group) for group in groups)
+    decode = reference_tokenizer(prompts.tokenizer.json).decode
+    stop_ids = frozenset(settings.stop_ids)
+    file, finished = open_samples(out, options, total, plan.group_size)
     with closing(file):
-        if done:
-            observer.note(f"{out} has {done:,} of {wanted:,} samples already")
-        if done < wanted:
+        if finished:
+            observer.note(f"{out} has {finished:,} of {total:,} samples already")
+        if finished < total:
             observer.begin("load the model", 0, "")
-            engine, todo = make_engine(), groups[done // plan.together :]
-            observer.begin("sample", wanted - done, "samples")
-            with closing(engine.answers([plan.request(*one) for one in group] for group in todo)) as answers:
-                for group in todo:
-                    samples = [decode(one, next(answers)) for one in group]
+            engine = make_engine()
+            # The file holds whole groups, unless it is complete.
+            missing_groups = groups[finished // plan.group_size :]
+            requests = ([plan.request(prompt, number) for prompt, number in group] for group in missing_groups)
+            observer.begin("sample", total - finished, "samples")
+            with closing(engine.answers(requests)) as answers:
+                for group in missing_groups:
+                    samples = []
+                    for prompt, number in group:
+                        samples.append(_sample(prompt, number, next(answers), decode, stop_ids))
                     file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
                     observer.advance(len(samples), rows=len(samples), tokens=tokens)
@@ -98,14 +109,25 @@ def draw_samples(
 
 
 def _sample(
-    decode: Callable[[list[int]], str], stops: frozenset[int], drawn: tuple[SamplePrompt, int], made: SampleAnswer
+    prompt: SamplePrompt,
+    number: int,
+    answer: SampleAnswer,
+    decode: Callable[[list[int]], str],
+    stop_ids: frozenset[int],
 ) -> Sample:
     """The sample of an engine's answer."""
-    (prompt, number), ids = drawn, made.ids
-    if ids is None:
-        return Sample(prompt.id, prompt.row, number, made.text or "", made.finish_reason, made.tokens)
-    said = list(ids[:-1] if ids and ids[-1] in stops else ids)
-    tail = list(prompt.ids[-_TAIL:])
-    before, text = decode(tail), decode(tail + said)
-    text = text[len(before) :] if text.startswith(before) else decode(said)
-    return Sample(prompt.id, prompt.row, number, text, made.finish_reason, len(ids))
+    token_ids = answer.token_ids
+    if token_ids is None:  # a server gives text
+        return Sample(prompt.id, prompt.row, number, answer.text or "", answer.finish_reason, answer.tokens)
+    text_ids = list(token_ids)
+    if text_ids and text_ids[-1] in stop_ids:
+        text_ids.pop()
+    # Decoded behind the end of the prompt, as a decoder that drops the space before a text's first word would drop the
+    # answer's: "Answer:" and "Answer: 4" give " 4".
+    context_ids = list(prompt.token_ids[-_CONTEXT_TOKENS:])
+    context = decode(context_ids)
+    text = decode(context_ids + text_ids)
+    # Where the first token of the answer changes how the prompt ends, as if it completes a character, there is no
+    # difference to take.
+    text = text[len(context) :] if text.startswith(context) else decode(text_ids)
+    return Sample(prompt.id, prompt.row, number, text, answer.finish_reason, len(token_ids))

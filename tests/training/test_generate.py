@@ -40,11 +40,11 @@ def test_a_groups_answers_are_the_same_among_any_others(temperature: float) -> N
     torch.rand(7)  # what others drew before does not count
     assert drawn(GenerateEngine(make("Llama"), settings), groups[::-1]) == whole
     for one in whole.values():
-        assert one.ids is not None
-        ended = [token in settings.stop_ids for token in one.ids]
+        assert one.token_ids is not None
+        ended = [token in settings.stop_ids for token in one.token_ids]
         assert not any(ended[:-1])
         assert ended[-1] == (one.finish_reason == "stop")
-        assert len(one.ids) == 16 or one.finish_reason == "stop"
+        assert len(one.token_ids) == 16 or one.finish_reason == "stop"
     of_a_row = [whole[one].ids for one in REQUESTS[:3]]
     assert len(set(of_a_row)) == (3 if temperature else 1)
 
@@ -57,7 +57,7 @@ def test_greedy_is_what_generate_gives() -> None:
     model = make("Llama")
     model.generation_config = GenerationConfig(eos_token_id=5, pad_token_id=5)
     for one in REQUESTS[::3]:
-        ids = torch.tensor([one.ids])
+        ids = torch.tensor([one.token_ids])
         plain = model.generate(ids, do_sample=False, max_new_tokens=12)[0, ids.shape[1] :]
         assert found[one].ids == tuple(plain.tolist())
 
@@ -72,7 +72,7 @@ def test_a_folder_is_loaded_and_its_own_generation_settings_do_not_count(tmp_pat
     assert place.stop_ids[:2] == (7, 9)
     settings = SampleSettings(1.5, 1.0, 8)
     found = drawn(GenerateEngine(load(place), settings), [REQUESTS])
-    assert len({one.ids for one in found.values()}) == len(REQUESTS)  # top_k=1 would make those of a row alike
+    assert len({one.token_ids for one in found.values()}) == len(REQUESTS)  # top_k=1 would make those of a row alike
     before = place.digest
     other = write_model(tmp_path / "other", hidden_size=64)
     assert find_model(other).digest != before

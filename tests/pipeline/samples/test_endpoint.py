@@ -178,7 +178,7 @@ def test_an_endless_answer_is_not_kept(scripted: Any, monkeypatch: pytest.Monkey
             yield b" " * (1 << 20 if kind == "long" else 1)
             time.sleep(0 if kind == "long" else 0.1)
 
-    monkeypatch.setattr(endpoint, "_SECONDS", 600 if kind == "long" else 1.5)
+    monkeypatch.setattr(endpoint, "_TIMEOUT_SECONDS", 600 if kind == "long" else 1.5)
     what = "an answer of more than 1,053,696 bytes" if kind == "long" else "no whole answer within 2 s"
     with pytest.raises(ServerError, match=f"gave {what}"):
         ask(scripted(lambda body: (200, spaces())), count=1)

@@ -75,7 +75,7 @@ def check_as_trained(tmp_path: Path, tokenizer: Path, *sources: Row) -> list[Pro
     packed = kit.packed(kit.configure(tmp_path, *named, mask="completion", **keys))
     prompts = [read(prepared(**source), tokenizer) for source in sources]
     before = trained_prompts(packed.rows())
-    assert [one.ids for each in prompts for one in each.prompts] == before
+    assert [one.token_ids for each in prompts for one in each.prompts] == before
     assert len(before) >= 2 * len(sources)
     return prompts
 
@@ -102,7 +102,7 @@ def test_a_prompt_is_what_training_puts_before_the_answer(tmp_path: Path, make_t
     for prompts, source in zip(found, sources, strict=True):
         assert prompts.stop_ids == (3,)
         plain = (source["format"] == "prompt_completion" and "style" not in source) or "apps" in source
-        assert all((one.ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
+        assert all((one.token_ids[0] == 1) == (name == "bos" and plain) for one in prompts.prompts)
 
 
 def test_rows_are_those_of_the_data(make_tokenizer: Any, data: Write) -> None:
@@ -115,7 +115,7 @@ def test_a_conversation_that_ends_with_a_question_is_all_prompt(make_tokenizer: 
     whole = CHATS[0]["messages"]
     path = prepared(data([{"messages": whole[:-1]}, {"messages": whole}]), format="messages")
     first, second = read(path, make_tokenizer("prompts-plain")).prompts
-    assert first.ids == second.ids
+    assert first.token_ids == second.token_ids
 
 
 def test_a_bad_row_is_named_before_any_work(make_tokenizer: Any, data: Write) -> None:

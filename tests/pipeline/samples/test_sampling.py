@@ -60,7 +60,7 @@ def draw(found: PromptSet, out: Path, plan: SamplePlan, engine: Echo) -> dict[st
 @given(
     rows=st.integers(1, 6),
     n=st.integers(1, 3),
-    together=st.integers(1, 7),
+    group_size=st.integers(1, 7),
     kills=st.lists(st.integers(0, 8), max_size=3),
 )
 def test_stopped_anywhere_it_ends_with_the_same_file(
@@ -68,11 +68,11 @@ def test_stopped_anywhere_it_ends_with_the_same_file(
     spec: TokenizerSpec,
     rows: int,
     n: int,
-    together: int,
+    group_size: int,
     kills: list[int],
 ) -> None:
     folder = tmp_path_factory.mktemp("loop")
-    found, plan = prompt_set(spec, rows), SamplePlan(n, 4, together=together)
+    found, plan = prompt_set(spec, rows), SamplePlan(n, 4, group_size=group_size)
     whole, stopped = folder / "whole.jsonl", folder / "stopped.jsonl"
     undisturbed = Echo()
     draw(found, whole, plan, undisturbed)
@@ -94,21 +94,21 @@ def test_stopped_anywhere_it_ends_with_the_same_file(
     assert again.groups == []
 
 
-@given(rows=st.integers(1, 9), shards=st.integers(1, 5), together=st.integers(1, 9))
-def test_shards_are_the_whole_in_order(rows: int, shards: int, together: int) -> None:
+@given(rows=st.integers(1, 9), shards=st.integers(1, 5), group_size=st.integers(1, 9))
+def test_shards_are_the_whole_in_order(rows: int, shards: int, group_size: int) -> None:
     prompts = [SamplePrompt("", row, (1,)) for row in range(rows)]
-    plan = SamplePlan(2, 9, (0, 1), together)
+    plan = SamplePlan(2, 9, (0, 1), group_size)
     whole = plan.groups(prompts)
     parts = [replace(plan, shard=(index, shards)).groups(prompts) for index in range(shards)]
     assert [group for part in parts for group in part] == whole
-    assert {len(group) for group in whole[:-1]} <= {together}
+    assert {len(group) for group in whole[:-1]} <= {group_size}
     seeds = [plan.request(*one).seed for group in whole for one in group]
     assert len(set(seeds)) == len(seeds) == 2 * rows
 
 
 def test_seeds_are_of_the_seed_the_row_and_the_number_alone() -> None:
     first = SamplePlan(1, 9).request(SamplePrompt("a", 5, (1,)), 0)
-    same = SamplePlan(2, 9, (1, 2), together=2).request(SamplePrompt("c", 5, (2, 3)), 0)
+    same = SamplePlan(2, 9, (1, 2), group_size=2).request(SamplePrompt("c", 5, (2, 3)), 0)
     other = SamplePlan(1, 10).request(SamplePrompt("a", 5, (1,)), 0)
     assert first.seed == same.seed != other.seed
 
