@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, InputError, LeakError, PacktrainError
-from packtrain.training import PackedLoader
+from packtrain.training import PackedLoader, kernels
 from packtrain.training.trainer.loss import Forward
 from packtrain.training.trainer.train import train
 from packtrain.training.trainer.trainer import PackedTrainer
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from tests.support.varlen_kernel import CALLS, flash_on_cpu
 from tests.training.conftest import MakePacked
 from tests.training.trainer.trainings import LLAMA, SGD, Settings, descend, document_losses, initial, losses, quietly
+
+__all__ = ["flash_on_cpu"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +310,26 @@ def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: p
     monkeypatch.setattr(Forward, "loss", lambda *_, **__: torch.empty(1 << 50))
     with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1, "):
         quietly(settings())
+
+
+@pytest.mark.usefixtures("flash_on_cpu")
+def test_the_attention_that_is_printed_is_the_one_that_runs(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the model was made there is no kernel, but where the first batch comes there is one, as on CUDA."""
+    monkeypatch.setitem(kernels._WHY_NOT, ("cpu", None), "no CUDA device")
+    take_batches = PackedTrainer.get_batch_samples
+
+    def move_to_the_kernel(self: Any, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setitem(kernels._WHY_NOT, ("cpu", None), "")
+        return take_batches(self, *args, **kwargs)
+
+    monkeypatch.setattr(PackedTrainer, "get_batch_samples", move_to_the_kernel)
+    lines: list[str] = []
+    train(settings(model={"config": LLAMA, "dtype": "bfloat16"}, trainer={"max_steps": 1}), say=lines.append)
+    assert CALLS["forward"] > 0
+    (line,) = [line for line in lines if line.startswith("attention: ")]
+    assert line.startswith(f"attention: packed_varlen, {kernels.FLASH} (")
 
 
 def test_memory_that_runs_out_in_the_probe_is_no_leak(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
