@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .pipeline.run.repair import repair
     from .pipeline.run.run import run
     from .schemas.config.config import RunConfig
+    from .schemas.dataset.manifest import Manifest
     from .schemas.errors import PacktrainError
     from .schemas.layout import LayoutPlan
-    from .schemas.manifest import Manifest
     from .stages.pack.plan_rows import plan_rows
 
 __version__ = "0.1.0"
@@ -59,7 +59,7 @@ __all__ = [
 _HOMES = {
     "Dataset": "pipeline.dataset.dataset",
     "LayoutPlan": "schemas.layout",
-    "Manifest": "schemas.manifest",
+    "Manifest": "schemas.dataset.manifest",
     "Observer": "pipeline.observer",
     "PacktrainError": "schemas.errors",
     "RunConfig": "schemas.config.config",

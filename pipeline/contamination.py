@@ -14,10 +14,10 @@ import msgspec
 import numpy as np
 
 from ..schemas.config.config import ContaminationConfig, SourceConfig
+from ..schemas.dataset.manifest import FileRecord
 from ..schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ..schemas.escape import escape_json
 from ..schemas.fingerprint import fingerprint, version
-from ..schemas.manifest import FileRecord
 from ..schemas.report import Hit
 from ..schemas.rows import example_id
 from ..stages.contamination.examples import evaluation_texts, search_examples

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
+from ..schemas.arrays import view
+from ..schemas.dataset.ledger import NOT_DRAWN
+from ..schemas.dataset.ledger import REASONS as MEANINGS
+from ..schemas.dataset.names import REJECTS
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
-from ..schemas.ledger import NOT_DRAWN
-from ..schemas.ledger import REASONS as MEANINGS
-from ..schemas.names import REJECTS
 from ..schemas.notebook import Shown, Table
 from ..schemas.report import Reject
 from ..schemas.rows import example_id
 from ..schemas.units import plural
-from ..stages.arrays import view
 from .dataset.decode import pieces
 from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name

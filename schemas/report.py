@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from .ledger import Ledger, SourceLedger
+from .dataset.ledger import Ledger, SourceLedger
 from .model_facts import Limit
 from .notebook import Shown, Table
 from .units import plural, share

@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .attention import use_packed as use_packed
+    from .attention.isolation_probe import probe as probe
+    from .attention.packed_attention import use_packed as use_packed
     from .batch import collate as collate
     from .batch import cp_part as cp_part
     from .first_batch.guard import PackedGuard as PackedGuard
     from .first_batch.guard import guard as guard
     from .foreign.packed_dataset import PackedDataset as PackedDataset
-    from .isolation_probe import probe as probe
     from .loader import PackedLoader as PackedLoader
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
@@ -25,9 +25,9 @@ _HOMES = {
     "collate": ".batch",
     "cp_part": ".batch",
     "guard": ".first_batch.guard",
-    "probe": ".isolation_probe",
+    "probe": ".attention.isolation_probe",
     "train": ".trainer.train",
-    "use_packed": ".attention",
+    "use_packed": ".attention.packed_attention",
 }
 
 

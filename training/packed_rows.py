@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ..schemas.dataset.manifest import Manifest, ShardRecord
+from ..schemas.dataset.names import MANIFEST
 from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.files.arrow_sizes import require_bounded
-from ..schemas.manifest import Manifest, ShardRecord
-from ..schemas.names import MANIFEST
 from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
 

@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..schemas.dataset.ledger import Ledger, SourceLedger
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
-from ..schemas.ledger import Ledger, SourceLedger
 from ..schemas.units import plural
 from .batch import flatten, untrained
 from .loader import read_state, refuse_workers

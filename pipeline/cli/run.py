@@ -79,7 +79,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     Args:
         began: when the command began.
     """
-    from ...schemas.names import REJECTS
+    from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of
     from ..report.ledger_lines import ledger_grid
     from ..report.lengths import advice_sentence

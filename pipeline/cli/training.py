@@ -15,8 +15,8 @@ from .options import Config, Count, Folder, TrainSet
 from .output import print_line, show, training_extra
 
 if TYPE_CHECKING:
-    from ...training.attention import Applied
-    from ...training.isolation_probe import ProbeReport
+    from ...training.attention.isolation_probe import ProbeReport
+    from ...training.attention.packed_attention import Applied
     from ...training.loader import PackedLoader
     from ...training.trainer.evaluate import StepLoss
     from ...training.trainer.train_config import TrainConfig
@@ -196,7 +196,7 @@ def probe(
         dtype: in which precision; by default bfloat16 on CUDA, else float32.
     """
     with training_extra():
-        from ...training.isolation_probe import probe_model
+        from ...training.attention.isolation_probe import probe_model
 
     def look(_: object) -> "Probed":
         try:

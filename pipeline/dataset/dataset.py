@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...schemas.dataset.ledger import Ledger
+from ...schemas.dataset.manifest import Manifest, SplitRecord
 from ...schemas.errors import InputError, IntegrityError, did_you_mean
 from ...schemas.files.foreign import map_regular
-from ...schemas.ledger import Ledger
-from ...schemas.manifest import Manifest, SplitRecord
 from ...schemas.notebook import Shown, Table
 from ..store.local import Put, hash_file
 from .open_dataset import Finished, open_dataset

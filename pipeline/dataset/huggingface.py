@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...schemas.dataset.manifest import SplitRecord
 from ...schemas.fingerprint import fingerprint
-from ...schemas.manifest import SplitRecord
 
 
 def huggingface_files(splits: Mapping[str, SplitRecord], schema: pa.Schema, plan: str) -> Iterator[tuple[str, bytes]]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...schemas.dataset.manifest import Manifest, ShardRecord
+from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
-from ...schemas.manifest import Manifest, ShardRecord
-from ...schemas.names import MANIFEST, PLAN
 from ..store.lease import look
 from ..store.local import LocalStore, Put, check_tree, hash_file
 from ..store.open_store import Store, open_store, resolve_place
@@ -128,7 +128,7 @@ class Finished:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        from ...stages.arrays import numbers
+        from ...schemas.arrays import numbers
         from ..pack.documents import NAME
 
         wanted = np.array(sorted(doc_ids), np.int64)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import IntegrityError, OutputError, StoreError
 from ...schemas.jsontext import decode_note, indented_json
-from ...schemas.manifest import Manifest
-from ...schemas.names import PLAN, REJECTS
 from ..inputs.blocks import InputFile
 from ..store.local import TEMPORARY, LocalStore, check_tree
 from ..store.open_store import Store, ask_all

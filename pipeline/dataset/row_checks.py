@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.manifest import Manifest
+from ...schemas.arrays import list_lengths, view
+from ...schemas.dataset.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
-from ...stages.arrays import list_lengths, view
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
 """(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""

@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import list_lengths, view
+from ...schemas.dataset.manifest import FileRecord, Manifest, ShardRecord
+from ...schemas.dataset.names import MANIFEST
 from ...schemas.errors import IntegrityError
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
-from ...schemas.manifest import FileRecord, Manifest, ShardRecord
-from ...schemas.names import MANIFEST
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import IGNORE_INDEX, ROW_SIZES_NAME, WEIGHTS
 from ...schemas.units import plural
-from ...stages.arrays import list_lengths, view
 from ..observer import Observer
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset

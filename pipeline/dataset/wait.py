@@ -3,9 +3,9 @@
 import time
 from pathlib import Path
 
+from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.names import MANIFEST
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
-from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST
 from ...schemas.units import duration
 from ..store.lease import look
 from ..store.local import LocalStore

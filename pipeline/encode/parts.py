@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import view
+from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import IntegrityError
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
-from ...schemas.manifest import FileRecord
-from ...stages.arrays import view
 from ...stages.mask.policy import Mask, supervised_spans
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...schemas.config.config import RunConfig
+from ...schemas.dataset.ledger import OWN, REASONS
 from ...schemas.escape import escape_json
-from ...schemas.ledger import OWN, REASONS
 from ...schemas.report import Reject
 from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode import UNPROVED

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import pyarrow as pa
 
+from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.fingerprint import fingerprint, version
-from ...schemas.manifest import FileRecord
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options
 from ...stages.template.chat_template import ChatTemplate

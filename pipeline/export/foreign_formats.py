@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ...schemas.arrays import view
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
-from ...stages.arrays import view
 from ..dataset.huggingface import split_files
 
 Array = NDArray[Any]

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...schemas.manifest import FileRecord
+from ...schemas.arrays import numbers, strings, view
+from ...schemas.dataset.manifest import FileRecord
 from ...schemas.rows import DOCUMENTS
-from ...stages.arrays import numbers, strings, view
 from ..encode.parts import EncodedPart
 from ..store.open_store import Store
 from .table import NAME as TABLE

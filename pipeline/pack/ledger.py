@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ledger import Ledger, SourceLedger
+from ...schemas.dataset.ledger import Ledger, SourceLedger
 from ...stages.select.copies import later_ones
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
 from ...stages.tokenize.encode_counts import (

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...schemas.dataset.ledger import NOT_DRAWN
 from ...schemas.errors import ConfigError
-from ...schemas.ledger import NOT_DRAWN
 from ...schemas.ragged import offsets_of
 from ...stages.mask.span_index import SpanIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of

@@ -18,14 +18,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import numbers
 from ...schemas.config.config import RunConfig
+from ...schemas.dataset.ledger import Ledger
+from ...schemas.dataset.manifest import FileRecord, SplitRecord
 from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.layout import Alignment, Certificate, fill_of
-from ...schemas.ledger import Ledger
-from ...schemas.manifest import FileRecord, SplitRecord
 from ...schemas.report import SplitFigures
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
-from ...stages.arrays import numbers
 from ..encode.driver import Encoded
 from ..encode.tokenizer import TokenizerSpec
 from ..execute.executor import Executor, perform

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.rows import PREFERENCE, packed_schema
-from ...stages.arrays import lists
 from ...stages.pack.row_columns import PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits, cut_pairs
 from .segments import Segments

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...schemas.arrays import view
 from ...schemas.ragged import offsets_of
-from ...stages.arrays import view
 from ...stages.mask.policy import Mask
 from ...stages.mask.span_index import SpanIndex
 from ..encode.parts import EncodedPart, Spans

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
+from ...schemas.dataset.manifest import ShardRecord
 from ...schemas.errors import IntegrityError
-from ...schemas.manifest import ShardRecord
 from ...stages.mask.policy import Mask
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note

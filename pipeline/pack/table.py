@@ -16,10 +16,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ...schemas.arrays import numbers, view
+from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import IntegrityError
-from ...schemas.manifest import FileRecord
 from ...schemas.ragged import offsets_of
-from ...stages.arrays import numbers, view
 from ...stages.mask.policy import Mask, supervised_turns
 from ...stages.mask.span_index import SpanIndex
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs

@@ -15,10 +15,10 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from ...schemas.dataset.ledger import Ledger
+from ...schemas.dataset.manifest import Manifest
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
-from ...schemas.ledger import Ledger
-from ...schemas.manifest import Manifest
 from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
 from .collect import packing_of
 from .grid import Grid

@@ -16,14 +16,15 @@ import msgspec
 import pyarrow as pa
 import yaml
 
+from ...schemas.arrays import view
 from ...schemas.config.config import RunConfig
+from ...schemas.dataset.manifest import Manifest, SplitRecord
+from ...schemas.dataset.names import REJECTS
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular, read_lines
 from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
-from ...schemas.manifest import Manifest, SplitRecord
-from ...schemas.names import REJECTS
 from ...schemas.report import (
     Choice,
     Contamination,
@@ -38,7 +39,6 @@ from ...schemas.report import (
     Training,
 )
 from ...schemas.rows import ROW_SIZES_NAME
-from ...stages.arrays import view
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url

@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ...schemas.arrays import view
+from ...schemas.dataset.manifest import Manifest
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line, without_secrets
 from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import GOLDEN, mix
-from ...schemas.manifest import Manifest
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import starts_of
 from ...schemas.rows import IGNORE_INDEX, UNPADDED
 from ...schemas.units import plural, share
-from ...stages.arrays import view
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
 from ..observer import Observer

@@ -9,7 +9,7 @@ would shift slightly.
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ledger import NOT_DRAWN
+from ...schemas.dataset.ledger import NOT_DRAWN
 from ...schemas.ragged import begins_of, offsets_of, ranges
 from ...schemas.rows import SpanKind, example_id
 from ...stages.forecast import LengthStats

@@ -5,7 +5,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
+from ...schemas.dataset.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
 from ...schemas.report import Supervision
 from ...schemas.units import plural, share
 from .grid import Grid

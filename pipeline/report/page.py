@@ -13,8 +13,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from ...schemas.dataset.ledger import SourceLedger
 from ...schemas.escape import escape
-from ...schemas.ledger import SourceLedger
 from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, SplitFigures
 from ...schemas.units import plural, share
 from .grid import Section, clipped

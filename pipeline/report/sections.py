@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...schemas.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
+from ...schemas.dataset.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report import Choice, Contamination, Flow, Made, Packing, Point, Report, SplitFigures, Training
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped

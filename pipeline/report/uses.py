@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ...schemas.ledger import NOT_DRAWN, SourceLedger
+from ...schemas.dataset.ledger import NOT_DRAWN, SourceLedger
 from ...schemas.units import plural
 
 _NAMED = 8

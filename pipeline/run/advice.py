@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
+from ...schemas.dataset.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
 from ..encode.rejects import first_reject

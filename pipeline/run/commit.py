@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...schemas.dataset.manifest import FileRecord, Manifest
+from ...schemas.dataset.names import MANIFEST
 from ...schemas.errors import IntegrityError
 from ...schemas.fingerprint import fingerprint, hash_bytes
-from ...schemas.manifest import FileRecord, Manifest
-from ...schemas.names import MANIFEST
 from ..dataset.huggingface import huggingface_files
 from ..observer import Observer
 from ..pack.pack import Packed

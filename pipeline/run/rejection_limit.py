@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ...schemas.config.config import RunConfig
+from ...schemas.dataset.ledger import OWN, REASONS
 from ...schemas.errors import InputError
-from ...schemas.ledger import OWN, REASONS
 from ...schemas.units import plural, share
 from ..encode.parts import PartRecord
 from ..encode.rejects import Rejected, count_rejected, first_reject

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import InputError
-from ...schemas.manifest import Manifest
-from ...schemas.names import MANIFEST, PLAN
 from ...schemas.notebook import Shown, Table
 from ...schemas.units import plural
 from ..configfile import load_config

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
+from ...schemas.dataset.manifest import FileRecord, Manifest
+from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
-from ...schemas.manifest import FileRecord, Manifest
-from ...schemas.names import PLAN, REJECTS
 from ..configfile import load_config, settings_of
 from ..contamination import compare
 from ..dataset.decode import remember

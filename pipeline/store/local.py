@@ -24,11 +24,11 @@ from typing import IO
 
 import blake3
 
+from ...schemas.dataset.manifest import FileRecord
+from ...schemas.dataset.names import check_found
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
 from ...schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
 from ...schemas.fingerprint import hash_stream
-from ...schemas.manifest import FileRecord
-from ...schemas.names import check_found
 
 TEMPORARY = ".tmp-"
 """How the name of a draft begins."""

@@ -11,11 +11,11 @@ from typing import Any
 
 from blake3 import blake3
 
+from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import STORES, Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from ...schemas.manifest import FileRecord
 from .local import Draft, LocalStore, Put, Store
 
 CHUNK = 16 << 20

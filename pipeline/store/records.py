@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
-from ...schemas.manifest import FileRecord
+from ...schemas.dataset.manifest import FileRecord
 from ..observer import Observer
 from .local import LocalStore, Put, Store
 from .open_store import ask_all

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ..dataset.names import check_hash
 from ..errors import IntegrityError, StoreError
 from ..fingerprint import hash_stream
-from ..names import check_hash
 from . import lock
 
 FOLDER = "copies"

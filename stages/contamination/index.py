@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ...schemas.arrays import numbers, view
 from ...schemas.ragged import lengths_of, offsets_of, ranges, starts_of
-from ..arrays import numbers, view
 from .words import END, words_of
 
 COMMON_TEXTS = 10

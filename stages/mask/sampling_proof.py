@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ...schemas.arrays import view
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS, Example
-from ..arrays import view
 from ..template.chat_template import ChatTemplate
 from ..template.marked import ASSISTANT, loss_weight
 from ..tokenize.engines import Engine

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import IGNORE_INDEX, packed_schema
-from ..arrays import lists
 
 _T = TypeVar("_T", bound=np.generic)
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ...schemas.arrays import digests, lists, numbers, strings
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, SpanKind
-from ..arrays import digests, lists, numbers, strings
 from ..template.call_arguments import call_arguments_not_json
 from ..template.render import Renderer
 from ..template.rendered import Rendered, Spans, whole

@@ -17,10 +17,10 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
+from ...schemas.arrays import digests, lists, numbers, strings, view
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, SpanKind
-from ..arrays import digests, lists, numbers, strings, view
 from ..template.rendered import Rendered
 from .encode import NO_TURN, Batch, Encoder, two_spans
 from .encode_counts import EncodeCounts

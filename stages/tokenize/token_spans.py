@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from ...schemas.arrays import lists, numbers
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import begins_of, offsets_of, starts_of
 from ...schemas.rows import (
@@ -30,7 +31,6 @@ from ...schemas.rows import (
     UNPROVED_KINDS,
     SpanKind,
 )
-from ..arrays import lists, numbers
 from ..template.rendered import Spans, solid
 from .engines import FAST, REFERENCE, EngineTokens, reference_tokenizer
 from .vocabulary import ByteLengths, tokenizer_head

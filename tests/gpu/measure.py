@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from packtrain.schemas.errors import PacktrainError
 from packtrain.schemas.rows import IGNORE_INDEX
-from packtrain.training.attention import use_packed
+from packtrain.training.attention.isolation_probe import probe
+from packtrain.training.attention.kernels import HALF, flash, per_document, why_not_flash
+from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.probe_setup import to_device
 from packtrain.training.batch import flatten, unpack
-from packtrain.training.isolation_probe import probe
-from packtrain.training.kernels import HALF, flash, per_document, why_not_flash
 from packtrain.training.packed_rows import Row
-from packtrain.training.probe_setup import to_device
 from packtrain.training.trainer.loss import Forward, fuse_loss, targets
 from transformers import AutoConfig, AutoModelForCausalLM
 

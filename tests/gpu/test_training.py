@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)
 
 from packtrain.training import PackedLoader  # noqa: E402
-from packtrain.training.attention import use_packed  # noqa: E402
+from packtrain.training.attention.packed_attention import use_packed  # noqa: E402
 from packtrain.training.model import load_model  # noqa: E402
 from packtrain.training.trainer.train_config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402

@@ -5,8 +5,8 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.schemas.dataset.ledger import Ledger, SourceLedger
 from packtrain.schemas.errors import IntegrityError
-from packtrain.schemas.ledger import Ledger, SourceLedger
 
 counts = st.integers(0, 10**12)
 reasons = st.dictionaries(st.sampled_from(["a", "b", "train"]), counts, max_size=3)

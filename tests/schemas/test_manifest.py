@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from packtrain.schemas.dataset.ledger import Ledger, SourceLedger
+from packtrain.schemas.dataset.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.layout import Certificate
-from packtrain.schemas.ledger import Ledger, SourceLedger
-from packtrain.schemas.manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 
 CERTIFICATE = Certificate(rows=2, bound=2, tokens=14, pieces=3)
 MANIFEST = Manifest(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.training import kernels
+from packtrain.training.attention import kernels
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.attention.varlen as varlen
-from packtrain.training import kernels
+from packtrain.training.attention import kernels
 
 CALLS = {"forward": 0, "backward": 0}
 """How often the kernel was called."""

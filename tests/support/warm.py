@@ -23,8 +23,16 @@ PIPELINE = ("packtrain.pipeline.",)
 """What a server imports, and all modules of a name that ends in a dot; but not what they import late, such as torch."""
 TRAINING = (
     *(*PIPELINE, "torch.distributed.run", "transformers", "accelerate.commands.launch", "packtrain.training"),
-    *("packtrain.training.attention", "packtrain.training.launch.doctor", "packtrain.training.launch.ranks"),
-    *("packtrain.training.isolation_probe", "packtrain.training.trainer.train", "packtrain.training.trainer.trainer"),
+    *(
+        "packtrain.training.attention.packed_attention",
+        "packtrain.training.launch.doctor",
+        "packtrain.training.launch.ranks",
+    ),
+    *(
+        "packtrain.training.attention.isolation_probe",
+        "packtrain.training.trainer.train",
+        "packtrain.training.trainer.trainer",
+    ),
     *("transformers.models.llama.modeling_llama", "transformers.models.auto.modeling_auto", "transformers.trainer"),
     *("torch.distributed.fsdp", "trl", "peft"),
 )

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention import NAME, use_packed
+from packtrain.training.attention.packed_attention import NAME, use_packed
 
 from tests.training.probe.architectures import build
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packtrain.schemas.errors import AttentionError, ConfigError
 from packtrain.schemas.layout import ParallelLayout
 from packtrain.training import PackedLoader, cp_part
-from packtrain.training.attention import use_packed
+from packtrain.training.attention.packed_attention import use_packed
 from torch.nn.functional import cross_entropy
 
 from tests.training.conftest import MakePacked

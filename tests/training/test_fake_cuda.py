@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention import use_packed
-from packtrain.training.kernels import FLASH, HALF, LOOP
+from packtrain.training.attention.kernels import FLASH, HALF, LOOP
+from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.trainer.loss import Forward, Targets, fuse_loss, targets
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..attention import unwrap
+from ..attention.packed_attention import unwrap
+from ..attention.probe_setup import is_compiled, undisturbed
 from ..model import message_of
-from ..probe_setup import is_compiled, undisturbed
 from .documents import FoundDocument
 from .ranks import highest_of_ranks
 

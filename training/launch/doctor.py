@@ -99,7 +99,7 @@ def _attention() -> Iterator[_Finding]:
     """The attention kernel that training would use, and why; and what this torch lacks for kernels."""
     import torch
 
-    from ..kernels import FLASH, LOOP, why_no_varlen, why_not_flash
+    from ..attention.kernels import FLASH, LOOP, why_no_varlen, why_not_flash
 
     why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     yield "attention", GOOD, f"{LOOP}: {why}" if why else f"{FLASH}, torch {torch.__version__}"

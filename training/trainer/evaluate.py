@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError, InputError
 from ..adapter import put_adapter
-from ..attention import use_packed
+from ..attention.packed_attention import use_packed
 from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model

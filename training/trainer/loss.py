@@ -27,9 +27,9 @@ from torch.nn import functional
 
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
-from ..attention import unwrap
-from ..kernels import HALF
-from ..probe_setup import is_compiled
+from ..attention.kernels import HALF
+from ..attention.packed_attention import unwrap
+from ..attention.probe_setup import is_compiled
 
 _LOG = logging.getLogger(__name__)
 

@@ -35,8 +35,8 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
-from ..attention import applied_on, use_packed
-from ..isolation_probe import ProbeReport, probe
+from ..attention.isolation_probe import ProbeReport, probe
+from ..attention.packed_attention import applied_on, use_packed
 from ..loader import PackedLoader
 from ..model import (
     add_adapters,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from blake3 import blake3
 from packtrain.pipeline.dataset.verify import verify
-from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.dataset.manifest import Manifest
 
 from tests import kit
 

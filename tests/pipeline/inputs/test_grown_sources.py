@@ -8,7 +8,7 @@ import packtrain
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan
-from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.dataset.manifest import Manifest
 
 from tests import kit
 

@@ -21,7 +21,7 @@ from packtrain.pipeline.pack.planned_rows import RowForm
 from packtrain.pipeline.pack.table import Origins, Table, scratch_documents
 from packtrain.pipeline.pack.window_plan import plan_window, windows
 from packtrain.pipeline.store.local import LocalStore
-from packtrain.schemas.manifest import FileRecord
+from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.layout import Alignment
 from packtrain.stages.mask.policy import Mask
 from packtrain.schemas.config.config import RunConfig

@@ -15,9 +15,9 @@ from packtrain.pipeline.dataset.verify import verify
 from packtrain.pipeline.report.card import NAME, dataset_card
 from packtrain.pipeline.run.repair import repair
 from packtrain.pipeline.run.run import run
+from packtrain.schemas.dataset.ledger import Ledger
+from packtrain.schemas.dataset.manifest import Manifest
 from packtrain.schemas.escape import escape
-from packtrain.schemas.ledger import Ledger
-from packtrain.schemas.manifest import Manifest
 
 from tests import kit
 from tests.support.examples import examples

@@ -11,7 +11,7 @@ from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.report import document_lengths
 from packtrain.pipeline.report.lengths import advice_sentence
 from packtrain.pipeline.run.plan import plan
-from packtrain.schemas.manifest import Manifest
+from packtrain.schemas.dataset.manifest import Manifest
 from packtrain.schemas.report import Choice, Point
 
 from tests import kit

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from packtrain.schemas.ledger import DECISIONS, REASONS
+from packtrain.schemas.dataset.ledger import DECISIONS, REASONS
 
 from tests.support.sources import trees
 

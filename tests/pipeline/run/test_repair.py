@@ -64,7 +64,7 @@ def test_what_no_longer_fits_is_named_and_nothing_is_changed(little: Any, config
 
 def test_files_that_cannot_be_made_again_leave_the_manifest(little: Any, config: Path) -> None:
     """A manifest of another version of a library, then one with another hash of a shard."""
-    from packtrain.schemas.manifest import Manifest
+    from packtrain.schemas.dataset.manifest import Manifest
 
     out = config.parent / "out"
     path = out / "manifest.json"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.report.ledger_lines import supervision_style
+from packtrain.schemas.dataset.ledger import REASONS
 from packtrain.schemas.errors import InputError
-from packtrain.schemas.ledger import REASONS
 from packtrain.schemas.report import Supervision
 
 from tests import kit

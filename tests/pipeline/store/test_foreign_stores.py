@@ -14,9 +14,9 @@ from packtrain.pipeline.run import workers
 from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.local import Put
 from packtrain.pipeline.store.object_store import ObjectStore
+from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.errors import StoreError
 from packtrain.schemas.fingerprint import hash_bytes
-from packtrain.schemas.manifest import FileRecord
 
 pytest.importorskip("obstore")
 

@@ -12,10 +12,10 @@ import pytest
 from packtrain.pipeline.store import object_store
 from packtrain.pipeline.store.local import Put
 from packtrain.pipeline.store.object_store import ObjectStore
+from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.errors import ConfigError, StoreError
 from packtrain.schemas.files import remote
 from packtrain.schemas.fingerprint import hash_bytes
-from packtrain.schemas.manifest import FileRecord
 
 pytest.importorskip("obstore")
 

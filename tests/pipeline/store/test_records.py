@@ -7,8 +7,8 @@ import pytest
 from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.store.local import LocalStore
 from packtrain.pipeline.store.records import Records
+from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.fingerprint import hash_bytes
-from packtrain.schemas.manifest import FileRecord
 
 
 @dataclass(frozen=True)

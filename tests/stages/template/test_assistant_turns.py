@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from packtrain.schemas.arrays import view
 from packtrain.schemas.rows import Example
-from packtrain.stages.arrays import view
 from packtrain.stages.mask.policy import Mask, supervised_spans
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.template.render import Renderer

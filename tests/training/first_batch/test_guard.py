@@ -14,7 +14,7 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, LeakError
 from packtrain.training import PackedGuard, PackedLoader, collate, guard
-from packtrain.training.attention import use_packed
+from packtrain.training.attention.packed_attention import use_packed
 from torch.nn import functional
 from transformers import (
     AutoTokenizer,

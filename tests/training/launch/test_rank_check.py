@@ -144,8 +144,8 @@ import json, sys
 sys.path.append({root!r})
 from torch.distributed.fsdp import fully_shard
 from tests.training.probe.architectures import batch, build
-from packtrain.training.attention import use_packed
-from packtrain.training.isolation_probe import probe
+from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.isolation_probe import probe
 torch.distributed.init_process_group("gloo")
 model = build({kind!r})
 if {kind!r} != "gpt_oss":

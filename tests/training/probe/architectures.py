@@ -8,9 +8,9 @@ import torch
 import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
-from packtrain.training.attention import NAME, configs_of, use_packed
-from packtrain.training.isolation_probe import ProbeReport, probe
-from packtrain.training.probe_setup import shrink
+from packtrain.training.attention.isolation_probe import ProbeReport, probe
+from packtrain.training.attention.packed_attention import NAME, configs_of, use_packed
+from packtrain.training.attention.probe_setup import shrink
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)

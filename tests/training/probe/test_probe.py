@@ -7,8 +7,8 @@ import pytest
 import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import collate
-from packtrain.training.attention import NAME, use_packed
-from packtrain.training.isolation_probe import ProbeReport, probe
+from packtrain.training.attention.isolation_probe import ProbeReport, probe
+from packtrain.training.attention.packed_attention import NAME, use_packed
 from transformers import AutoModelForCausalLM
 
 from tests.training.probe.architectures import (

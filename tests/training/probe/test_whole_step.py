@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from packtrain.training import collate
-from packtrain.training.attention import use_packed
+from packtrain.training.attention.packed_attention import use_packed
 
 from tests.training.probe.architectures import build, row, tokens
 

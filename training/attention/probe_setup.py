@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..schemas.rows import IGNORE_INDEX
-from .attention import configs_of, unwrap
-from .batch import flatten
-from .model import EXPERTS
-from .packed_rows import Row
+from ...schemas.rows import IGNORE_INDEX
+from ..batch import flatten
+from ..model import EXPERTS
+from ..packed_rows import Row
+from .packed_attention import configs_of, unwrap
 
 _SMALL = {
     "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 8, "sliding_window": 8, "attention_chunk_size": 8,

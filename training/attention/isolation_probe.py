@@ -20,10 +20,10 @@ import torch
 from torch.nn import functional
 from transformers import logging
 
-from ..schemas.errors import ConfigError, LeakError
-from ..schemas.rows import IGNORE_INDEX
-from .attention import NAME, UNPACKED, Applied, unwrap, use_packed
-from .model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
+from ...schemas.errors import ConfigError, LeakError
+from ...schemas.rows import IGNORE_INDEX
+from ..model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
+from .packed_attention import NAME, UNPACKED, Applied, unwrap, use_packed
 from .probe_setup import Batch, Span, cut_out, is_compiled, random_documents, shrink, spans_of, to_device, undisturbed
 
 LENGTHS = (17, 23, 9)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.ragged import lengths_of, offsets_of
+from .ragged import lengths_of, offsets_of
 
 
 def numbers(values: NDArray[np.generic]) -> pa.Array:

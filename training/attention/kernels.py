@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from ..schemas.errors import AttentionError
+from ...schemas.errors import AttentionError
 
 MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from ..schemas.errors import AttentionError
+from ...schemas.errors import AttentionError
 from .kernels import FLASH, HALF, LOOP, MOST_HEAD_DIM, flash, per_document, why_not_flash
 
 NAME = "packed_varlen"

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from .errors import IntegrityError
-from .fingerprint import fingerprint
-from .jsontext import indented_json, parse_json
-from .layout import Certificate, fill_of
+from ..errors import IntegrityError
+from ..fingerprint import fingerprint
+from ..jsontext import indented_json, parse_json
+from ..layout import Certificate, fill_of
+from ..notebook import Shown, Table
+from ..units import plural
 from .ledger import Ledger
 from .names import check_hash, check_name
-from .notebook import Shown, Table
-from .units import plural
 
 if TYPE_CHECKING:
-    from .config.config import PackConfig
+    from ..config.config import PackConfig
 
 FORMAT = 7
 
@@ -166,7 +166,7 @@ class Manifest(Shown):
     @property
     def pack(self) -> "PackConfig":
         """How its rows are packed and padded."""
-        from .config.config import PackConfig  # here, because it imports pydantic
+        from ..config.config import PackConfig  # here, because it imports pydantic
 
         return PackConfig.model_validate(self.plan["config"].get("pack", {}))
 

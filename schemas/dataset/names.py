@@ -2,7 +2,7 @@
 
 import re
 
-from .errors import IntegrityError
+from ..errors import IntegrityError
 
 MANIFEST = "manifest.json"
 """The file that a dataset has if and only if it is finished."""

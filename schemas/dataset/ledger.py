@@ -10,8 +10,8 @@ from typing import Annotated
 
 import msgspec
 
-from .errors import IntegrityError
-from .notebook import Shown, Table
+from ..errors import IntegrityError
+from ..notebook import Shown, Table
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""Attention that ends at documents, and the proof that a model keeps packed documents apart."""
