@@ -1,0 +1,100 @@
+"""Which documents of a group begin with the same tokens, so that a row can store and compute these once.
+
+1. Sort the documents by their tokens. Each then shares most with the one before it: a sorted list is a trie.
+2. A document shares the first k tokens of the one before it if they are equal. It ends before its own first trained
+   token, so that each label belongs to one document, and keeps at least one token of its own.
+3. Its piece begins with the last shared token, which predicts the first token of its own: so the piece has
+   `length - (k - 1)` tokens, and k - 1 tokens of other pieces come before them.
+4. Its parent is the piece that holds the last of these k - 1 tokens, not an ancestor of it: one form for each content.
+5. Documents that share are a unit, which stands in one row. A document that would make the unit longer than a row
+   begins another one, with all its tokens.
+
+With the documents `a b c`, `a b c d` and `a b e` (no token trained before the last), in this order:
+
+    document     shares k    piece      tokens before it    parent
+    a b c        0           a b c
+    a b c d      3           c d        a b                 the piece before
+    a b e        2           b e        a                   two pieces before
+
+Stored are `sum(length - k + 1)` tokens, as by any other trie, plus the one repeated token of each branch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST_SHARED = 2
+"""A single common token would be repeated anyway, so nothing is gained by sharing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefixes:
+    """The pieces of K documents, one each, in the order of a row: units one after another, parents before children."""
+
+    order: NDArray[np.int64]
+    """(K,) the document of each piece."""
+    shared: NDArray[np.int64]
+    """(K,) how many of the document's first tokens it shares (k); 0 for the first piece of a unit."""
+    parents: NDArray[np.int64]
+    """(K,) how many pieces before it its parent stands; 0 for the first piece of a unit."""
+
+    @property
+    def begins_unit(self) -> NDArray[np.bool_]:
+        """(K,) whether the piece is the first one of its unit."""
+        out: NDArray[np.bool_] = self.parents == 0
+        return out
+
+    @property
+    def is_in_group(self) -> NDArray[np.bool_]:
+        """(K,) whether the piece's unit has other pieces."""
+        is_branch = self.parents > 0
+        out: NDArray[np.bool_] = is_branch | np.append(is_branch[1:], False)
+        return out
+
+
+def share_prefixes(
+    documents: Sequence[NDArray[np.int32]], first_trained: NDArray[np.integer], capacity: int
+) -> SharedPrefixes:
+    """Find what the documents of a group share. Takes O(tokens · log K); a process sorts some 10 M tokens a second.
+
+    Args:
+        documents: the tokens of K documents, each with 1 to `capacity` of them.
+        first_trained: (K,) the first trained token of each; at least its length if there is none.
+        capacity: most tokens that a unit may store.
+    """
+    # Big-endian bytes of tokens, which are never negative, sort as the tokens do. `sorted` is stable, so that equal
+    # documents keep their order.
+    order = sorted(range(len(documents)), key=lambda index: documents[index].astype(">i4").tobytes())
+    shared = np.zeros(len(order), np.int64)
+    parents = np.zeros(len(order), np.int64)
+    # The path of the piece before: (piece, how many of the path's tokens are in it or before it), from the root on.
+    path: list[tuple[int, int]] = []
+    stored = 0
+    for number, index in enumerate(order):
+        document = documents[index]
+        limit = min(int(first_trained[index]), len(document) - 1)
+        common = _count_common(document[:limit], documents[order[number - 1]]) if number else 0
+        own = len(document) - common + 1  # with the repeated token
+        if common < FEWEST_SHARED or stored + own > capacity:
+            path = [(number, len(document))]
+            stored = len(document)
+            continue
+        prefix = common - 1
+        while len(path) > 1 and path[-2][1] >= prefix:
+            path.pop()
+        parent = path[-1][0]
+        path[-1] = (parent, prefix)
+        path.append((number, len(document)))
+        shared[number] = common
+        parents[number] = number - parent
+        stored += own
+    return SharedPrefixes(np.array(order, np.int64), shared, parents)
+
+
+def _count_common(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:
+    """How many first tokens are equal."""
+    size = min(len(left), len(right))
+    different = left[:size] != right[:size]
+    return int(different.argmax()) if different.any() else size
