@@ -12,6 +12,7 @@ from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX, WEIGHTS
+from .branches import expanded, path_arguments
 from .packed_rows import PackedRows, Row
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
@@ -62,7 +63,8 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
         `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
         `use_cache`: False, because the cache's mask lets documents see each other; if asked for, `seq_idx`: int32
         (1, T); of rows with weights, `loss_weights`: float32 (1, T), each at its label; of rows that say their lengths
-        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask.
+        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask. Of rows with branches, in the
+        place of `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
     """
     unpadded = rows[0].seq_lengths_unpadded is not None
     if shape is not None:
@@ -74,13 +76,17 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
         name: torch.from_numpy(np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)[None])
         for name in _COLUMNS
     }
-    batch |= {
-        "cu_seq_lens_q": bounds,
-        "cu_seq_lens_k": bounds,
-        "max_length_q": longest,
-        "max_length_k": longest,
-        "use_cache": False,
-    }
+    if rows[0].parents is None:
+        batch |= {
+            "cu_seq_lens_q": bounds,
+            "cu_seq_lens_k": bounds,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+    else:
+        # Under other names, so that a layer which knows only the usual ones cannot take pieces for documents.
+        batch |= path_arguments(rows)
+    batch["use_cache"] = False
     if seq_idx:
         batch["seq_idx"] = torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None])
     if (weights := _weights_of(rows)) is not None:
@@ -109,8 +115,9 @@ def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     Returns:
         `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; `use_cache`
         False; and `loss_weights`, float32 (D, L), as `flatten`. This undoes packing: the padding is what it would have
-        saved.
+        saved. Documents that share tokens are whole again.
     """
+    rows = [expanded(row) for row in rows]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     shape = (len(lengths), int(lengths.max(initial=0)))
     mask = np.arange(shape[1]) < lengths[:, None]

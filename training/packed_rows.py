@@ -57,6 +57,8 @@ class Row:
     """(D,) without padding; None if the dataset does not say."""
     loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
     """(T,) how much each label counts; None if all count 1."""
+    parents: NDArray[np.int32] | None = field(default=None, kw_only=True)
+    """(D,) how many pieces before it stands the piece whose path it continues, or 0; None without branches."""
 
     @property
     def own_lengths(self) -> NDArray[np.int32]:

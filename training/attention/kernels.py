@@ -8,15 +8,23 @@ another is exactly zero. Its price is a loop in Python.
 2.11's takes both but no `enable_gqa`, and passes any number of key heads on to `aten::_flash_attention_forward`, which
 repeats them itself; a check of `enable_gqa` came later.
 
-Legend: T tokens, D documents, H query heads, G key heads (H a multiple of G), E head dimension, V value dimension, L
-tokens of a document. Bounds are D + 1 numbers from 0 to T that never decrease; empty documents cost nothing.
+A piece of a row may continue another one, as documents do that share their first tokens (`branches`). Its queries are
+its own tokens, and its keys those of its whole path: `along` gathers them, and both kernels take other bounds for keys
+than for queries. Queries are the last tokens of the keys:
+
+    queries (own tokens)        q3 q4        query 3 sees keys 0 to 3, query 4 keys 0 to 4
+    keys (tokens of the path)   k0 k1 k2 k3 k4
+
+Legend: T tokens, K tokens of all paths (T without branches), D documents, H query heads, G key heads (H a multiple of
+G), E head dimension, V value dimension, L tokens of a document. Bounds are D + 1 numbers from 0 to T that never
+decrease; empty documents cost nothing.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -27,6 +35,17 @@ MOST_HEAD_DIM = 256
 HALF = (torch.bfloat16, torch.float16)
 FLASH, LOOP = "torch's varlen FlashAttention", "a loop over documents"
 """Names of what computes attention."""
+
+
+class KeyBounds(NamedTuple):
+    """Where the keys of each document begin and end, if that is not where its queries do."""
+
+    cu: torch.Tensor
+    """int32 (D + 1,), from 0 to K."""
+    longest: int
+    """Keys of the document that has most, or more."""
+
+
 _WHY_NOT: dict[tuple[str, int | None], str] = {}
 
 
@@ -81,13 +100,16 @@ def flash(
     *,
     scale: float,
     window: int | None = None,
+    key_bounds: KeyBounds | None = None,
 ) -> torch.Tensor:
     """Causal attention within each document, by torch's kernel.
 
     Args:
-        query, key, value: (T, H, E), (T, G, E), (T, G, V) in bf16 or fp16; E and V at most `MOST_HEAD_DIM`.
-        cu: int32 (D + 1,), the bounds, on the device.
+        query, key, value: (T, H, E), (K, G, E), (K, G, V) in bf16 or fp16; E and V at most `MOST_HEAD_DIM`.
+        cu: int32 (D + 1,), the bounds of the queries, on the device.
         longest: tokens of the longest document, or more.
+        key_bounds: the bounds of the keys, where they are others. The kernel aligns the last query of a document with
+            its last key (FlashAttention since 2.1), windows included.
         window: the number of tokens that each token sees, including itself; None for all earlier ones.
 
     Returns:
@@ -105,14 +127,40 @@ def flash(
         key,
         functional.pad(value, (0, width - carried)),
         cu,
-        cu,
+        cu if key_bounds is None else key_bounds.cu,
         longest,
-        longest,
+        longest if key_bounds is None else key_bounds.longest,
         scale=scale,
         window_size=(-1 if window is None else window - 1, 0),
         **grouped,
     )
     return out[..., :carried]
+
+
+class _Along(torch.autograd.Function):  # type: ignore[misc]
+    """`along` with gradients that are added in float32: a token that hundreds of paths share would lose most of a
+    gradient in bfloat16, where CUDA rounds at each addition.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(paths)
+        ctx.length = len(tokens)
+        return tokens.index_select(0, paths)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (gradient,) = gradients
+        (paths,) = ctx.saved_tensors
+        precise = torch.promote_types(gradient.dtype, torch.float32)
+        sums = gradient.new_zeros((ctx.length, *gradient.shape[1:]), dtype=precise)
+        return sums.index_add_(0, paths, gradient.to(precise)).to(gradient.dtype), None
+
+
+def along(tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+    """Gather the tokens of all paths: (T, G, E) and int64 (K,) → (K, G, E). Costs the memory of its result."""
+    out: torch.Tensor = _Along.apply(tokens, paths)
+    return out
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -126,16 +174,18 @@ def per_document(
     window: int | None = None,
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,
+    key_bounds: KeyBounds | None = None,
 ) -> torch.Tensor:
     """Causal attention within each document, one after another. Outside torch.compile, because the loop depends on the
     number of documents.
 
     Args:
-        query, key, value: (T, H, E), (T, G, E), (T, G, V).
-        cu: int32 (D + 1,), the bounds.
+        query, key, value: (T, H, E), (K, G, E), (K, G, V).
+        cu: int32 (D + 1,), the bounds of the queries.
         window: the number of tokens that each token sees, including itself.
         softcap: c; scores s become c·tanh(s/c).
         sinks: (H,), scores that take part in the softmax but carry no value.
+        key_bounds: the bounds of the keys, where they are others.
 
     Returns:
         (T, H, V).
@@ -150,7 +200,8 @@ def per_document(
         )
     lengths = [end - begin for begin, end in pairwise(bounds)]
     # Each tensor is split once, so that the backward pass joins gradients once.
-    parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+    seen = lengths if key_bounds is None else key_bounds.cu.diff().tolist()
+    parts = zip(query.split(lengths), key.split(seen), value.split(seen), strict=True)
     pieces = [
         _attend(*part, scale=scale, window=window, softcap=softcap, sinks=sinks) for part in parts if len(part[0])
     ]
@@ -167,14 +218,17 @@ def _attend(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """One document: (L, H, E), (L, G, E), (L, G, V) → (L, H, V)."""
+    """One document: (L, H, E), (P + L, G, E), (P + L, G, V) → (L, H, V). P tokens of its path are before it."""
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
     grouped = q.shape[1] != k.shape[1]
-    mask: Any = None  # (L, L), true where a token may look
-    if softcap is not None or sinks is not None or (window is not None and window < len(query)):
-        here = torch.arange(len(query), device=query.device)
-        back = here[:, None] - here[None, :]
-        mask = (back >= 0) & (back < (len(query) if window is None else window))
+    before = len(key) - len(query)
+    mask: Any = None  # (L, P + L), true where a token may look
+    if softcap is not None or sinks is not None or before or (window is not None and window < len(query)):
+        positions = torch.arange(len(key), device=query.device)
+        # How far back each key is of each query, which has position P + i; with P = 2 and L = 2:
+        # [[2, 1, 0, -1], [3, 2, 1, 0]].
+        distance = positions[before:, None] - positions[None, :]
+        mask = (distance >= 0) & (distance < (len(key) if window is None else window))
     if softcap is None and sinks is None:
         out = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
@@ -188,5 +242,5 @@ def _attend(
         if sinks is not None:
             column = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(-1, -1, scores.shape[2], 1)
             scores = torch.cat((scores, column), dim=-1)
-        out = torch.softmax(scores, dim=-1)[..., : len(query)].to(v.dtype) @ v
+        out = torch.softmax(scores, dim=-1)[..., : len(key)].to(v.dtype) @ v
     return out.squeeze(0).transpose(0, 1)

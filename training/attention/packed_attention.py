@@ -18,7 +18,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ...schemas.errors import AttentionError
-from .kernels import FLASH, HALF, LOOP, MOST_HEAD_DIM, flash, per_document, why_not_flash
+from .kernels import FLASH, HALF, LOOP, MOST_HEAD_DIM, KeyBounds, along, flash, per_document, why_not_flash
 
 NAME = "packed_varlen"
 IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")
@@ -192,7 +192,8 @@ def packed_varlen(
         attention_mask: must be None.
         softcap: c; scores s become c·tanh(s/c).
         s_aux: (H,), attention sinks.
-        kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T).
+        kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T); of rows
+            with branches, those of `branches.paths_of`.
 
     Returns:
         (B, T, H, V), and None in the place of attention weights.
@@ -210,10 +211,17 @@ def packed_varlen(
     if fast:
         query, key, value = _in_half(module, query, key, value)
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))  # (B·T, H, E)
+    key_bounds = None
+    if (paths := kwargs.get("paths")) is not None:
+        k = along(k, paths)
+        v = along(v, paths)
+        key_bounds = KeyBounds(kwargs["cu_paths"], kwargs["max_path"])
     if fast:
-        out = flash(q, k, v, bounds, longest, scale=scale, window=window)
+        out = flash(q, k, v, bounds, longest, scale=scale, window=window, key_bounds=key_bounds)
     else:
-        out = per_document(q, k, v, bounds, scale=scale, window=window, softcap=softcap, sinks=s_aux)
+        out = per_document(
+            q, k, v, bounds, scale=scale, window=window, softcap=softcap, sinks=s_aux, key_bounds=key_bounds
+        )
     return out.unflatten(0, (rows, length)), None
 
 
@@ -341,6 +349,9 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
         AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.
     """
     cu, cu_k, positions = (kwargs.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k", "position_ids"))
+    if kwargs.get("paths") is not None:
+        cu = kwargs["cu_pieces"]
+        kwargs = {**kwargs, "max_length_q": kwargs["max_piece"]}
     if cu is not None:
         longest = kwargs.get("max_length_q")
         longest = int((cu[1:] - cu[:-1]).max()) if longest is None else longest
@@ -372,5 +383,14 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, who: str) -> 
     first = torch.ones_like(positions[:, :1], dtype=torch.bool)
     begins = torch.cat((first, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
     starts = begins.nonzero().reshape(-1)
+    # A row may begin within a document. Within a row, only a branch begins above 0, and its batch has `paths`: a layer
+    # without them belongs to a model that drops arguments.
+    continues = (positions.reshape(-1)[starts] > 0) & (starts % length > 0)
+    if bool(continues.any()):
+        position = int(positions.reshape(-1)[starts[continues][0]])
+        raise AttentionError(
+            f"{who}: a piece begins at position {position:,}, but this layer got no `paths`: the model drops them, and "
+            "would train without the shared tokens; pack with pack.share: none, or take PackedLoader(unpacked=True)"
+        )
     cu = torch.cat((starts, torch.tensor([begins.numel()], device=starts.device))).to(torch.int32)
     return cu, int((cu[1:] - cu[:-1]).max())
