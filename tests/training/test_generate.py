@@ -45,7 +45,7 @@ def test_a_groups_answers_are_the_same_among_any_others(temperature: float) -> N
         assert not any(ended[:-1])
         assert ended[-1] == (one.finish_reason == "stop")
         assert len(one.token_ids) == 16 or one.finish_reason == "stop"
-    of_a_row = [whole[one].ids for one in REQUESTS[:3]]
+    of_a_row = [whole[one].token_ids for one in REQUESTS[:3]]
     assert len(set(of_a_row)) == (3 if temperature else 1)
 
 
@@ -59,7 +59,7 @@ def test_greedy_is_what_generate_gives() -> None:
     for one in REQUESTS[::3]:
         ids = torch.tensor([one.token_ids])
         plain = model.generate(ids, do_sample=False, max_new_tokens=12)[0, ids.shape[1] :]
-        assert found[one].ids == tuple(plain.tolist())
+        assert found[one].token_ids == tuple(plain.tolist())
 
 
 def test_a_folder_is_loaded_and_its_own_generation_settings_do_not_count(tmp_path: Path) -> None:
