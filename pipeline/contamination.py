@@ -242,7 +242,7 @@ class Contamination:
         with out.draft() as draft:
             for line in self.lines():
                 draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
-            put = draft.result
+            put = draft.size_and_hash
             out.put(draft, name)
         return FileRecord(name, put.bytes, put.hash)
 

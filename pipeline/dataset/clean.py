@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
-from ..store.local import TEMPORARY, LocalStore, explain
-from ..store.open_store import FOLDERS, TAG, is_cache
+from ..store.local import TEMPORARY, LocalStore, store_error
+from ..store.open_store import CACHE_FOLDERS, CACHE_TAG, is_cache
 
 
 def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
@@ -29,7 +29,7 @@ def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
     """
     if cache.root.is_dir() and not is_cache(cache.root):
         raise ConfigError(
-            f"{cache.root} has no {TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
+            f"{cache.root} has no {CACHE_TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
             "with this file, unless the folder has other content"
         )
     found = _old(cache.root, time.time() - days * 86_400)
@@ -46,12 +46,12 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise explain(error, path.parent) from error
+            raise store_error(error, path.parent) from error
     cache.sweep()
 
 
 def _old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
-    folders = (cache / folder for folder in FOLDERS)
+    folders = (cache / folder for folder in CACHE_FOLDERS)
     walks = (os.walk(above) for above in folders if not above.is_symlink())
     files = (Path(where, name) for walk in walks for where, _, names in walk for name in names)
     for path in chain(files, cache.glob(f"{TEMPORARY}*")):  # this machine's drafts are swept, but not those of others

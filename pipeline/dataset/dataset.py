@@ -10,7 +10,7 @@ from ...schemas.dataset.manifest import Manifest, SplitRecord
 from ...schemas.errors import InputError, IntegrityError, did_you_mean
 from ...schemas.files.foreign import map_regular
 from ...schemas.notebook import Shown, Table
-from ..store.local import Put, hash_file
+from ..store.local import SizeAndHash, hash_file
 from .open_dataset import Finished, open_dataset
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Dataset(Shown):
         try:
             record = {file.name: file for file in self.manifest.files}[NAME]
             path = store.local(record)
-            if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
+            if hash_file(path) != SizeAndHash(record.bytes, record.hash):  # pyarrow ends the process over some damage
                 raise ValueError("its content does not match the manifest")
             return pq.read_table(pa.BufferReader(map_regular(path, ahead=False)))
         except (OSError, pa.ArrowException, ValueError, LookupError) as error:

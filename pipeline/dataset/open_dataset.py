@@ -13,9 +13,9 @@ from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
-from ..store.lease import look
-from ..store.local import LocalStore, Put, check_tree, hash_file
+from ..store.local import LocalStore, SizeAndHash, check_tree, hash_file
 from ..store.open_store import Store, open_store, resolve_place
+from ..store.run_lock import read_run_lock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,7 +135,7 @@ class Finished:
         try:
             record = {file.name: file for file in self.manifest.files}[NAME]
             path = self.store.local(record)
-            if hash_file(path) != Put(record.bytes, record.hash):  # pyarrow ends the process over some damage
+            if hash_file(path) != SizeAndHash(record.bytes, record.hash):  # pyarrow ends the process over some damage
                 raise ValueError("its content does not match the manifest")
             with pq.ParquetFile(pa.BufferReader(map_regular(path, ahead=False))) as file:
                 held = (file.metadata.row_group(group).column(0).statistics for group in range(file.num_row_groups))
@@ -200,12 +200,12 @@ def _unfinished(store: Store) -> str:
     """What is known of a place without a manifest, after its name."""
     if store.exists(EXPORT):
         return "is an export, not a dataset; give the dataset that it was made from"
-    lease, working = look(store)
-    if lease is None and not store.exists(PLAN):
+    holder, working = read_run_lock(store)
+    if holder is None and not store.exists(PLAN):
         return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
     state = "Run the same configuration again to continue where it stopped"
-    if lease is not None and working:
-        state = f"{lease} is working on it"
-    elif lease is not None and lease.error is not None:
-        state = f"The run ended with: {lease.error}. {state}"
+    if holder is not None and working:
+        state = f"{holder} is working on it"
+    elif holder is not None and holder.error is not None:
+        state = f"The run ended with: {holder.error}. {state}"
     return f"is not finished: it has no {MANIFEST}. {state}"

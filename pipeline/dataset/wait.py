@@ -1,4 +1,4 @@
-"""What becomes of a dataset that is not finished: its lease shows who is at work, until a manifest appears."""
+"""What becomes of a dataset that is not finished: its lock shows who is at work, until a manifest appears."""
 
 import time
 from pathlib import Path
@@ -7,9 +7,9 @@ from ...schemas.dataset.manifest import Manifest
 from ...schemas.dataset.names import MANIFEST
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.units import duration
-from ..store.lease import look
 from ..store.local import LocalStore
 from ..store.open_store import open_store, resolve_place
+from ..store.run_lock import read_run_lock
 from .open_dataset import read_manifest
 
 _POLL_SECONDS = 0.5
@@ -43,15 +43,15 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
         try:
             if (manifest := read_manifest(store) if store.exists(MANIFEST) else None) is not None:
                 return manifest
-            lease, working = look(store)
-            begun, busy = begun or lease is not None, now if working is not False else busy
+            holder, working = read_run_lock(store)
+            begun, busy = begun or holder is not None, now if working is not False else busy
             state = f"no run has been at work for {duration(now - busy)}"
             if working is None:
                 state = "it does not show whether a run is at work"
             elif working:
-                state = f"{lease or 'a run'}, is still at work"
-            elif lease is not None:
-                state = f"{lease}, has died" if lease.error is None else f"{lease}, failed: {lease.error}"
+                state = f"{holder or 'a run'}, is still at work"
+            elif holder is not None:
+                state = f"{holder}, has died" if holder.error is None else f"{holder}, failed: {holder.error}"
         except StoreError as error:  # which does not tell anything about the run
             busy, state = now, f"the store does not answer ({error})"
         if now - began >= timeout:

@@ -219,7 +219,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
                 f"{task}: the chat template gave another text by the fast way than by jinja2; please report the "
                 "template, and meanwhile use tokenizer.trace=false"
             )
-        put = draft.result
+        put = draft.size_and_hash
         name = f"encoded/{key[:2]}/{key}-{put.hash[:16]}.arrow"
         store.put(draft, name)
     used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)

@@ -19,7 +19,7 @@ from ...schemas.rows import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer
-from ..store.local import explain, require_no_file_above, sync_folder
+from ..store.local import require_no_file_above, store_error, sync_folder
 from ..store.open_store import is_url
 from .foreign_formats import FORMATS, WITH_EMPTY_SHARDS, Layout, MisfitError
 
@@ -95,7 +95,7 @@ def write_export(
             draft.rename(place)
             sync_folder(place.parent)
     except OSError as error:
-        raise explain(error, place) from error
+        raise store_error(error, place) from error
     return note
 
 

@@ -178,8 +178,8 @@ def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore)
                 f"{called(name)} has a value without a form in JSON ({error}); remove its column with "
                 "dataset.remove_columns"
             ) from error
-        place = f"{_IN_MEMORY}/{draft.result.hash}/{name}.jsonl"
-        if cache.hash(place) != draft.result:
+        place = f"{_IN_MEMORY}/{draft.size_and_hash.hash}/{name}.jsonl"
+        if cache.hash(place) != draft.size_and_hash:
             cache.put(draft, place)
     return place
 
@@ -191,7 +191,7 @@ def _write(name: str, dataset: Any, cache: LocalStore) -> str:
         with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
-        place = f"{_IN_MEMORY}/{draft.result.hash}/{name}.arrow"
-        if cache.hash(place) != draft.result:  # else its time stays, and it is not scanned again
+        place = f"{_IN_MEMORY}/{draft.size_and_hash.hash}/{name}.arrow"
+        if cache.hash(place) != draft.size_and_hash:  # else its time stays, and it is not scanned again
             cache.put(draft, place)
     return place

@@ -35,7 +35,7 @@ class DocumentsTask:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
                     writer.write_table(group)
-            put = draft.result
+            put = draft.size_and_hash
             self.out.put(draft, NAME)
         return FileRecord(NAME, put.bytes, put.hash)
 

@@ -20,7 +20,7 @@ from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ...stages.tokenize.encode import UNPROVED
-from ..store.local import nameless
+from ..store.local import open_unnamed_file
 from .segments import Segments
 from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, pair_lengths
 
@@ -67,7 +67,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    limits, pieces = limits_of(config), nameless(scratch)
+    limits, pieces = limits_of(config), open_unnamed_file(scratch)
     for source, here in table.slices():
         some = table.documents.at(here)
         some.outcome[:] = 0

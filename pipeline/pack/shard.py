@@ -89,7 +89,7 @@ class ShardTask:
                         writer.write_batch(batch)
                         if "input_ids" in schema.names:
                             highest = max(highest, pc.max(batch.column("input_ids").values).as_py() or 0)
-            put = draft.result
+            put = draft.size_and_hash
             name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
             self.out.put(draft, name)
         trained = sum(one.trained for one in account.values())

@@ -26,7 +26,7 @@ from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.token_spans import IS_NEXT_STOP, IS_UNPROVED
 from ..encode.parts import EncodedPart, PartPlace, Spans
 from ..inputs.blocks import FileLines
-from ..store.local import nameless
+from ..store.local import open_unnamed_file
 from ..store.open_store import Store
 
 if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
@@ -189,7 +189,7 @@ def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
     with store.draft() as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
             writer.write_batch(batch)
-        put = draft.result
+        put = draft.size_and_hash
         store.put(draft, name)
     return FileRecord(name, put.bytes, put.hash)
 
@@ -214,7 +214,7 @@ def scratch_documents(rows: int, scratch: Path) -> Documents:
     if rows <= SLICE:
         return Documents(*(np.zeros(rows, kind) for kind in COLUMNS.values()))
     widths = [-(-kind.itemsize * rows // 64) * 64 for kind in COLUMNS.values()]
-    data = np.memmap(nameless(scratch, sum(widths)), np.uint8, "r+", shape=(sum(widths),))
+    data = np.memmap(open_unnamed_file(scratch, sum(widths)), np.uint8, "r+", shape=(sum(widths),))
     begins = offsets_of(widths).tolist()
     columns = zip(COLUMNS.values(), begins, strict=False)
     return Documents(*(data[at : at + rows * kind.itemsize].view(kind) for kind, at in columns))

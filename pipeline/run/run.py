@@ -40,7 +40,7 @@ from ..report.collect import packing_of
 from ..report.contamination_summary import contamination_of
 from ..report.report_files import HTML, try_report
 from ..report.sections import summary_lines
-from ..store.lease import leased
+from ..store.run_lock import hold_run_lock
 from .advice import nothing_left, selection_notes
 from .commit import commit, put_card, put_record
 from .prepare import prepare
@@ -119,7 +119,7 @@ def make_dataset(config: RunConfig, work: Workspace, *, wrong: Collection[str] =
     """
     check_folder(work.out)
     check_plan(work.out, {"config": config.identity()})
-    with leased(work.out, shard=config.run.shard):
+    with hold_run_lock(work.out, shard=config.run.shard):
         return _make(config, work, wrong)
 
 

@@ -16,7 +16,7 @@ from ...schemas.errors import BusyError, OutputError
 from ...schemas.escape import escape_line
 from ...schemas.files import lock
 from ...schemas.jsontext import indented_json, parse_json
-from .local import LocalStore, explain, sync_folder
+from .local import LocalStore, store_error, sync_folder
 
 RECORD = ".run.json"
 """The suffix of the file that says which command makes a file."""
@@ -90,7 +90,7 @@ class AppendedFile:
         except (FileExistsError, NotADirectoryError) as error:
             raise OutputError(f"--out {path}: {error.filename} is not a folder; choose another place") from None
         except OSError as error:
-            raise explain(error, path) from error
+            raise store_error(error, path) from error
         try:
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
@@ -101,7 +101,7 @@ class AppendedFile:
         except BaseException as error:
             lock.release(self._descriptor)
             if isinstance(error, OSError):
-                raise explain(error, path) from error
+                raise store_error(error, path) from error
             raise
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class AppendedFile:
         try:
             os.ftruncate(self._descriptor, self._ends[count])
         except OSError as error:
-            raise explain(error, self.path) from error
+            raise store_error(error, self.path) from error
 
     def append(self, data: bytes) -> None:
         """Write whole lines, and sync them."""
@@ -143,4 +143,4 @@ class AppendedFile:
                 left = left[os.write(self._descriptor, left) :]
             os.fsync(self._descriptor)
         except OSError as error:
-            raise explain(error, self.path.parent) from error
+            raise store_error(error, self.path.parent) from error

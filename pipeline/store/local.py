@@ -35,7 +35,7 @@ TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class SizeAndHash:
     """What was written: size and BLAKE3 of the bytes."""
 
     bytes: int
@@ -50,10 +50,10 @@ class Draft:
     file: IO[bytes]
 
     @cached_property
-    def result(self) -> Put:
+    def size_and_hash(self) -> SizeAndHash:
         """What was written, once all is."""
         self.file.flush()
-        return Put(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
+        return SizeAndHash(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
 
 
 class Store(ABC):
@@ -93,7 +93,7 @@ class Store(ABC):
         checks the names that it relies on."""
 
     @abstractmethod
-    def hash(self, name: str) -> Put | None:
+    def hash(self, name: str) -> SizeAndHash | None:
         """Size and hash of the content, read from the store, not from a copy; None if there is no such name."""
 
     @abstractmethod
@@ -191,7 +191,7 @@ class LocalStore(Store):
         except OSError as error:
             raise self._unreadable(name, error) from error
 
-    def hash(self, name: str) -> Put | None:
+    def hash(self, name: str) -> SizeAndHash | None:
         try:
             return hash_file(self.path(name))
         except FileNotFoundError:
@@ -215,7 +215,7 @@ class LocalStore(Store):
                 with path.open("xb") as file:
                     yield Draft(path, file)
             except OSError as error:
-                raise explain(error, self.root) from error
+                raise store_error(error, self.root) from error
         finally:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -251,7 +251,7 @@ class LocalStore(Store):
             if sync:
                 sync_folder(target.parent)
         except OSError as error:
-            raise explain(error, target.parent) from error
+            raise store_error(error, target.parent) from error
         return True
 
     def replace_bytes(self, name: str, data: bytes) -> None:
@@ -263,7 +263,7 @@ class LocalStore(Store):
         try:
             self.path(name).unlink(missing_ok=True)
         except OSError as error:
-            raise explain(error, self.path(name).parent) from error
+            raise store_error(error, self.path(name).parent) from error
 
     def sweep(self) -> None:
         mine = f"{TEMPORARY}{os.uname().nodename}-"
@@ -283,11 +283,11 @@ def _runs(process: str) -> bool:
         return False
 
 
-def hash_file(path: Path) -> Put:
+def hash_file(path: Path) -> SizeAndHash:
     """Size and BLAKE3 of a file, read in pieces."""
     with open_regular(path) as file:
         hash = hash_stream(file)
-        return Put(file.tell(), hash)
+        return SizeAndHash(file.tell(), hash)
 
 
 def sync_folder(folder: Path) -> None:
@@ -299,7 +299,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def explain(error: OSError, folder: Path) -> StoreError:
+def store_error(error: OSError, folder: Path) -> StoreError:
     """Turn an operating system's error into one that says what to do."""
     if isinstance(error, StoreError):
         return error
@@ -329,7 +329,7 @@ def require_no_file_above(path: Path, option: str) -> None:
         raise OutputError(f"{option} {path}: {there} is a file, not a folder; choose another place")
 
 
-def nameless(folder: Path, size: int = 0) -> IO[bytes]:
+def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
     """Open a file without a name in a folder, or in the system's temporary folder if the folder is read-only: for data
     too large for memory. It disappears with the process.
 
@@ -351,7 +351,7 @@ def nameless(folder: Path, size: int = 0) -> IO[bytes]:
         if size:
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        raise explain(error, folder) from error
+        raise store_error(error, folder) from error
     return file
 
 

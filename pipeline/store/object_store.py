@@ -16,7 +16,7 @@ from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import STORES, Remote, TakenError
 from ...schemas.fingerprint import fingerprint
-from .local import Draft, LocalStore, Put, Store
+from .local import Draft, LocalStore, SizeAndHash, Store
 
 CHUNK = 16 << 20
 """Bytes of one part of a large upload. Smaller objects are sent in one request."""
@@ -74,7 +74,7 @@ class ObjectStore(Store):
         except FileNotFoundError:  # there is no such bucket
             return []
 
-    def hash(self, name: str) -> Put | None:
+    def hash(self, name: str) -> SizeAndHash | None:
         digest, count = blake3(), 0
         try:
             for data in self.objects.pieces(name):
@@ -82,7 +82,7 @@ class ObjectStore(Store):
                 count += len(data)
         except FileNotFoundError:
             return None
-        return Put(count, digest.hexdigest())
+        return SizeAndHash(count, digest.hexdigest())
 
     def local(self, file: str | FileRecord) -> Path:
         copies = Copies(self.scratch.root)

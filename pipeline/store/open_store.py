@@ -18,9 +18,20 @@ from .object_store import ObjectStore
 _ASKED_AT_ONCE = 32
 """Number of parallel requests to a remote store; each takes some hundredths of a second."""
 _CACHE = ".packtrain-cache"
-TAG = "CACHEDIR.TAG"
+CACHE_TAG = "CACHEDIR.TAG"
 """Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
-FOLDERS = ("blocks", "copies", "data", "encoded", "engines", "hub", "contamination", "scans", "specs", "tokenizers")
+CACHE_FOLDERS = (
+    "blocks",
+    "copies",
+    "data",
+    "encoded",
+    "engines",
+    "hub",
+    "contamination",
+    "scans",
+    "specs",
+    "tokenizers",
+)
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
 _CLEAN = b" Everything in it can be made again: packtrain clean removes what is old.\n"
@@ -75,7 +86,7 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
 def is_cache(folder: Path) -> bool:
     """Whether packtrain has marked a folder as its cache."""
     try:
-        with open_regular(folder / TAG) as file:
+        with open_regular(folder / CACHE_TAG) as file:
             return bool(file.read(len(_SIGNATURE)) == _SIGNATURE)
     except OSError:
         return False
@@ -85,8 +96,8 @@ def mark_cache(cache: LocalStore) -> None:
     """Mark the cache folder, unless it contains anything else. Does nothing if it is read-only."""
     with suppress(OSError):
         top = [path.name for path in cache.root.glob("*")]
-        if TAG not in top and all(name in FOLDERS or name.startswith(".") for name in top):
-            cache.put_bytes(TAG, _SIGNATURE + _CLEAN)
+        if CACHE_TAG not in top and all(name in CACHE_FOLDERS or name.startswith(".") for name in top):
+            cache.put_bytes(CACHE_TAG, _SIGNATURE + _CLEAN)
 
 
 def open_store(place: str | Path) -> Store:

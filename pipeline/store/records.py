@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ...schemas.dataset.manifest import FileRecord
 from ..observer import Observer
-from .local import LocalStore, Put, Store
+from .local import LocalStore, SizeAndHash, Store
 from .open_store import ask_all
 from .sealed_notes import get_note, put_note
 
@@ -78,7 +78,9 @@ class Records(Generic[RecordT]):
         with ThreadPoolExecutor(_THREADS, "packtrain-check") as pool:
             try:
                 puts = pool.map(lambda one: store.hash(one.name), some)
-                whole = {file for file, put in zip(some, puts, strict=True) if put == Put(file.bytes, file.hash)}
+                whole = {
+                    file for file, put in zip(some, puts, strict=True) if put == SizeAndHash(file.bytes, file.hash)
+                }
             except KeyboardInterrupt:
                 pool.shutdown(wait=False, cancel_futures=True)  # else all files are read first
                 raise

@@ -61,7 +61,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/report/diff.py", "ParquetFile"): (1, BYTES),
     ("pipeline/store/appended.py", "fdopen"): (1, LOCKED),
     ("pipeline/store/appended.py", "open"): (1, LOCKED),
-    ("pipeline/store/lease.py", "open"): (2, LOCKED),
+    ("pipeline/store/run_lock.py", "open"): (2, LOCKED),
     ("pipeline/store/local.py", "open"): (2, "a draft of ours, and a folder to sync"),
     ("pipeline/store/local.py", "read_bytes"): (1, KERNEL),
     ("schemas/files/lock.py", "open"): (1, LOCKED),

@@ -10,8 +10,8 @@ import pytest
 from packtrain.pipeline.dataset import wait as wait_module
 from packtrain.pipeline.dataset.wait import wait
 from packtrain.pipeline.run.run import run
-from packtrain.pipeline.store.lease import leased
 from packtrain.pipeline.store.local import LocalStore
+from packtrain.pipeline.store.run_lock import hold_run_lock
 from packtrain.schemas.errors import RunDiedError, TaskError
 
 from tests import kit
@@ -37,7 +37,7 @@ def test_it_returns_as_soon_as_the_manifest_is_there(
 
 def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_path: Path) -> None:
     out = LocalStore(tmp_path / "out")
-    with pytest.raises(TaskError), leased(out):
+    with pytest.raises(TaskError), hold_run_lock(out):
         raise TaskError("at first")
     started = threading.Timer(0.5, lambda: run(config))
     started.start()
@@ -47,9 +47,10 @@ def test_a_run_that_begins_again_in_time_is_waited_for(config: kit.Config, tmp_p
 
 def test_a_run_that_is_killed_is_missed(config: kit.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = (
-        "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.lease import leased\n"
+        "import time\nfrom pathlib import Path\nfrom packtrain.pipeline.store.run_lock import hold_run_lock\n"
         "from packtrain.pipeline.store.local import LocalStore\n"
-        f"with leased(LocalStore(Path({config['out']!r}))):\n    print('here', flush=True)\n    time.sleep(600)\n"
+        f"with hold_run_lock(LocalStore(Path({config['out']!r}))):\n"
+        "    print('here', flush=True)\n    time.sleep(600)\n"
     )
     driver = warm.Process(["python", "-c", script])
     assert driver.stdout.readline() == "here\n"

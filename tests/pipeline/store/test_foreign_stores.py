@@ -12,7 +12,7 @@ import packtrain
 import pytest
 from packtrain.pipeline.run import workers
 from packtrain.pipeline.store import object_store
-from packtrain.pipeline.store.local import Put
+from packtrain.pipeline.store.local import SizeAndHash
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.errors import StoreError
@@ -109,7 +109,7 @@ def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, size: int) ->
     data = content(size)
     put(store, "big", content(size, b"damaged"))
     put(store, "big", data)
-    expected = Put(size, hash_bytes(data))
+    expected = SizeAndHash(size, hash_bytes(data))
     assert store.hash("big") == expected
     for path in (store.local("big"), store.local(FileRecord("big", size, expected.hash))):
         assert path.read_bytes() == data

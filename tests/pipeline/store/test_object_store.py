@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.pipeline.store import object_store
-from packtrain.pipeline.store.local import Put
+from packtrain.pipeline.store.local import SizeAndHash
 from packtrain.pipeline.store.object_store import ObjectStore
 from packtrain.schemas.dataset.manifest import FileRecord
 from packtrain.schemas.errors import ConfigError, StoreError
@@ -89,7 +89,7 @@ def test_a_draft_comes_whole_whatever_its_size(store: ObjectStore, faulty: Fault
     assert faulty.objects[f"{store.url.partition(BUCKET + '/')[2]}/big"] == data
     several = [asked for asked in faulty.asked if "partNumber" in asked.path]
     assert len(several) == (-(-size // CHUNK) if size >= 2 * CHUNK else 0)
-    expected = Put(size, hash_bytes(data))
+    expected = SizeAndHash(size, hash_bytes(data))
     assert store.hash("big") == expected
     for path in (store.local("big"), store.local(FileRecord("big", size, expected.hash))):
         assert path.read_bytes() == data
@@ -152,7 +152,7 @@ def test_a_lost_answer_after_a_put_that_succeeded(store: ObjectStore, faulty: Fa
     faulty.faults.extend(["lost"])
     data = content(2 * CHUNK + 1)
     put(store, "large", data)
-    assert store.hash("large") == Put(len(data), hash_bytes(data))
+    assert store.hash("large") == SizeAndHash(len(data), hash_bytes(data))
     assert not faulty.faults
 
 

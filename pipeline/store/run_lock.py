@@ -1,0 +1,132 @@
+"""The lock of an output folder: one process works on it at a time, or several that share the work, and it says which.
+
+The lock does not protect the data: two processes of one run write the same bytes. It avoids doing the work twice, and
+shows users and `packtrain wait` whether a process is at work.
+
+The file `_run/lock` is locked exclusively, or shared by processes with a share of the work (`--shard`). The kernel
+releases it when its process ends, in whatever way. Its content says which process holds it, or how the last one failed;
+after a success it is empty. Object stores and some network file systems have no locks: there, two processes do the work
+twice.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+
+import msgspec
+
+from ...schemas.errors import BusyError, OutputError
+from ...schemas.escape import escape
+from ...schemas.files import lock
+from .local import LocalStore, Store, store_error
+
+LOCK_FILE = "_run/lock"
+# `read_run_lock` takes the lock for an instant to see whether it is free. So a lock that is taken is tried again.
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 0.1
+# O_NONBLOCK and O_NOFOLLOW: whatever lies in the folder under this name, a pipe or a link, is neither waited for nor
+# followed.
+_OPEN_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_MAX_BYTES = 1 << 16
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """A process that works on an output folder, as it describes itself in the file."""
+
+    host: str
+    pid: int
+    since: str
+    """When it began, by its own clock, for messages."""
+    shard: str | None = None
+    error: str | None = None
+    """Why it failed."""
+
+    def __str__(self) -> str:
+        work = f"shard {self.shard}" if self.shard else "a run"
+        return f"{work} on {self.host}, process {self.pid}, since {self.since}"
+
+
+@contextmanager
+def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
+    """Hold the lock of an output folder. If the work fails, the file says why.
+
+    Args:
+        shard: `i/N` for a process that shares the work with others.
+
+    Raises:
+        BusyError: another process holds the lock; the message says which, and since when.
+        StoreError: the folder cannot be written.
+    """
+    if not isinstance(out, LocalStore):
+        yield
+        return
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    holder = LockHolder(os.uname().nodename, os.getpid(), now, shard)
+    descriptor = _open_locked(out, shared=shard is not None)
+    final_content = b""
+    try:
+        _write(descriptor, msgspec.json.encode(holder))
+        yield
+    except OutputError:  # the folder belongs to another run, of which this one says nothing
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else escape(str(error))
+        final_content = msgspec.json.encode(msgspec.structs.replace(holder, error=reason))
+        raise
+    finally:
+        _write(descriptor, final_content)
+        lock.release(descriptor)
+
+
+def read_run_lock(out: Store) -> tuple[LockHolder | None, bool | None]:
+    """The last process that has worked on an output folder, None after a success; and whether it is at work, None if
+    that is unknown."""
+    if not isinstance(out, LocalStore):
+        return None, None
+    try:
+        descriptor = os.open(out.path(LOCK_FILE), _OPEN_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, False
+    except OSError:  # a file of another user
+        return None, None
+    try:
+        is_free = lock.lock(descriptor, wait=False)
+        return _read(descriptor), None if is_free is None else not is_free
+    finally:
+        lock.release(descriptor)
+
+
+def _open_locked(out: LocalStore, *, shared: bool) -> int:
+    """The descriptor of the locked file."""
+    path = out.path(LOCK_FILE)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise store_error(error, out.root) from error
+    for _ in range(_ATTEMPTS):
+        # None: the file system has no locks, so the work goes on without one.
+        if lock.lock(descriptor, wait=False, shared=shared) is not False:
+            return descriptor
+        time.sleep(_PAUSE_SECONDS)
+    holder = _read(descriptor)
+    lock.release(descriptor)
+    raise BusyError(
+        f"out: {holder or 'another run'} works on {out.url}. Let it finish, stop it, or name another folder with "
+        "--out; only runs that all have --shard share a folder"
+    )
+
+
+def _read(descriptor: int) -> LockHolder | None:
+    try:
+        return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0), type=LockHolder)
+    except (OSError, msgspec.MsgspecError):  # just made, empty, or written in part
+        return None
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    with suppress(OSError):  # if the disk is full, writing the data will say so
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, content, 0)
