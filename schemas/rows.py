@@ -1,11 +1,10 @@
-"""The rows that cross a boundary, and their Arrow schemas.
+"""The rows that cross a boundary, and their Arrow schemas; those of finished rows are in `tables/columns.py`.
 
 Legend used throughout: `N` examples, `T` tokens, `R` packed rows, `D` document pieces, `C` capacity of a row.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from enum import IntEnum
-from itertools import compress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -129,23 +128,25 @@ COMPLETION_KINDS = (
 """Kinds after a prompt."""
 
 
-def _lists(kind: pa.DataType) -> pa.DataType:
+def lists_of(value: pa.DataType) -> pa.DataType:
     """Lists of values, of which none is null."""
-    return pa.list_(pa.field("item", kind, nullable=False))
+    return pa.list_(pa.field("item", value, nullable=False))
+
+
+def schema_without_nulls(columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    """Columns of some types, without nulls."""
+    return pa.schema([pa.field(name, data_type, nullable=False) for name, data_type in columns.items()])
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
-    """Columns without nulls."""
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+    return schema_without_nulls(columns)
 
-
-_TOKENS = _lists(pa.int32())
 
 SPAN = pa.struct(_schema(end=pa.int32(), kind=pa.int8(), turn=pa.int16(), weight=pa.float32()))
 
 ENCODED = _schema(
-    input_ids=_TOKENS,
-    spans=_lists(SPAN),
+    input_ids=lists_of(pa.int32()),
+    spans=lists_of(SPAN),
     group=pa.string(),
     digest=pa.binary(16),
     line=pa.int32(),
@@ -164,48 +165,6 @@ completion and the weights.
 A preference pair has the tokens of prompt, completion and rejected completion, and exactly these three spans, which may
 be empty: prompt and completion are the tokenization of one text, prompt and rejected completion that of another.
 """
-
-PACKED = _schema(
-    input_ids=_TOKENS,
-    labels=_TOKENS,
-    position_ids=_TOKENS,
-    seq_lengths=_TOKENS,
-    doc_starts=_TOKENS,
-    doc_ids=_lists(pa.int64()),
-)
-"""One packed row. The first three have one value per token, the last three one per document piece.
-
-Labels are unshifted: each is its own input id or -100, and the first label of every piece is -100.
-With `loss_weights`, the weight of a label stands at its own token: positive, and 0 where the label is -100.
-`seq_lengths` add up to the row: a piece's padding counts as part of it.
-`doc_starts` says at which token of its document a piece begins; `doc_ids` points into DOCUMENTS.
-"""
-
-_OPTIONAL = _schema(seq_lengths_unpadded=_TOKENS, loss_weights=_lists(pa.float32()))
-UNPADDED, WEIGHTS = _OPTIONAL.names
-"""Columns that only some datasets have, after those of PACKED."""
-
-
-def packed_schema(*, unpadded: bool = False, weights: bool = False) -> pa.Schema:
-    """PACKED with the optional columns; a dataset has each of them in all its shards, or in none.
-
-    Args:
-        unpadded: with `seq_lengths_unpadded`, one value per document piece: its tokens without the padding at its end.
-        weights: with `loss_weights`, one value per token.
-    """
-    return pa.schema([*PACKED, *compress(_OPTIONAL, (unpadded, weights))])
-
-
-def schema_of(columns: Collection[str]) -> pa.Schema:
-    """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
-    if "chosen_ids" in columns:
-        return PREFERENCE
-    return packed_schema(unpadded=UNPADDED in columns, weights=WEIGHTS in columns)
-
-
-PREFERENCE = _schema(prompt_ids=_TOKENS, chosen_ids=_TOKENS, rejected_ids=_TOKENS, doc_ids=_lists(pa.int64()))
-"""One preference pair, not packed. Each completion continues the prompt; both are non-empty, and they differ.
-`doc_ids` is one number, a row of DOCUMENTS."""
 
 ROW_SIZES = _schema(tokens=pa.int32(), squares=pa.int64())
 """The size of a packed row: its tokens, and the sum of its pieces' squared lengths, for the cost of attention. One

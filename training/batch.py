@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
-from ..schemas.rows import IGNORE_INDEX, WEIGHTS
+from ..schemas.rows import IGNORE_INDEX
+from ..schemas.tables.columns import WEIGHTS
 from .branches import expanded, path_arguments
 from .packed_rows import PackedRows, Row
 

@@ -20,7 +20,8 @@ from ..schemas.dataset.manifest import Manifest, ShardRecord
 from ..schemas.dataset.names import MANIFEST
 from ..schemas.errors import InputError, IntegrityError, PacktrainError, did_you_mean
 from ..schemas.files.arrow_sizes import require_bounded
-from ..schemas.rows import PACKED, ROW_SIZES, ROW_SIZES_NAME, UNPADDED, WEIGHTS
+from ..schemas.rows import ROW_SIZES, ROW_SIZES_NAME
+from ..schemas.tables.columns import PACKED_COLUMNS, UNPADDED, WEIGHTS, Per, packed_schema
 from .dataset_files import CACHE_BYTES, DatasetFiles, MappedFile
 
 DOCUMENTS = "documents.parquet"
@@ -33,8 +34,6 @@ _PAIR = 32 * 4096 / 6.7e9
 backward, a token costs 6 operations for each parameter, and a document 6 · ℓ² · hidden for each layer: here of a model
 with 6.7 billion parameters, 32 layers and 4,096 dimensions. Other sizes differ by a factor of two or three.
 """
-_PER_TOKEN = ("input_ids", "labels", "position_ids", WEIGHTS)
-"""Columns with a value for each token; the others have one for each piece."""
 MAKE_HOLDOUT = "`holdout: {fraction: 0.02}` in the run's configuration makes one"
 """Text that says how to get a split `holdout`."""
 
@@ -248,18 +247,21 @@ class Chunk:
 
     def __init__(self, batch: pa.RecordBatch, where: str) -> None:
         self._values: dict[str, NDArray[Any]] = {}
-        starts: dict[bool, NDArray[np.int32]] = {}
-        for name in (*PACKED.names, *(one for one in (UNPADDED, WEIGHTS) if one in batch.schema.names)):
-            column = batch.column(name)
-            self._values[name] = _view(column.values, column.type.value_type)
-            own = _view(column.offsets, pa.int32())
-            if not np.array_equal(own, starts.setdefault(name in _PER_TOKEN, own)):
-                first = "input_ids" if name in _PER_TOKEN else "seq_lengths"
+        starts: dict[Per, NDArray[np.int32]] = {}
+        for column in PACKED_COLUMNS:
+            if column.condition is not None and column.name not in batch.schema.names:
+                continue
+            lists = batch.column(column.name)
+            self._values[column.name] = _view(lists.values, lists.type.value_type)
+            list_starts = _view(lists.offsets, pa.int32())
+            if not np.array_equal(list_starts, starts.setdefault(column.per, list_starts)):
+                first = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
                 raise IntegrityError(
-                    f"{where}: {name} and {first} have different lengths; run packtrain verify on its folder"
+                    f"{where}: {column.name} and {first} have different lengths; run packtrain verify on its folder"
                 )
         # Reading one item of a memoryview takes a third of the time that an array needs.
-        self._tokens, self._pieces = starts[True].data, starts[False].data
+        self._tokens = starts[Per.TOKEN].data
+        self._pieces = starts[Per.PIECE].data
         self._where = where
 
     def pieces(self) -> ChunkPieces:
@@ -311,7 +313,7 @@ class _Shard:
 
     def __init__(self, files: DatasetFiles, record: ShardRecord) -> None:
         self._file = files.map(record.name, record.bytes, record.hash)
-        batches = _read(self._file, pa.ipc.open_stream, record.rows, PACKED).to_batches()
+        batches = _read(self._file, pa.ipc.open_stream, record.rows, packed_schema()).to_batches()
         self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
         self._chunks = [Chunk(batch, self._file.where) for batch in batches]
 

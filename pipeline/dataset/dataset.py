@@ -76,7 +76,7 @@ class Dataset(Shown):
         """
         import pyarrow as pa
 
-        from ...schemas.rows import schema_of
+        from ...schemas.tables.columns import schema_of
 
         record = self.splits.get(split)
         if record is None:

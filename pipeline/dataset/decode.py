@@ -15,7 +15,8 @@ import msgspec
 
 from ...schemas.errors import InputError, StoreError
 from ...schemas.files.foreign import LISTING_BYTES, read_regular_text
-from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.tables.columns import UNPADDED, WEIGHTS
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished

@@ -41,7 +41,7 @@ class Finished:
         """
         import pyarrow as pa
 
-        from ...schemas.rows import schema_of
+        from ...schemas.tables.columns import schema_of
 
         path, rows, columns = self.store.where(shard.name), 0, schema_of(self.manifest.schema)
         again = "packtrain verify --repair rebuilds it"

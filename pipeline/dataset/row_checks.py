@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...schemas.arrays import list_lengths, view
 from ...schemas.dataset.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
-from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.tables.columns import UNPADDED, WEIGHTS, Per, columns_per
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
 """(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
@@ -41,12 +42,12 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
     pieces = list_lengths(batch.column("seq_lengths"))
     rows = np.repeat(np.arange(batch.num_rows), pieces)
-    for name in ("labels", "position_ids", WEIGHTS):
-        if name in batch.schema.names:
-            yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
-    for name in ("doc_starts", "doc_ids", UNPADDED):
-        if name in batch.schema.names:
-            yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
+    for name in columns_per(Per.TOKEN, batch.schema.names):
+        yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
+    for name in columns_per(Per.PIECE, batch.schema.names):
+        yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
+    for name in columns_per(Per.ROW, batch.schema.names):
+        yield list_lengths(batch.column(name)) != 1, None, f"{name} does not have one value for the row"
     key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
     yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
     if manifest.longest_piece < manifest.row_length:

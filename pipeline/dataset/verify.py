@@ -17,7 +17,8 @@ from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.rows import IGNORE_INDEX, ROW_SIZES_NAME, WEIGHTS
+from ...schemas.rows import IGNORE_INDEX, ROW_SIZES_NAME
+from ...schemas.tables.columns import WEIGHTS
 from ...schemas.units import plural
 from ..observer import Observer
 from ..store.open_store import Store

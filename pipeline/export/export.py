@@ -15,7 +15,7 @@ from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import indented_json
-from ...schemas.rows import WEIGHTS, schema_of
+from ...schemas.tables.columns import WEIGHTS, schema_of
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer

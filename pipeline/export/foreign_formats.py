@@ -25,7 +25,7 @@ from ..dataset.huggingface import split_files
 
 Array = NDArray[Any]
 Row = dict[str, Array]
-"""Column → the values of one packed row; see `schemas.rows.PACKED`."""
+"""Column → the values of one packed row; see `schemas.tables.columns.PACKED_COLUMNS`."""
 
 
 class MisfitError(ValueError):

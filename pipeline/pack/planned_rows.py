@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.rows import PREFERENCE, packed_schema
+from ...schemas.tables.columns import PREFERENCE, Per, RowColumn, conditions_of, packed_columns, schema_of_columns
 from ...stages.pack.row_columns import PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits, cut_pairs
 from .segments import Segments
 from .table import Documents, Pieces, pair_lengths
 
-TOKEN_BYTES, WEIGHT_BYTES, PAIR_TOKEN_BYTES = 12, 4, 4
-"""Bytes per token of a row: input_ids, labels and position_ids; loss_weights beside them; the ids of a pair."""
+PAIR_TOKEN_BYTES = 4
+"""Bytes per token of a preference pair: a token stands in one of its columns."""
 CHUNK_TOKENS = 1 << 18
 """Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
 batch.
@@ -51,18 +51,21 @@ class RowForm:
     """The limits of preference pairs; None for packed rows."""
 
     @property
+    def packed_columns(self) -> tuple[RowColumn, ...]:
+        """The columns of a packed row."""
+        return packed_columns(conditions_of(parallel=self.alignment.unpadded, weighted=self.weights is not None))
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of a row."""
-        if self.pairs is not None:
-            return PREFERENCE
-        return packed_schema(unpadded=self.alignment.unpadded, weights=self.weights is not None)
+        return PREFERENCE if self.pairs is not None else schema_of_columns(self.packed_columns)
 
     @property
     def token_bytes(self) -> int:
         """Bytes per token of a row."""
         if self.pairs is not None:
             return PAIR_TOKEN_BYTES
-        return TOKEN_BYTES + WEIGHT_BYTES * (self.weights is not None)
+        return sum(column.value.bit_width // 8 for column in self.packed_columns if column.per is Per.TOKEN)
 
 
 @dataclass(slots=True)

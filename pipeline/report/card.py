@@ -19,7 +19,7 @@ from ...schemas.dataset.ledger import Ledger
 from ...schemas.dataset.manifest import Manifest
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
-from ...schemas.rows import UNPADDED, WEIGHTS, schema_of
+from ...schemas.tables.columns import COLUMNS, schema_of
 from .collect import packing_of
 from .grid import Grid
 from .ledger_lines import describe_supervision, ledger_grid, supervision_of
@@ -33,19 +33,6 @@ _SETTINGS = (
 )  # fmt: skip
 _OF_SOURCES = ("name", "expand", "repeat", "weight", "loss_weight", "max_rows", "mask", "filter")
 """Parts of the configuration that hold numbers and choices alone; `name` stands in tables, too."""
-_COLUMNS = {
-    "input_ids": "token ids",
-    "labels": "the id of the token itself where it is trained, else -100; not shifted, as transformers expects",
-    "position_ids": "0, 1, 2, … in each document",
-    "seq_lengths": "tokens of each document in the row, in order",
-    "doc_starts": "at which of its tokens each document begins; 0 unless it was cut",
-    "doc_ids": "a number for each document; pieces of one document share it",
-    UNPADDED: "as seq_lengths, without the padding at the end of each document",
-    WEIGHTS: "how much each token counts in the loss; 0 where it is not trained",
-    "prompt_ids": "token ids of the prompt",
-    "chosen_ids": "token ids of the chosen completion, which continues the prompt",
-    "rejected_ids": "token ids of the rejected completion, which continues the prompt",
-}
 _CLIP = 120
 """Most characters of a text in a table."""
 _ACTIVE = re.compile(r"[\\`*_\[\]|~#!$]")
@@ -113,7 +100,7 @@ def _text(manifest: Manifest, address: str) -> str:
         weighted=manifest.weighted,
         splits=_table(packing_grid(packing_of(manifest))),
         ledger=_table(ledger_grid(ledger)),
-        columns=[(Markup(field.name), _COLUMNS[field.name]) for field in schema_of(manifest.schema)],
+        columns=[(Markup(field.name), COLUMNS[field.name].sentence) for field in schema_of(manifest.schema)],
         load=Markup("load_from_disk" if here else "load_dataset"),
         chosen=Markup('["train"]' if len(manifest.splits) > 1 or not here else ""),
         address=Markup(json.dumps(address)),

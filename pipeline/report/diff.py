@@ -24,7 +24,8 @@ from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import starts_of
-from ...schemas.rows import IGNORE_INDEX, UNPADDED
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.tables.columns import UNPADDED
 from ...schemas.units import plural, share
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures

@@ -125,5 +125,7 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, as `schemas.rows.packed_schema`; doc ids count within the window."""
+        """Lay out rows `first` to `last - 1`, by the schema `packed_schema` of `schemas.tables.columns`; doc ids count
+        within the window.
+        """
         return self._rows.lay_out(first, last)

@@ -135,7 +135,7 @@ class Manifest(Shown):
 
     @property
     def preference(self) -> bool:
-        """Whether its rows are preference pairs (`schemas.rows.PREFERENCE`) instead of packed rows."""
+        """Whether its rows are preference pairs (`schemas.tables.columns.PREFERENCE`) instead of packed rows."""
         return "chosen_ids" in self.schema
 
     @property

@@ -1,6 +1,6 @@
 """Turns planned pieces into the columns of packed rows, vectorised over one chunk of rows at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import begins_of, offsets_of
-from ...schemas.rows import IGNORE_INDEX, packed_schema
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.tables.columns import UNPADDED, WEIGHTS, Per, conditions_of, packed_columns, schema_of_columns
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -68,67 +69,106 @@ class LaidOut:
     """(D,) the sum of the weights of the piece's labels; None for rows without weights."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowTokens:
+    """D pieces in their rows, T tokens with padding: what the values of columns are made of."""
+
+    pieces: PlannedPieces
+    lengths: NDArray[np.int32]
+    """(D,) tokens of each piece with its padding."""
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    position_ids: NDArray[np.int32]
+    """(T,)"""
+    loss_weights: NDArray[np.float32] | None
+    """(T,) None for rows without weights."""
+
+
+def _loss_weights(tokens: RowTokens) -> NDArray[np.float32]:
+    assert tokens.loss_weights is not None, "rows with this column have weights"
+    return tokens.loss_weights
+
+
+VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
+    "input_ids": lambda tokens: tokens.input_ids,
+    "labels": lambda tokens: tokens.labels,
+    "position_ids": lambda tokens: tokens.position_ids,
+    "seq_lengths": lambda tokens: tokens.lengths,
+    "doc_starts": lambda tokens: tokens.pieces.starts,
+    "doc_ids": lambda tokens: tokens.pieces.doc_ids,
+    UNPADDED: lambda tokens: tokens.pieces.lengths,
+    WEIGHTS: _loss_weights,
+}
+"""The values of each column of `schemas.tables.columns.PACKED_COLUMNS`: (T,), (D,) or (R,), as the table says."""
+
+
 def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut:
-    """Make the rows of `schemas.rows.packed_schema`; at least one.
+    """Make the rows of `schemas.tables.columns.packed_schema`; at least one.
 
     Padding has the input id `pad_id`, no label, and positions that continue the piece's. Rows have `loss_weights` if
     the pieces have weights: 0 where there is no label.
     """
-    padded = alignment.padded(pieces.lengths, pieces.row_offsets)
-    offsets = offsets_of(padded)
-    begins, total = offsets[:-1], int(offsets[-1])
-    positions = np.arange(total, dtype=np.int32)
-    positions -= np.repeat(begins.astype(np.int32), padded)
-    real = positions < np.repeat(pieces.lengths, padded) if alignment.pads else None
+    padded_lengths = alignment.padded(pieces.lengths, pieces.row_offsets)
+    offsets = offsets_of(padded_lengths)
+    begins = offsets[:-1]
+    # Pieces of 2 and 3 tokens: 0 1 0 1 2. Counted in 32 bits, because the subtraction is the slowest step.
+    positions = np.arange(int(offsets[-1]), dtype=np.int32)
+    positions -= np.repeat(begins.astype(np.int32), padded_lengths)
+    is_document = positions < np.repeat(pieces.lengths, padded_lengths) if alignment.pads else None
 
-    ids = _spread(np.concatenate(pieces.tokens), real, pad_id)
-    sizes = _clipped_spans(pieces)
-    supervised = _spread(np.repeat(pieces.span_supervised, sizes), real)
+    ids = _with_padding(np.concatenate(pieces.tokens), is_document, pad_id)
+    span_sizes = _clipped_spans(pieces)
+    supervised = _with_padding(np.repeat(pieces.span_supervised, span_sizes), is_document)
     if pieces.repeated.any():
-        supervised &= positions >= np.repeat(pieces.repeated, padded)
+        supervised &= positions >= np.repeat(pieces.repeated, padded_lengths)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
-    heads = supervised[begins]
+    # A piece's first token follows the end of another document, so nothing may be trained to predict it.
+    first_supervised = supervised[begins]
     labels[begins] = IGNORE_INDEX
-    trained = np.add.reduceat(supervised, begins, dtype=np.int32) - heads.astype(np.int32)
+    trained = np.add.reduceat(supervised, begins, dtype=np.int32) - first_supervised.astype(np.int32)
 
-    token_offsets = offsets[pieces.row_offsets]
-    columns: list[tuple[NDArray[np.int64], NDArray[Any]]] = [
-        (token_offsets, ids),
-        (token_offsets, labels),
-        (token_offsets, positions),
-        (pieces.row_offsets, padded),
-        (pieces.row_offsets, pieces.starts),
-        (pieces.row_offsets, pieces.doc_ids),
-    ]
-    if alignment.unpadded:
-        columns.append((pieces.row_offsets, pieces.lengths))
-    sums = None
+    weights = None
+    weight_sums = None
     if pieces.weights is not None:
         scales = pieces.weights.scales / (np.maximum(trained, 1) if pieces.weights.by_document else 1)
-        spans = (pieces.weights.spans * np.repeat(scales, np.diff(pieces.span_offsets))).astype(np.float32)
-        weights = np.where(labels != IGNORE_INDEX, _spread(np.repeat(spans, sizes), real), np.float32(0))
-        sums = np.add.reduceat(weights, begins, dtype=np.float64)
-        columns.append((token_offsets, weights))
-    schema = packed_schema(unpadded=alignment.unpadded, weights=pieces.weights is not None)
-    arrays = [lists(offsets, values, field.type) for (offsets, values), field in zip(columns, schema, strict=True)]
-    return LaidOut(pa.RecordBatch.from_arrays(arrays, schema=schema), trained, heads, sums)
+        span_weights = (pieces.weights.spans * np.repeat(scales, np.diff(pieces.span_offsets))).astype(np.float32)
+        token_weights = _with_padding(np.repeat(span_weights, span_sizes), is_document)
+        weights = np.where(labels != IGNORE_INDEX, token_weights, np.float32(0))
+        weight_sums = np.add.reduceat(weights, begins, dtype=np.float64)
+
+    columns = packed_columns(conditions_of(parallel=alignment.unpadded, weighted=weights is not None))
+    list_offsets = {
+        Per.TOKEN: offsets[pieces.row_offsets],
+        Per.PIECE: pieces.row_offsets,
+        Per.ROW: np.arange(len(pieces.row_offsets)),
+    }
+    tokens = RowTokens(pieces, padded_lengths, ids, labels, positions, weights)
+    arrays = [lists(list_offsets[column.per], VALUES[column.name](tokens), column.field.type) for column in columns]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of_columns(columns))
+    return LaidOut(batch, trained, first_supervised, weight_sums)
 
 
-def _spread(values: NDArray[_T], real: NDArray[np.bool_] | None, filler: int = 0) -> NDArray[_T]:
-    """Return the values of real tokens, with a filler where there is padding."""
-    if real is None:
+def _with_padding(values: NDArray[_T], is_document: NDArray[np.bool_] | None, filler: int = 0) -> NDArray[_T]:
+    """(T,) the values of documents' tokens, with a filler where there is padding.
+
+    Args:
+        is_document: (T,) whether a token belongs to a document; None if nothing is padded.
+    """
+    if is_document is None:
         return values
-    out = np.full(len(real), filler, dtype=values.dtype)
-    out[real] = values
-    return out
+    padded = np.full(len(is_document), filler, dtype=values.dtype)
+    padded[is_document] = values
+    return padded
 
 
 def _clipped_spans(pieces: PlannedPieces) -> NDArray[np.int32]:
-    """Return (spans,) how many tokens of its piece each span covers (0 outside the piece)."""
-    spans = np.diff(pieces.span_offsets)
-    begins = begins_of(pieces.span_ends, pieces.span_offsets)
-    low = np.repeat(pieces.starts, spans)
-    high = low + np.repeat(pieces.lengths, spans)
-    sizes = np.minimum(pieces.span_ends, high) - np.maximum(begins, low)
-    out: NDArray[np.int32] = np.maximum(sizes, 0)
-    return out
+    """(spans,) how many tokens of its piece each span covers (0 outside the piece)."""
+    spans_of_pieces = np.diff(pieces.span_offsets)
+    span_begins = begins_of(pieces.span_ends, pieces.span_offsets)
+    piece_begins = np.repeat(pieces.starts, spans_of_pieces)
+    piece_ends = piece_begins + np.repeat(pieces.lengths, spans_of_pieces)
+    sizes = np.minimum(pieces.span_ends, piece_ends) - np.maximum(span_begins, piece_begins)
+    covered: NDArray[np.int32] = np.maximum(sizes, 0)
+    return covered

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.errors import RowRejectedError
-from ...schemas.rows import IGNORE_INDEX, UNPADDED, WEIGHTS, Example
+from ...schemas.rows import IGNORE_INDEX, Example
+from ...schemas.tables.columns import UNPADDED, WEIGHTS
 from .base import Column, Columns, Format
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError, did_you_mean
-from ...schemas.rows import IGNORE_INDEX, WEIGHTS
+from ...schemas.rows import IGNORE_INDEX
+from ...schemas.tables.columns import WEIGHTS
 from ..batch import FixedShape
 from ..packed_rows import PackedRows, Row
 

@@ -1,0 +1,160 @@
+"""The columns of finished rows: packed rows, and preference pairs.
+
+Whoever writes, checks, shows, exports or reads rows takes the names, types and meanings from here. What computes the
+values of a packed column is in `stages/pack/row_columns.py`.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from ..rows import lists_of, schema_without_nulls
+
+
+class Per(StrEnum):
+    """What a column has one value for."""
+
+    TOKEN = "token"
+    PIECE = "piece"
+    """A document, or a piece of one; padding counts as part of it."""
+    ROW = "row"
+
+
+class Condition(StrEnum):
+    """What a dataset must have for a column to be in its rows; then it is in all its shards."""
+
+    PARALLEL = "with `pack.parallel`"
+    """The lengths without padding, which kernels for context parallelism need."""
+    WEIGHTED = "if loss weights differ from 1"
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumn:
+    """One column. In every row, it is a list."""
+
+    name: str
+    value: pa.DataType
+    """The type of one value."""
+    per: Per
+    sentence: str
+    """What a value is, for the card and the documentation. Markdown, without a full stop."""
+    condition: Condition | None = None
+    """When rows have it; None: always."""
+
+    @property
+    def field(self) -> pa.Field:
+        """The column in a schema: lists without nulls."""
+        return pa.field(self.name, lists_of(self.value), nullable=False)
+
+
+UNPADDED = "seq_lengths_unpadded"
+WEIGHTS = "loss_weights"
+
+PACKED_COLUMNS = (
+    RowColumn("input_ids", pa.int32(), Per.TOKEN, "token ids"),
+    RowColumn(
+        "labels",
+        pa.int32(),
+        Per.TOKEN,
+        "the id of the token itself where it is trained, else -100; not shifted, as transformers expects",
+    ),
+    RowColumn("position_ids", pa.int32(), Per.TOKEN, "0, 1, 2, … in each document"),
+    RowColumn("seq_lengths", pa.int32(), Per.PIECE, "tokens of each document in the row, in order"),
+    RowColumn(
+        "doc_starts",
+        pa.int32(),
+        Per.PIECE,
+        "at which of its tokens each document begins; 0 unless it was cut",
+    ),
+    RowColumn(
+        "doc_ids",
+        pa.int64(),
+        Per.PIECE,
+        "a number for each document; pieces of one document share it",
+    ),
+    RowColumn(
+        UNPADDED,
+        pa.int32(),
+        Per.PIECE,
+        "as seq_lengths, without the padding at the end of each document",
+        Condition.PARALLEL,
+    ),
+    RowColumn(
+        WEIGHTS,
+        pa.float32(),
+        Per.TOKEN,
+        "how much each token counts in the loss; 0 where it is not trained",
+        Condition.WEIGHTED,
+    ),
+)
+"""Columns of a packed row, in their order in a shard.
+
+The first label of every piece is -100. The weight of a label stands at its own token: positive, and 0 where the label
+is -100. `seq_lengths` add up to the row: a piece's padding counts as part of it. `doc_ids` point into
+`schemas.rows.DOCUMENTS`.
+"""
+
+PAIR_COLUMNS = (
+    RowColumn("prompt_ids", pa.int32(), Per.TOKEN, "token ids of the prompt"),
+    RowColumn(
+        "chosen_ids",
+        pa.int32(),
+        Per.TOKEN,
+        "token ids of the chosen completion, which continues the prompt",
+    ),
+    RowColumn(
+        "rejected_ids",
+        pa.int32(),
+        Per.TOKEN,
+        "token ids of the rejected completion, which continues the prompt",
+    ),
+    RowColumn(
+        "doc_ids",
+        pa.int64(),
+        Per.ROW,
+        "a number for each document; pieces of one document share it",
+    ),
+)
+"""Columns of a preference pair, which is not packed. Both completions are non-empty, and they differ."""
+
+COLUMNS = {column.name: column for column in (*PAIR_COLUMNS, *PACKED_COLUMNS)}
+"""Every column by its name."""
+
+
+def schema_of_columns(columns: Iterable[RowColumn]) -> pa.Schema:
+    """The schema of some columns, in their order."""
+    return schema_without_nulls({column.name: lists_of(column.value) for column in columns})
+
+
+PREFERENCE = schema_of_columns(PAIR_COLUMNS)
+"""The schema of preference pairs."""
+
+
+def conditions_of(*, parallel: bool, weighted: bool) -> frozenset[Condition]:
+    """The conditions that a dataset meets."""
+    met = {Condition.PARALLEL: parallel, Condition.WEIGHTED: weighted}
+    return frozenset(condition for condition, is_met in met.items() if is_met)
+
+
+def packed_columns(conditions: Collection[Condition] = ()) -> tuple[RowColumn, ...]:
+    """The columns of packed rows in a dataset that meets some conditions."""
+    return tuple(column for column in PACKED_COLUMNS if column.condition is None or column.condition in conditions)
+
+
+def packed_schema(conditions: Collection[Condition] = ()) -> pa.Schema:
+    """The schema of packed rows in a dataset that meets some conditions."""
+    return schema_of_columns(packed_columns(conditions))
+
+
+def schema_of(names: Collection[str]) -> pa.Schema:
+    """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
+    if "chosen_ids" in names:
+        return PREFERENCE
+    return packed_schema({column.condition for column in PACKED_COLUMNS if column.condition and column.name in names})
+
+
+def columns_per(per: Per, names: Collection[str]) -> tuple[str, ...]:
+    """Those of some names of packed columns that have one value for each token, piece or row, in the table's order."""
+    return tuple(column.name for column in PACKED_COLUMNS if column.per is per and column.name in names)

@@ -1,0 +1,36 @@
+"""Tables in the documentation are those of `schemas/tables`. PACKTRAIN_REWRITE_DOCS=1 rewrites them."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packtrain.schemas.tables.columns import PACKED_COLUMNS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def columns() -> Iterator[str]:
+    yield "| column | type | one value for each | when | meaning |"
+    yield "|---|---|---|---|---|"
+    for column in PACKED_COLUMNS:
+        when = "always" if column.condition is None else column.condition.value
+        yield f"| `{column.name}` | {column.value} | {column.per} | {when} | {column.sentence} |"
+
+
+TABLES = {("commands.md", "columns"): columns}
+
+
+@pytest.mark.parametrize(("page", "name"), TABLES)
+def test_a_page_has_the_table_of_the_code(page: str, name: str) -> None:
+    path = DOCS / page
+    text = path.read_text(encoding="utf-8")
+    expected = "\n".join(TABLES[page, name]())
+    block = re.compile(rf"(?<=<!-- table: {name} -->\n)(.*?)(?=\n<!-- end of table -->)", re.DOTALL)
+    match = block.search(text)
+    assert match is not None, f"docs/{page} has no table of {name}"
+    if os.environ.get("PACKTRAIN_REWRITE_DOCS"):
+        path.write_text(text[: match.start()] + expected + text[match.end() :], encoding="utf-8")
+        return
+    assert match[0] == expected, "run with PACKTRAIN_REWRITE_DOCS=1 to rewrite the table"
