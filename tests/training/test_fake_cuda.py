@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 
 from tests.support.fake_cuda import DEVICE, OperatorCalls, bf16_autocast, fake_cuda, put_on_device
 from tests.training.probe.architectures import batch, build
+from tests.training.trainer.tiny_models import needs_fused_loss
 
 __all__ = ["fake_cuda"]  # a fixture
 VARLEN = "torch_attn::_varlen_attn"
@@ -86,7 +87,14 @@ def test_which_models_wait_for_the_device(fake_cuda: Any, kind: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize(("kind", "name"), [("auto", "chunked"), ("chunked", "chunked"), ("none", None)])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param("auto", "chunked", marks=needs_fused_loss),
+        pytest.param("chunked", "chunked", marks=needs_fused_loss),
+        ("none", None),
+    ],
+)
 def test_the_loss_stays_on_the_device(fake_cuda: Any, dtype: Any, kind: str, name: str | None) -> None:
     """Fused or not, with its gradient, in float32; the host does not wait for it."""
     model, inputs = model_and_batch(fake_cuda, "llama", dtype)

@@ -128,8 +128,10 @@ def test_the_script_for_a_gpu_runs(compilation: tuple[bool, ...]) -> None:
     cpu = torch.device("cpu")
     speeds = measure.speed(measure.SMALL, 64, cpu, peak=1e12, times=1, compilation=compilation)
     assert [row["layout"] for row in speeds] == ["unpacked"] + ["packed"] * 3
-    assert all(row["tokens_per_second"] > 0 for row in speeds if row["loss_kernel"] != "liger")
-    assert all(row["worst"] < 0.1 for row in measure.gradients(cpu) if row["loss_kernel"] != "liger")
+    kernels_here = {"none", "chunked"} if hasattr(torch.nn.functional, "linear_cross_entropy") else {"none"}
+    assert all(row["tokens_per_second"] > 0 for row in speeds if row["loss_kernel"] in kernels_here)
+    assert all(row["worst"] < 0.1 for row in measure.gradients(cpu) if row["loss_kernel"] in kernels_here)
+    assert all("not_measured" in row for row in speeds if row["loss_kernel"] not in kernels_here)
     assert all(row["not_measured"] == "no CUDA device" for row in measure.kernels(cpu))
     assert measure.isolation(cpu)[0]["isolated"]
     assert "tokens_per_second" in measure.table("Speed", speeds)
@@ -175,7 +177,7 @@ def test_torch_2_10_takes_the_loop_and_says_why(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.version, "hip", "made to skip asking the device")
     assert "takes no scale or window_size; torch 2.11's does" in why_not_flash(torch.device("cuda", 0))
     monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.delattr(torch.nn.functional, "linear_cross_entropy")
+    monkeypatch.delattr(torch.nn.functional, "linear_cross_entropy", raising=False)
     lines: list[str] = []
     report(lines.append)
     assert any("takes no scale or window_size" in line and "note" in line for line in lines)

@@ -211,7 +211,7 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
     changed = [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]
     if is_deepspeed_zero3_enabled():
         obstacle = "under ZeRO-3 the head's weights are available only while the head itself runs"
-    elif not hasattr(functional, "linear_cross_entropy"):
+    elif kind != "liger" and not hasattr(functional, "linear_cross_entropy"):
         obstacle = f"torch {torch.__version__} has no linear_cross_entropy"
     elif type(head) is not nn.Linear:
         obstacle = f"its head is {type(head).__name__}, not a plain nn.Linear (adapted or quantised heads differ)"

@@ -8,6 +8,7 @@ from packtrain.training.trainer import loss
 
 from tests.support.varlen_kernel import flash_on_cpu
 from tests.training.trainer.test_loss import in_liger_s_chunks
+from tests.training.trainer.tiny_models import needs_fused_loss
 from tests.training.trainer.trainings import LLAMA, Settings, losses, quietly
 
 __all__ = ["flash_on_cpu"]  # a fixture
@@ -19,9 +20,9 @@ COMPILED = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps"
     ("kernel", "keys"),
     [
         ("none", {}),
-        ("chunked", {}),
+        pytest.param("chunked", {}, marks=needs_fused_loss),
         ("liger", {}),
-        ("chunked", {"loader": {"static_shapes": True}, "eval": {"every": 2}}),
+        pytest.param("chunked", {"loader": {"static_shapes": True}, "eval": {"every": 2}}, marks=needs_fused_loss),
     ],
 )
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from packtrain.schemas.errors import ConfigError
 from packtrain.training.trainer import loss
 from packtrain.training.trainer.loss import FusedHead, fuse_loss, offloaded, targets
 
-from tests.training.trainer.tiny_models import batch, loss_of, make
+from tests.training.trainer.tiny_models import batch, loss_of, make, needs_fused_loss
 
 torch.set_num_threads(1)
 X = -100
@@ -57,7 +57,7 @@ class Counted(loss.save_on_cpu):  # type: ignore[misc, name-defined]  # torch is
         self.pack_hook = pack
 
 
-@pytest.mark.parametrize("kind", ["none", "chunked"])
+@pytest.mark.parametrize("kind", ["none", pytest.param("chunked", marks=needs_fused_loss)])
 def test_offloading_moves_activations_and_changes_no_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "save_on_cpu", Counted)
     monkeypatch.setattr(Counted, "moved", [])
@@ -85,6 +85,7 @@ def fuse(model: Any) -> FusedHead:
 
 
 @pytest.mark.parametrize(("name", "items"), [("Llama", 37), ("Mixtral", 37), ("Phi", None), ("GPT2", None)])
+@needs_fused_loss
 def test_a_model_has_the_same_loss_and_gradients(name: str, items: int | None) -> None:
     """Plain heads, biases, tied embeddings and auxiliary losses."""
     model, inputs = make(name), batch()
@@ -104,6 +105,7 @@ def test_a_model_has_the_same_loss_and_gradients(name: str, items: int | None) -
     assert model(**inputs).loss.item() == plain
 
 
+@needs_fused_loss
 def test_nothing_trained_is_a_loss_of_zero_with_gradients_of_zero() -> None:
     """All ranks must have all gradients, or DDP would wait for them."""
     model = make("Llama")
@@ -142,6 +144,7 @@ def test_a_kernel_that_fails_without_rows_is_not_asked(name: str, monkeypatch: p
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@needs_fused_loss
 def test_the_head_s_gradient_is_nearly_as_exact_as_of_one_product(dtype: torch.dtype) -> None:
     """Through the head, as it trains; beside torch's own choice for such sizes, which is 128 chunks."""
     torch.manual_seed(0)
@@ -172,6 +175,7 @@ def test_the_head_s_gradient_is_nearly_as_exact_as_of_one_product(dtype: torch.d
 
 
 @pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])
+@needs_fused_loss
 def test_heads_that_scale_or_cap_their_logits_keep_the_plain_loss(name: str) -> None:
     model = make(name)
     assert fuse_loss(model, "auto", cuda=True) is None
@@ -179,6 +183,7 @@ def test_heads_that_scale_or_cap_their_logits_keep_the_plain_loss(name: str) -> 
         fuse_loss(model, "chunked", cuda=False)
 
 
+@needs_fused_loss
 def test_what_serves_no_fused_loss() -> None:
     assert fuse_loss(make("Llama"), "auto", cuda=False) is None
     assert fuse_loss(make("Llama"), "none", cuda=True) is None
@@ -190,6 +195,7 @@ def test_what_serves_no_fused_loss() -> None:
 
 
 @pytest.mark.parametrize("trained", [0.7, 0.0])
+@needs_fused_loss
 def test_a_change_of_logits_that_no_key_tells_of_is_noticed_on_the_first_call(trained: float) -> None:
     model = make("Llama")
     fused = fuse(model)

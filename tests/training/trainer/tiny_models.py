@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from packtrain.training.trainer.loss import Forward, FusedHead, targets
 
+needs_fused_loss = pytest.mark.skipif(
+    not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
+)
 SIZES = {
     "vocab_size": 97,
     "hidden_size": 32,
