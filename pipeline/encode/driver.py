@@ -174,7 +174,7 @@ def encode(
     first: dict[str, EncodeTask] = {}  # of equal blocks only the first is encoded
     for name, task in zip(names, tasks, strict=True):
         first.setdefault(name, task)
-    found = parts.intact(first, observer)
+    found = parts.find_intact(first, observer)
     mark_used(cache, found)
     missing = {name: task for name, task in first.items() if name not in found}
     cache.sweep()
@@ -195,7 +195,7 @@ def encode(
             parts.add(result.name, record)
             observer.advance(record.bytes_read, rows=record.rows, tokens=record.counts.tokens)
         observer.end()
-        found = parts.all(first)
+        found = parts.find_all(first)
     for name, task in zip(names, tasks, strict=True):
         if name not in found:
             raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")

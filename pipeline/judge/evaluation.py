@@ -24,7 +24,7 @@ from ...stages.judge.extraction import extract_program
 from ...stages.judge.problems import Problem
 from ..observer import Observer
 from ..samples.samples_file import read_samples
-from ..store.appended import differences, read_record
+from ..store.appended import describe_differences, read_options
 from ..store.local import LocalStore, hash_file
 from .comparison import is_correct
 from .problem_file import ProblemFile
@@ -153,10 +153,12 @@ def _read_compared(folder: Path, identity: dict[str, Any], ids: dict[int, str]) 
         OutputError: there is none, or it is damaged.
     """
     results = read_results(folder, ids)
-    recorded = read_record(folder / RESULTS_FILE)
+    recorded = read_options(folder / RESULTS_FILE)
     # Two evaluations are compared because their samples differ; all else must be equal.
-    if differing := differences(recorded | {"samples": None}, identity | {"samples": None}):
-        raise ConfigError(f"--compare {folder} was judged with other data or options ({differing}); evaluate it again")
+    if differences := describe_differences(recorded | {"samples": None}, identity | {"samples": None}):
+        raise ConfigError(
+            f"--compare {folder} was judged with other data or options ({differences}); evaluate it again"
+        )
     return results
 
 

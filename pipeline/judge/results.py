@@ -11,12 +11,12 @@ from ...schemas.errors import OutputError
 from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
 from ...stages.judge.comparators import Verdict
-from ..store.appended import RECORD, AppendedFile
+from ..store.appended import RECORD_SUFFIX, AppendedFile
 
 RESULTS_FILE = "results.jsonl"
 SUMMARY_FILE = "summary.json"
 PAGE_FILE = "report.html"
-_FILES = frozenset({RESULTS_FILE, RESULTS_FILE + RECORD, SUMMARY_FILE, PAGE_FILE})
+_FILES = frozenset({RESULTS_FILE, RESULTS_FILE + RECORD_SUFFIX, SUMMARY_FILE, PAGE_FILE})
 """All files that the folder of an evaluation may hold."""
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 

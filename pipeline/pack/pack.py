@@ -130,7 +130,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     folders = split_folders(config)
     finished = Records(out, PackResult)
     notes = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
-    done = finished.intact([name for name in notes if name.endswith(".json")], observer, wrong)
+    done = finished.find_intact([name for name in notes if name.endswith(".json")], observer, wrong)
     left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in done.values())
     progress = observer if left > 0 else Observer()
     progress.begin("pack", left, "tok")

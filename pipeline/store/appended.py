@@ -18,7 +18,7 @@ from ...schemas.files import lock
 from ...schemas.jsontext import indented_json, parse_json
 from .local import LocalStore, store_error, sync_folder
 
-RECORD = ".run.json"
+RECORD_SUFFIX = ".run.json"
 """The suffix of the file that says which command makes a file."""
 _FORMAT = 5
 
@@ -27,40 +27,45 @@ def check_place(path: Path) -> None:
     """Refuse, before any work, a place that holds something else than a file of ours.
 
     Raises:
-        OutputError: as said.
+        OutputError: it is no regular file, or nothing says what made it.
     """
     if not os.path.lexists(path):
         return
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OutputError(f"--out {path} is not a regular file; choose another place")
-    record = path.with_name(path.name + RECORD)
+    record = path.with_name(path.name + RECORD_SUFFIX)
+    # An empty file holds nothing to lose, whoever made it.
     if path.stat().st_size and not record.exists():
         raise OutputError(
             f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another place"
         )
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """What made a file: the options of the command.
+def read_options(path: Path) -> dict[str, Any]:
+    """The recorded options of the command that made a file; empty if they were recorded in another format.
 
     Raises:
         OutputError: there is no record, or it is damaged.
     """
-    store, name = LocalStore(path.absolute().parent), path.name + RECORD
+    store = LocalStore(path.absolute().parent)
+    name = path.name + RECORD_SUFFIX
     try:
-        found = parse_json(store.read(name) or b"")
-        return dict(found["options"]) if found["format"] == _FORMAT else {}
+        record = parse_json(store.read(name) or b"")
+        return dict(record["options"]) if record["format"] == _FORMAT else {}
     except (ValueError, KeyError, TypeError):
         raise OutputError(f"{store.where(name)} is missing or damaged; choose another place") from None
 
 
-def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The options that differ between two commands, for a message."""
-    keys = [key for key in dict.fromkeys((*here, *there)) if there.get(key) != here.get(key)]
-    return "; ".join(f"{key}: {_short(there.get(key))} there, {_short(here.get(key))} here" for key in keys)
+def describe_differences(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    """The options that differ between the command that made a file (there) and this one (here); "" if none does."""
+    differences = []
+    for key in dict.fromkeys((*requested, *recorded)):
+        if recorded.get(key) != requested.get(key):
+            differences.append(f"{key}: {_shorten(recorded.get(key))} there, {_shorten(requested.get(key))} here")
+    return "; ".join(differences)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = escape_line(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -85,6 +90,7 @@ class AppendedFile:
         check_place(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            # A link or a pipe that takes the place after the check is neither followed nor waited for.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             self._descriptor = os.open(path, flags, 0o666)
         except (FileExistsError, NotADirectoryError) as error:
@@ -94,8 +100,9 @@ class AppendedFile:
         try:
             if lock.lock(self._descriptor, wait=False) is False:
                 raise BusyError(f"--out {path}: another process is writing it; let it finish, or choose another place")
-            self._ends = [0, *accumulate(len(line) for line in self.lines())]
-            self._keep_record(options)
+            # (lines + 1,) where each line ends in the file: for lines of 5 and 7 bytes, 0, 5 and 12.
+            self._line_ends = [0, *accumulate(len(line) for line in self.lines())]
+            self._check_record(options)
             self.keep(self.count)
             sync_folder(path.absolute().parent)
         except BaseException as error:
@@ -108,19 +115,20 @@ class AppendedFile:
         """Let another process write it."""
         lock.release(self._descriptor)
 
-    def _keep_record(self, options: Mapping[str, Any]) -> None:
+    def _check_record(self, options: Mapping[str, Any]) -> None:
+        """Write the record of a file that has no line yet; else compare it."""
         if not self.count:
             data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
-            LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD, data)
-        elif differs := differences(read_record(self.path), options):
+            LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD_SUFFIX, data)
+        elif differences := describe_differences(read_options(self.path), options):
             raise OutputError(
-                f"--out {self.path} is of another command ({differs}); choose another place, or repeat that command"
+                f"--out {self.path} is of another command ({differences}); choose another place, or repeat that command"
             )
 
     @property
     def count(self) -> int:
         """The number of lines that it held when it was opened."""
-        return len(self._ends) - 1
+        return len(self._line_ends) - 1
 
     def lines(self) -> Iterator[bytes]:
         """Its whole lines, with their ends."""
@@ -131,16 +139,16 @@ class AppendedFile:
     def keep(self, count: int) -> None:
         """Keep the first lines alone."""
         try:
-            os.ftruncate(self._descriptor, self._ends[count])
+            os.ftruncate(self._descriptor, self._line_ends[count])
         except OSError as error:
             raise store_error(error, self.path) from error
 
     def append(self, data: bytes) -> None:
-        """Write whole lines, and sync them."""
-        left = memoryview(data)
+        """Write whole lines, and sync them: a line that was reported as done outlives a power failure."""
+        unwritten = memoryview(data)
         try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            while unwritten:
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             os.fsync(self._descriptor)
         except OSError as error:
             raise store_error(error, self.path.parent) from error

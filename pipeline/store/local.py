@@ -3,10 +3,10 @@
 A run writes to two stores, `out` and the cache of encoded parts. Tasks carry stores, not paths: a store is pickled as
 its address, and opens nothing before its first use.
 
-The protocol needs only one operation: a put that creates a name, or fails because the name exists; so half-written
-files cannot be mistaken for finished ones. On a local disk that is a temporary file in the store's folder, fsync,
-`os.link`, and fsync of the name's folder. Object stores offer this as a conditional put. What can only have one content
-is renamed instead.
+A name appears when its content is complete, so a half-written file cannot be mistaken for a finished one. On a local
+disk that is a temporary file in the store's folder (a draft), fsync, a new name for it, and fsync of the name's folder.
+A name that could get different contents is created or found taken: by `os.link` here, by a conditional put in an object
+store. A name that can only have one content, such as one that contains its hash, is replaced: by `os.replace` here.
 """
 
 import errno
@@ -31,15 +31,16 @@ from ...schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
 from ...schemas.fingerprint import hash_stream
 
 TEMPORARY = ".tmp-"
-"""How the name of a draft begins."""
+"""The prefix of a draft's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeAndHash:
-    """What was written: size and BLAKE3 of the bytes."""
+    """By which two contents are compared."""
 
     bytes: int
     hash: str
+    """BLAKE3, in full."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Draft:
 
     @cached_property
     def size_and_hash(self) -> SizeAndHash:
-        """What was written, once all is."""
+        """Of the whole content: ask when all is written."""
         self.file.flush()
+        # Once it is complete, from a memory map: nothing of ours stands between a writer of Arrow and the file.
         return SizeAndHash(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
 
 
@@ -85,7 +87,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """The content of a small file, or None if there is no such name."""
+        """The content of a small file (at most `LISTING_BYTES`), or None if there is no such name."""
 
     @abstractmethod
     def names(self, folder: str = "") -> list[str]:
@@ -116,7 +118,7 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, draft: Draft, name: str) -> None:
-        """Give a draft its name, which can only have these bytes: what it may have had is replaced.
+        """Give a draft its name, which can only have these bytes: an older file of this name is replaced.
 
         Raises:
             StoreError: the disk is full, or writing failed.
@@ -168,6 +170,7 @@ class LocalStore(Store):
 
     def path(self, name: str) -> Path:
         """The file behind a name. Raises IntegrityError if the name leads out of the folder."""
+        # Names also come from manifests and notes, which somebody else may have written.
         if name.startswith("/") or ".." in name.split("/"):
             raise IntegrityError(f"{name[:80]!r} is not a name below {self.root}")
         return self.root / name
@@ -203,11 +206,15 @@ class LocalStore(Store):
         return StoreError(f"{self.path(name)} cannot be read: {error.strerror}; fix that, or remove it, then run again")
 
     def names(self, folder: str = "") -> list[str]:
-        files = (path for path in self.path(folder).rglob("*") if path.is_file())
-        return sorted(path.relative_to(self.root).as_posix() for path in files if not path.name.startswith(TEMPORARY))
+        names = []
+        for path in self.path(folder).rglob("*"):
+            if path.is_file() and not path.name.startswith(TEMPORARY):
+                names.append(path.relative_to(self.root).as_posix())
+        return sorted(names)
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
+        # The machine and the process: `sweep` removes drafts whose process is gone.
         path = self.root / f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             try:
@@ -217,25 +224,27 @@ class LocalStore(Store):
             except OSError as error:
                 raise store_error(error, self.root) from error
         finally:
+            # Missing after `put`; still there after `create`, beside the new name.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
     def put(self, draft: Draft, name: str) -> None:
-        self._name(draft, name, os.replace)
+        self._give_name(draft, name, os.replace)
 
     def create(self, draft: Draft, name: str) -> bool:
         """As `put`, unless the name exists: then False."""
-        return self._name(draft, name, os.link)
+        return self._give_name(draft, name, os.link)
 
     def put_bytes(self, name: str, data: bytes) -> bool:
         with self.draft() as draft:
             draft.file.write(data)
             return self.create(draft, name)
 
-    def _name(self, draft: Draft, name: str, call: Callable[[Path, Path], None], *, sync: bool = True) -> bool:
+    def _give_name(self, draft: Draft, name: str, link: Callable[[Path, Path], None], *, sync: bool = True) -> bool:
         """Give a draft its name. False if the name exists, and must not.
 
         Args:
+            link: `os.replace`, or `os.link`, which fails if the name exists.
             sync: wait until first its bytes, then its name are on the disk.
         """
         target = self.path(name)
@@ -245,7 +254,7 @@ class LocalStore(Store):
                 os.fsync(draft.file.fileno())
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
-                call(draft.path, target)
+                link(draft.path, target)
             except FileExistsError:
                 return False
             if sync:
@@ -257,7 +266,8 @@ class LocalStore(Store):
     def replace_bytes(self, name: str, data: bytes) -> None:
         with self.draft() as draft:
             draft.file.write(data)
-            self._name(draft, name, os.replace, sync=False)
+            # Not synced: a note that is lost in a power failure is written again.
+            self._give_name(draft, name, os.replace, sync=False)
 
     def remove(self, name: str) -> None:
         try:
@@ -266,32 +276,35 @@ class LocalStore(Store):
             raise store_error(error, self.path(name).parent) from error
 
     def sweep(self) -> None:
-        mine = f"{TEMPORARY}{os.uname().nodename}-"
+        # A draft is named `.tmp-MACHINE-PROCESS-RANDOM`. Drafts of other machines stay, because nothing here tells
+        # whether their process runs. A machine's name may contain "-": on `node`, a draft of `node-12` must stay.
         for path in self.root.glob(f"{TEMPORARY}*"):
-            writer, _, number = path.name.removeprefix(mine).partition("-")
-            # With another "-", it is of a machine whose name begins as this one's.
-            if path.name.startswith(mine) and writer.isdecimal() and "-" not in number and not _runs(writer):
+            machine_and_process = path.name.removeprefix(TEMPORARY).rpartition("-")[0]
+            machine, _, process_id = machine_and_process.rpartition("-")
+            if machine == os.uname().nodename and process_id.isdecimal() and not _is_running(process_id):
                 with suppress(OSError):
                     path.unlink(missing_ok=True)
 
 
-def _runs(process: str) -> bool:
+def _is_running(process_id: str) -> bool:
     """Whether a process of this machine runs; a zombie does not."""
     try:
-        return Path("/proc", process, "stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+        status = Path("/proc", process_id, "stat").read_bytes()
     except OSError:
         return False
+    # "12 (name) S …": the name may contain anything, so the state is what follows the last parenthesis.
+    return status.rpartition(b")")[2].split()[0] != b"Z"
 
 
 def hash_file(path: Path) -> SizeAndHash:
-    """Size and BLAKE3 of a file, read in pieces."""
+    """Size and hash of a file, which is read in pieces."""
     with open_regular(path) as file:
         hash = hash_stream(file)
-        return SizeAndHash(file.tell(), hash)
+        return SizeAndHash(file.tell(), hash)  # what was read: the file may grow meanwhile
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the folder's entries to the disk (fsync)."""
+    """Write the folder's entries to the disk (fsync): a synced file may still lose its name in a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -300,7 +313,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def store_error(error: OSError, folder: Path) -> StoreError:
-    """Turn an operating system's error into one that says what to do."""
+    """The error to raise in place of an operating system's, which says what to do.
+
+    Args:
+        folder: in which writing failed.
+    """
     if isinstance(error, StoreError):
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -308,8 +325,8 @@ def store_error(error: OSError, folder: Path) -> StoreError:
             f"the disk that holds {folder} is full; free some space, or choose a folder on another "
             "disk, then run the same command again"
         )
-    unmade = error.errno == errno.ENOENT and not folder.exists()  # for example below /proc
-    if unmade or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    cannot_be_made = error.errno == errno.ENOENT and not folder.exists()  # for example below /proc
+    if cannot_be_made or error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UnwritableError(
             f"{folder} cannot be written: {error.strerror}; choose another folder, or make this one writable"
         )
@@ -323,10 +340,11 @@ def require_no_file_above(path: Path, option: str) -> None:
         option: where the user named it, such as `--out`.
 
     Raises:
-        OutputError: as said.
+        OutputError: a parent of the path is a file.
     """
-    if not (there := next(one for one in path.absolute().parents if one.exists())).is_dir():
-        raise OutputError(f"{option} {path}: {there} is a file, not a folder; choose another place")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir():
+        raise OutputError(f"{option} {path}: {nearest} is a file, not a folder; choose another place")
 
 
 def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
@@ -343,7 +361,7 @@ def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # lives as long as its map
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # the caller closes it
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
@@ -361,10 +379,13 @@ def check_tree(folder: Path) -> None:
     Raises:
         IntegrityError: see `check_found`.
     """
-    real = os.path.realpath(folder)
-    for where, folders, names in os.walk(folder):  # what cannot be read is reported by who reads it
-        for path in (Path(where, name) for name in (*folders, *names)):
+    real_folder = os.path.realpath(folder)
+    # A folder that cannot be read is skipped here, and reported by the code that reads its files.
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
             with suppress(FileNotFoundError):  # removed meanwhile
-                kind = path.lstat().st_mode
-                if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)) and path.exists():
-                    check_found(path, os.path.realpath(path), real, regular=path.is_file())
+                mode = path.lstat().st_mode
+                is_link_or_special = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+                if is_link_or_special and path.exists():
+                    check_found(path, os.path.realpath(path), real_folder, regular=path.is_file())

@@ -1,8 +1,8 @@
 """A store in an object store, where a conditional put takes the place of a link.
 
-Small names that could have different contents are created on the condition that they are free. Whatever is large, or
-has its hash in its name, can only have one content: it is written without a condition, and two writers write the same
-bytes. An object appears when it is whole, and the server compares what it received with a hash.
+A small object whose name could get different contents is created on the condition that the name is free. A large one,
+or one with its hash in its name, can only have one content: it is written without a condition, and two writers write
+the same bytes. An object appears when it is complete, and the server compares what it received with a hash.
 """
 
 from contextlib import AbstractContextManager, suppress
@@ -18,9 +18,9 @@ from ...schemas.files.remote import STORES, Remote, TakenError
 from ...schemas.fingerprint import fingerprint
 from .local import Draft, LocalStore, SizeAndHash, Store
 
-CHUNK = 16 << 20
+CHUNK_BYTES = 16 << 20
 """Bytes of one part of a large upload. Smaller objects are sent in one request."""
-_PARTS_AT_ONCE = 4
+_CONCURRENT_PARTS = 4
 
 
 class ObjectStore(Store):
@@ -45,8 +45,8 @@ class ObjectStore(Store):
         return self.objects.where(name)
 
     def size(self, name: str) -> int | None:
-        found = self.objects.head(name)
-        return int(found["size"]) if found is not None else None
+        metadata = self.objects.head(name)
+        return int(metadata["size"]) if metadata is not None else None
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -61,40 +61,54 @@ class ObjectStore(Store):
     def names(self, folder: str = "") -> list[str]:
         if not self.lists_names:
             raise StoreError(f"{self.where('')}: a web server does not list its files; name a folder or a bucket")
-        key, above = self.objects.key(folder), len(f"{self.objects.key('')}/".lstrip("/"))
+        key = self.objects.key(folder)
+        # Keys in the bucket begin with the store's own folder, names do not: `runs/a/manifest.json` in the store
+        # `s3://bucket/runs/a` is `manifest.json`.
+        prefix_length = len(f"{self.objects.key('')}/".lstrip("/"))
 
-        def listed() -> list[str]:
+        def list_names() -> list[str]:
             bucket = self.objects.bucket()
             import obstore  # only for object stores
 
-            return sorted(one["path"][above:] for page in obstore.list(bucket, key or None) for one in page)
+            names = []
+            for page in obstore.list(bucket, key or None):
+                names.extend(metadata["path"][prefix_length:] for metadata in page)
+            return sorted(names)
 
         try:
-            return self.objects.ask(folder, listed)
+            return self.objects.ask(folder, list_names)
         except FileNotFoundError:  # there is no such bucket
             return []
 
     def hash(self, name: str) -> SizeAndHash | None:
-        digest, count = blake3(), 0
+        digest = blake3()
+        size = 0
         try:
-            for data in self.objects.pieces(name):
-                digest.update(data)
-                count += len(data)
+            for piece in self.objects.pieces(name):
+                digest.update(piece)
+                size += len(piece)
         except FileNotFoundError:
             return None
-        return SizeAndHash(count, digest.hexdigest())
+        return SizeAndHash(size, digest.hexdigest())
 
     def local(self, file: str | FileRecord) -> Path:
         copies = Copies(self.scratch.root)
         if not isinstance(file, str):
-            fetch = lambda path: self.objects.download(file.name, path, file.bytes, file.hash)  # noqa: E731
-            return copies.copy(file.hash, file.bytes, fetch, named=True)
-        found = self.objects.head(file)
-        if found is None:
-            raise FileNotFoundError(f"there is no {self.where(file)}")
-        size = int(found["size"])
-        key = fingerprint([self.url, file, size, found["e_tag"] or str(found["last_modified"])])
-        return copies.copy(key, size, lambda path: self.objects.download(file, path, size, None))
+            record = file
+            return copies.copy(
+                record.hash,
+                record.bytes,
+                lambda path: self.objects.download(record.name, path, record.bytes, record.hash),
+                named=True,
+            )
+        name = file
+        metadata = self.objects.head(name)
+        if metadata is None:
+            raise FileNotFoundError(f"there is no {self.where(name)}")
+        size = int(metadata["size"])
+        # Without a record, the content is known by the server's tag or time: when they change, it is fetched again.
+        key = fingerprint([self.url, name, size, metadata["e_tag"] or str(metadata["last_modified"])])
+        return copies.copy(key, size, lambda path: self.objects.download(name, path, size, None))
 
     def draft(self) -> AbstractContextManager[Draft]:
         return self.scratch.draft()
@@ -106,6 +120,7 @@ class ObjectStore(Store):
     def put_bytes(self, name: str, data: bytes) -> bool:
         """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""
         try:
+            # In one request: an upload in parts has no condition.
             self._put(name, data, mode="create", use_multipart=False)
         except TakenError:
             return self.read(name) == data
@@ -121,6 +136,8 @@ class ObjectStore(Store):
     def _put(self, name: str, data: bytes | Path, **options: Any) -> None:
         """Write an object, replacing any content unless the options say otherwise."""
         try:
-            self.objects.request("put", name, data, chunk_size=CHUNK, max_concurrency=_PARTS_AT_ONCE, **options)
+            self.objects.request(
+                "put", name, data, chunk_size=CHUNK_BYTES, max_concurrency=_CONCURRENT_PARTS, **options
+            )
         except FileNotFoundError as error:
             raise StoreError(f"{self.where('')}: there is no such bucket; create it, or check the spelling") from error

@@ -15,9 +15,9 @@ from .local import LocalStore
 from .local import Store as Store
 from .object_store import ObjectStore
 
-_ASKED_AT_ONCE = 32
-"""Number of parallel requests to a remote store; each takes some hundredths of a second."""
-_CACHE = ".packtrain-cache"
+_CONCURRENT_REQUESTS = 32
+"""To a remote store; each takes some hundredths of a second."""
+_CACHE_FOLDER = ".packtrain-cache"
 CACHE_TAG = "CACHEDIR.TAG"
 """Marks a cache. Backup and search programs also know this name: https://bford.info/cachedir/"""
 CACHE_FOLDERS = (
@@ -34,7 +34,8 @@ CACHE_FOLDERS = (
 )
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
-_CLEAN = b" Everything in it can be made again: packtrain clean removes what is old.\n"
+_ADVICE = b" Everything in it can be made again: packtrain clean removes what is old.\n"
+# At least two letters, so that `C://` is no URL.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 Item = TypeVar("Item")
@@ -58,8 +59,10 @@ def resolve_place(text: str, base: Path) -> str:
         return str((base / text).absolute())
     if text.startswith("file://"):
         return str(Path(unquote(urlsplit(text).path)).absolute())
-    bare = not text.partition("://")[2].strip("/")
-    if bare or (urlsplit(text).scheme in STORES and not urlsplit(text).netloc):
+    has_no_path = not text.partition("://")[2].strip("/")
+    # `s3:///folder` has a path, and no bucket.
+    has_no_bucket = urlsplit(text).scheme in STORES and not urlsplit(text).netloc
+    if has_no_path or has_no_bucket:
         raise ConfigError(f"{text} has no bucket; write it as s3://bucket/folder")
     return text.rstrip("/")
 
@@ -76,11 +79,12 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
     if cache is not None:
         return resolve_place(cache, base)
     if not is_url(out):
-        return str(Path(out).parent / _CACHE)
-    above, _, last = out.rpartition("/")
-    if not last or above.endswith((":/", "//")):
+        return str(Path(out).parent / _CACHE_FOLDER)
+    parent, _, name = out.rpartition("/")
+    # Of `s3://bucket`, the parent is `s3:/`; of `s3://bucket/`, the name is empty.
+    if not name or parent.endswith((":/", "//")):
         raise ConfigError(f"out: {out} is a whole bucket; name a folder in it, such as {out.rstrip('/')}/packed")
-    return f"{above}/{_CACHE}"
+    return f"{parent}/{_CACHE_FOLDER}"
 
 
 def is_cache(folder: Path) -> bool:
@@ -95,9 +99,10 @@ def is_cache(folder: Path) -> bool:
 def mark_cache(cache: LocalStore) -> None:
     """Mark the cache folder, unless it contains anything else. Does nothing if it is read-only."""
     with suppress(OSError):
-        top = [path.name for path in cache.root.glob("*")]
-        if CACHE_TAG not in top and all(name in CACHE_FOLDERS or name.startswith(".") for name in top):
-            cache.put_bytes(CACHE_TAG, _SIGNATURE + _CLEAN)
+        names = [path.name for path in cache.root.glob("*")]
+        # A folder of the user's, named as `cache` by mistake, must never be cleaned.
+        if CACHE_TAG not in names and all(name in CACHE_FOLDERS or name.startswith(".") for name in names):
+            cache.put_bytes(CACHE_TAG, _SIGNATURE + _ADVICE)
 
 
 def open_store(place: str | Path) -> Store:
@@ -120,12 +125,12 @@ def require_writable(place: str) -> None:
 
 
 def ask_all(store: Store, question: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
-    """Ask the store about each item, in parallel if it is remote; yield the answers in order.
+    """Ask the store about each item, in parallel if it is remote. Returns the answers in order.
 
     Args:
         question: asks the store about one item; called in threads.
     """
     if isinstance(store, LocalStore):
         return [question(item) for item in items]
-    with ThreadPoolExecutor(_ASKED_AT_ONCE, thread_name_prefix="packtrain-store") as pool:
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS, thread_name_prefix="packtrain-store") as pool:
         return list(pool.map(question, items))

@@ -62,8 +62,8 @@ def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
     if not isinstance(out, LocalStore):
         yield
         return
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    holder = LockHolder(os.uname().nodename, os.getpid(), now, shard)
+    start = datetime.now(UTC).isoformat(timespec="seconds")
+    holder = LockHolder(os.uname().nodename, os.getpid(), start, shard)
     descriptor = _open_locked(out, shared=shard is not None)
     final_content = b""
     try:

@@ -1,7 +1,7 @@
 """Notes: small JSON objects with a checksum, so that a damaged one counts as missing.
 
-The first key, `check`, holds the hash of the bytes that follow and of the note's name, so that a note under the name of
-another counts as damaged.
+The first key, `check`, holds the hash of the bytes that follow and of the note's name, so that a note that was copied
+to another name counts as damaged. A note reads: `{"check":"32 hexadecimal digits","first key":…}`.
 """
 
 import os
@@ -17,9 +17,9 @@ from ...schemas.files.copy_cache import user_folder
 from ...schemas.fingerprint import hash_bytes
 from .local import LocalStore, Store
 
-_HEAD = b'{"check":"'
+_PREFIX = b'{"check":"'
 _DIGITS = 32
-_BODY = len(_HEAD) + _DIGITS + 2
+_BODY_START = len(_PREFIX) + _DIGITS + len(b'",')
 _Note = TypeVar("_Note")
 
 
@@ -30,12 +30,13 @@ def seal(content: bytes, name: str) -> bytes:
         content: an object with at least one key, without white space before it.
         name: the only name under which `unseal` accepts it.
     """
-    return _HEAD + hash_bytes(content + name.encode())[:_DIGITS].encode() + b'",' + content[1:]
+    check = hash_bytes(content + name.encode())[:_DIGITS].encode()
+    return _PREFIX + check + b'",' + content[1:]  # without its brace
 
 
 def unseal(sealed: bytes | None, name: str) -> bytes | None:
     """Return the object without its checksum; None if it is missing or damaged, or was sealed with another name."""
-    content = b"{" + (sealed or b"")[_BODY:]
+    content = b"{" + (sealed or b"")[_BODY_START:]
     return content if sealed == seal(content, name) else None
 
 
@@ -48,6 +49,7 @@ def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
     """A note of this kind; None if it is missing, damaged or from another version."""
     data = unseal(store.read(name), name)
     try:
+        # Without data, decoding fails, as it does if the keys are those of another version.
         return msgspec.json.decode(data or b"", type=kind, dec_hook=lambda _, text: Path(text))
     except (ValueError, TypeError, RecursionError):
         return None
@@ -60,7 +62,8 @@ def get_user_note(name: str, kind: type[_Note]) -> _Note | None:
     """As `get_note`, from `user_folder()`; None also if another user may have written it, or if there is no folder."""
     with suppress(StoreError, OSError, RuntimeError):
         store = LocalStore(user_folder())
-        if all(_is_own(path.lstat()) for path in (store.path(name), store.path(name).parent)):
+        path = store.path(name)
+        if _is_written_by_user_only(path) and _is_written_by_user_only(path.parent):
             return get_note(store, name, kind)
     return None
 
@@ -71,6 +74,8 @@ def put_user_note(name: str, value: object) -> None:
         put_note(LocalStore(user_folder()), name, value)
 
 
-def _is_own(found: os.stat_result) -> bool:
-    """Whether only this user may have made it; a link never is."""
-    return found.st_uid == os.geteuid() and not (stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_IWOTH)
+def _is_written_by_user_only(path: Path) -> bool:
+    """Whether no other user can have written a file or folder; a link counts as written by others."""
+    status = path.lstat()
+    writable_by_others = bool(status.st_mode & stat.S_IWOTH)
+    return status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not writable_by_others

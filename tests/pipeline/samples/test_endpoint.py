@@ -16,7 +16,7 @@ import pytest
 from packtrain.pipeline.samples import endpoint
 from packtrain.pipeline.samples.endpoint import EndpointEngine, ServerError
 from packtrain.pipeline.samples.samples_file import read_samples
-from packtrain.pipeline.store.appended import RECORD
+from packtrain.pipeline.store.appended import RECORD_SUFFIX
 from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
 
 Command = Callable[..., Any]
@@ -127,7 +127,7 @@ def test_a_server_gives_what_the_model_gives(
     assert list(read_samples(Path("asked.jsonl"))) == list(read_samples(Path("here.jsonl")))
     for said in (asked.out, asked.err, *(path.read_text() for path in tmp_path.glob("*.js*"))):
         assert SECRET not in said
-    assert server.url not in Path(f"asked.jsonl{RECORD}").read_text()
+    assert server.url not in Path(f"asked.jsonl{RECORD_SUFFIX}").read_text()
 
 
 def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:

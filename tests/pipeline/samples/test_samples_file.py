@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.samples.samples_file import open_samples, read_samples
-from packtrain.pipeline.store.appended import RECORD
+from packtrain.pipeline.store.appended import RECORD_SUFFIX
 from packtrain.schemas.errors import BusyError, InputError, OutputError
 from packtrain.schemas.samples import Sample
 
@@ -53,14 +53,14 @@ def test_cut_anywhere_and_continued_it_is_the_same_file(
     write(path)
     assert path.read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert sorted(one.name for one in folder.iterdir()) == [
-        name for one in ("s.jsonl", "whole.jsonl") for name in (one, one + RECORD)
+        name for one in ("s.jsonl", "whole.jsonl") for name in (one, one + RECORD_SUFFIX)
     ]
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim.jsonl"
     victim.write_text('{"id": "mine"')
-    for name in ("s.jsonl", f"t.jsonl{RECORD}"):
+    for name in ("s.jsonl", f"t.jsonl{RECORD_SUFFIX}"):
         (tmp_path / name).symlink_to(victim)
     with pytest.raises(OutputError, match="is not a regular file"):
         write(tmp_path / "s.jsonl")

@@ -46,7 +46,7 @@ def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def place(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(object_store, "CHUNK", CHUNK)
+    monkeypatch.setattr(object_store, "CHUNK_BYTES", CHUNK)
     monkeypatch.setattr(workers, "Pool", FreshPool)  # whose processes have this environment
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "scratch"))
     return f"s3://{BUCKET}/{tmp_path.name}"

@@ -27,7 +27,7 @@ CHUNK = 5 << 20
 
 @pytest.fixture
 def store(faulty: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    monkeypatch.setattr(object_store, "CHUNK", CHUNK)
+    monkeypatch.setattr(object_store, "CHUNK_BYTES", CHUNK)
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "scratch"))
     return ObjectStore(f"s3://{BUCKET}/{tmp_path.name}")
 

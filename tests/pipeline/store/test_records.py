@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> LocalStore:
 
 def test_a_file_of_another_size_has_no_record(store: LocalStore) -> None:
     records = Records(store, Record)
-    assert [*records.all(["record", "other"])] == ["record"]
+    assert [*records.find_all(["record", "other"])] == ["record"]
     store.path("file").write_bytes(b"conten")
     assert records.find("record") is None
     store.remove("file")
@@ -36,7 +36,7 @@ def test_a_file_of_another_size_has_no_record(store: LocalStore) -> None:
 
 @pytest.mark.parametrize(("content", "wrong"), [(b"c0ntent", ()), (b"content", ("file",))])
 def test_a_damaged_file_loses_its_record(store: LocalStore, content: bytes, wrong: tuple[str, ...]) -> None:
-    assert Records(store, Record).intact(["record"], Observer())
+    assert Records(store, Record).find_intact(["record"], Observer())
     store.path("file").write_bytes(content)
-    assert Records(store, Record).intact(["record"], Observer(), wrong) == {}
+    assert Records(store, Record).find_intact(["record"], Observer(), wrong) == {}
     assert not store.exists("record")
