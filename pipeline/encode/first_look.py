@@ -83,7 +83,7 @@ class LookTask:
         first, source, counts = self.first, self.first.source, EncodeCounts()
         spec, encoder = load_spec(first.cache, self.spec), load_encoder(first.cache, self.spec)
         renderer = encoder.renderer if source.conversational else None
-        endings = renderer.manner.stop_tokens if renderer is not None else ()
+        endings = renderer.profile.stop_tokens if renderer is not None else ()
         stops, _ = spec.stop_ids(endings)
         sampled, encoder.sampled, encoder.samples = encoder.sampled, 0, []
         with rows_of(first.at):

@@ -18,8 +18,8 @@ from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.fingerprint import fingerprint, version
 from ...schemas.rows import ENCODED, Example
 from ...stages.prep import Options
+from ...stages.render.renderer import Renderer
 from ...stages.template.chat_template import ChatTemplate
-from ...stages.template.render import Renderer
 from ...stages.tokenize.encode import Encoder
 from ...stages.tokenize.encode_counts import COLUMNS_NOT_READ, KEYS_NOT_READ, MOST_PLACES, REJECTED, EncodeCounts
 from ...stages.tokenize.engines import load_engine
@@ -288,8 +288,8 @@ def make_renderer(spec: EncodeSpec, template: str) -> Renderer:
     return Renderer(
         ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date, given),
         trace=spec.trace,
-        stops=[token.content for token in added if token.special],
-        others=[token.content for token in added if not token.special],
+        special_tokens=[token.content for token in added if token.special],
+        added_tokens=[token.content for token in added if not token.special],
         allow_lost=spec.allow_lost,
         generation_stops=spec.generation_stops,
     )

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ...schemas.errors import TemplateError
-from ...stages.template.environment import watch_by
+from ...stages.template.sandbox import watch_by
 from .executor import RENDERING_KILLED
 
 SECONDS = 10.0

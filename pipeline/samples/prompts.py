@@ -155,7 +155,7 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             f"--data {task.path}, line {number + 1:,}: {escape_line(str(error))}; give what packtrain prep "
             "--prompt-only writes: id, row and prompt"
         ) from None
-    return prompts, renderer.manner.stop if renderer is not None else None
+    return prompts, renderer.profile.stop_token if renderer is not None else None
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of
 from ...schemas.rows import ASSISTANT_KINDS, Example
 from ..template.chat_template import ChatTemplate
-from ..template.marked import ASSISTANT, loss_weight
+from ..template.tracked_messages import ASSISTANT, loss_weight
 from ..tokenize.engines import Engine
 from ..tokenize.token_spans import IS_NEXT_STOP
 

@@ -1,1 +1,2 @@
-"""Renders an example as text, and records what each part of the text is."""
+"""A chat template: what runs it, what it does with every conversation, and where each character it writes comes
+from."""

@@ -16,8 +16,11 @@ from ...schemas.rows import Message, Messages
 
 CallArguments: TypeAlias = Literal["object", "text", "as_given"]
 """`object`: a text that is the JSON of an object becomes the object. `text`: an object becomes its JSON. `as_given`."""
-_KEY, _VALUE = "city", "Paris"
-_PROBE = {_KEY: _VALUE}
+
+# A sample call, by which `learn_call_arguments` finds the form that a template takes.
+_KEY = "city"
+_VALUE = "Paris"
+_ARGUMENTS = {_KEY: _VALUE}
 _CALL_ID = "abcdefghi"
 """Nine letters and digits, as one template asks for."""
 _TOOL = {
@@ -40,12 +43,13 @@ def with_call_arguments(messages: Messages, form: CallArguments) -> Messages:
 
 def call_arguments_not_json(messages: Messages) -> int:
     """How many calls have a text as arguments that is not the JSON of an object; "" stands for none."""
-    return sum(
-        isinstance(arguments, str) and isinstance(_to_object(arguments), str)
-        for message in messages
-        if isinstance(calls := message.get("tool_calls"), list)
-        for arguments in _arguments(calls)
-    )
+    count = 0
+    for message in messages:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list):
+            texts = [arguments for arguments in _arguments(calls) if isinstance(arguments, str)]
+            count += sum(isinstance(_to_object(text), str) for text in texts)
+    return count
 
 
 def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None], str]) -> CallArguments:
@@ -56,18 +60,22 @@ def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None
         render: renders messages and tools, with calls as they are given.
     """
 
-    def shown(arguments: Any) -> str:
-        texts = []
-        for tools in ([_TOOL], None):
-            with suppress(PacktrainError):
-                texts.append(render(_conversation(arguments), tools))
-        return next((text for text in texts if _KEY in text and _VALUE in text), "")
-
-    # The tools name the key, but only the call has the value.
-    as_object = shown(_PROBE)
-    if as_object and str(_PROBE) not in as_object:
+    with_object = _text_with_arguments(render, _ARGUMENTS)
+    # `{'city': 'Paris'}`: the template writes the object as Python does, which no server's model ever reads.
+    is_python_repr = str(_ARGUMENTS) in with_object
+    if with_object and not is_python_repr:
         return "object"
-    return "text" if shown(json.dumps(_PROBE)) else "object"
+    return "text" if _text_with_arguments(render, json.dumps(_ARGUMENTS)) else "object"
+
+
+def _text_with_arguments(render: Callable[[Messages, list[dict[str, Any]] | None], str], arguments: Any) -> str:
+    """A rendering of the sample conversation that shows a call's arguments, with tools or without; "" if none does."""
+    texts = []
+    for tools in ([_TOOL], None):
+        with suppress(PacktrainError):
+            texts.append(render(_conversation(arguments), tools))
+    # The tools have the key, too, but only the call has the value.
+    return next((text for text in texts if _KEY in text and _VALUE in text), "")
 
 
 def _conversation(arguments: Any) -> Messages:
@@ -97,7 +105,8 @@ def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
 def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:
     if not isinstance(call, dict):
         return call
-    if isinstance(function := call.get("function"), dict):
+    function = call.get("function")
+    if isinstance(function, dict):
         return {**call, "function": _with_arguments(function, convert)}
     return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else call
 
@@ -109,7 +118,8 @@ def _to_object(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        value = json.loads(arguments, parse_constant=_refuse)
+        # `parse_constant` is called for NaN and Infinity, which Python reads and JSON does not have.
+        value = json.loads(arguments, parse_constant=_refuse_constant)
         if "\\u" in arguments:
             json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     except (ValueError, RecursionError):
@@ -117,7 +127,7 @@ def _to_object(arguments: Any) -> Any:
     return value if isinstance(value, dict) and not too_deep(value) else arguments
 
 
-def _refuse(name: str) -> Any:
+def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 

@@ -17,15 +17,16 @@ import jinja2
 from ...schemas.errors import PacktrainError, RowRejectedError, TemplateError
 from ...schemas.rows import Message, Messages
 from .call_arguments import CallArguments, learn_call_arguments, with_call_arguments
-from .environment import Sandbox, limited, stopped
+from .sandbox import Sandbox, run_limited, stopped_error
 
 MAX_CHARACTERS = 1 << 28
 """Maximum number of characters of a rendering."""
 REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
-_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-_ADDRESS = " at 0x"
-_ADDRESSES = re.compile(f"{_ADDRESS}[0-9a-f]+(?=>)")
+"""Keys of a message under which rows of different origins have its reasoning."""
+_GENERATION_BLOCK = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+_RESERVED_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_ADDRESS_PREFIX = " at 0x"
+_ADDRESS_PATTERN = re.compile(f"{_ADDRESS_PREFIX}[0-9a-f]+(?=>)")
 """Matches the end of the default text of a Python object: `<generator object at 0x7f...>`."""
 _DETAIL_CHARS = 500
 
@@ -57,25 +58,27 @@ class ChatTemplate:
         self.variables: dict[str, Any] = {str(key): plain(value) for key, value in variables.items()}
         self.name = name
         self.date = date
-        if hidden := _RESERVED & self.variables.keys():
+        hiding = _RESERVED_NAMES & self.variables.keys()
+        if hiding:
             raise TemplateError(
-                f"chat template '{name}': the variable '{min(hidden)}' would hide a name that every template gets; "
+                f"chat template '{name}': the variable '{min(hiding)}' would hide a name that every template gets; "
                 "give it another name"
             )
         try:
             self._template = Sandbox(name, date).compiled(source)
         except PacktrainError:
             raise
-        except Exception as error:  # jinja2 leaves some mistakes to Python's compiler
-            line = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
-            message = error.message if isinstance(error, jinja2.TemplateSyntaxError) else error
+        except Exception as error:
+            # Not only a TemplateSyntaxError: jinja2 leaves some mistakes to Python's compiler.
+            description = _describe_compile_error(error)
             raise TemplateError(
-                f"chat template '{name}' does not compile: {message}{line}; fix the template, or name another one"
+                f"chat template '{name}' does not compile: {description}; fix the template, or name another one"
             ) from error
         self.documents: list[dict[str, Any]] | None = None
         """Those of the row."""
         self.call_arguments: CallArguments = "as_given"
         """The form of the arguments of tool calls."""
+        # Learning renders with this template, and chooses the form of each call itself: until then, as given.
         self.call_arguments = call_arguments or learn_call_arguments(self.render)
 
     def for_row(
@@ -89,14 +92,14 @@ class ChatTemplate:
         template.documents = plain(documents)
         return template
 
-    def handed(self, messages: Messages) -> Messages:
-        """(M,) messages as the template gets them: with the arguments of tool calls in its form."""
+    def with_call_arguments(self, messages: Messages) -> Messages:
+        """(M,) messages with the arguments of tool calls in the form that the template takes."""
         return with_call_arguments(messages, self.call_arguments)
 
     @property
     def marks_generation(self) -> bool:
         """Whether the source marks assistant text with `{% generation %}`."""
-        return _GENERATION.search(self.source) is not None
+        return _GENERATION_BLOCK.search(self.source) is not None
 
     def render(
         self,
@@ -112,7 +115,7 @@ class ChatTemplate:
         """
         chat = [
             with_reasoning(plain({key: value for key, value in message.items() if value is not None}))
-            for message in self.handed(messages)
+            for message in self.with_call_arguments(messages)
         ]
         return self.guarded(self._template.render, chat, tools, add_generation_prompt=add_generation_prompt)
 
@@ -136,11 +139,11 @@ class ChatTemplate:
             **self.variables,
         }
         try:
-            text = limited(lambda: render(inputs), self.name)
+            text = run_limited(lambda: render(inputs), self.name)
             if len(text) > MAX_CHARACTERS:
-                raise stopped(self.name, f"it makes a text of more than {MAX_CHARACTERS >> 20} Mi characters")
+                raise stopped_error(self.name, f"it makes a text of more than {MAX_CHARACTERS >> 20} Mi characters")
             if not text.isascii():
-                text.encode()
+                text.encode()  # raises for half of a surrogate pair
         except PacktrainError:
             raise
         except UnicodeEncodeError as error:
@@ -148,19 +151,29 @@ class ChatTemplate:
         except Exception as error:
             message = str(error) or "no message"
             raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
-        if _ADDRESS in text:
-            given = f"{self.source}{inputs}"
-            # As sets first: a log in a content may have thousands, and each search takes as long as the text.
-            unknown = set(_ADDRESSES.findall(text)).difference(_ADDRESSES.findall(given))
-            if not all(address in given for address in unknown):
-                raise TemplateError(
-                    f"the chat template '{self.name}' writes an object by its address in memory, so the same data "
-                    "would not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
-                )
+        if _ADDRESS_PREFIX in text:
+            self._refuse_addresses(text, inputs)
         return text
+
+    def _refuse_addresses(self, text: str, inputs: dict[str, Any]) -> None:
+        """Raise TemplateError if a text has addresses of objects that neither the source nor the inputs contain."""
+        source_and_inputs = f"{self.source}{inputs}"
+        # As sets first: a log in a content may have thousands, and each search takes as long as the text.
+        new_addresses = set(_ADDRESS_PATTERN.findall(text)).difference(_ADDRESS_PATTERN.findall(source_and_inputs))
+        if not all(address in source_and_inputs for address in new_addresses):
+            raise TemplateError(
+                f"the chat template '{self.name}' writes an object by its address in memory, so the same data "
+                "would not give the same shards; after `map`, `select` and the like write `| list` or `| join`"
+            )
 
     def _rejected(self, detail: str) -> RowRejectedError:
         return RowRejectedError("template_error", f"chat template '{self.name}': {detail}")
+
+
+def _describe_compile_error(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"{error.message} (line {error.lineno})"
+    return str(error)
 
 
 def with_reasoning(message: Message) -> Message:
@@ -179,11 +192,14 @@ def plain(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    for base in (str, int, float):  # subclasses, such as enums in a reader's rows, become the plain value
+    # Subclasses, such as enums in a reader's rows, become the plain value.
+    for base in (str, int, float):
         if isinstance(value, base):
             return getattr(base, f"__{base.__name__}__")(value)
     if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return (list if isinstance(value, list) else tuple)([plain(item) for item in value])
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, tuple):
+        return tuple([plain(item) for item in value])
     return f"<{type(value).__name__}>"

@@ -1,4 +1,12 @@
-"""Learns what a template does from fixed sample conversations and its source, before any row is rendered."""
+"""Learns what a template does from fixed sample conversations and its source, before any row is rendered.
+
+For ChatML, which writes `<|im_start|>ROLE\\nCONTENT<|im_end|>\\n` for each message, the profile has
+
+    generation_prompt    "<|im_start|>assistant\\n"
+    has_fixed_prompt     True: no message changes it
+    stop_token           "<|im_end|>", with which answers end
+    stop_tokens          ("<|im_end|>",)
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,119 +18,160 @@ from jinja2 import nodes
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Messages
 from .chat_template import REASONING_KEYS
-from .gaps import ANSWER, RESULT, TOOLS, USER, TemplateGaps, calls, stop_pattern
-from .marked import Marker, own
-from .tracked_str import MESSAGE, REASONING, Word
+from .gaps import TemplateGaps, token_pattern
+from .samples import ANSWER, TOOL_RESULT, TOOLS, USER, sample_calls
+from .tracked_messages import track_messages
+from .tracked_str import REASONING_FIELD
+from .tracked_template import TrackedRendering, TrackedTemplate
 
-_AGAIN = {"role": "user", "content": "c"}
+_SECOND_QUESTION = {"role": "user", "content": "c"}
+_SAMPLE_THOUGHT = "c"
 _TAG = re.compile(r"\s*(<[^<>\s]*>|\[[^\[\]\s]*\])")
+_NO_RENDERING = TrackedRendering("", [])
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateProfile:
     """Facts about a template."""
 
-    generation: bool
-    """Whether the template has `{% generation %}` blocks; if so, they decide."""
-    opening: str
-    """The generation prompt; "" if the template writes none."""
-    searched: frozenset[str] | None
-    """None if the generation prompt depends on no message; else the texts that the template looks for in messages."""
-    thought_end: str
+    has_generation_blocks: bool
+    """Whether the template has `{% generation %}` blocks; if so, they decide what is trained."""
+    generation_prompt: str
+    """What opens an assistant's turn; "" if the template writes nothing there."""
+    has_fixed_prompt: bool
+    """Whether the generation prompt depends on no message."""
+    searched_texts: frozenset[str]
+    """If it may depend on messages: the texts that the template looks for in messages."""
+    thought_closing_tag: str
     """The first tag that the template writes after the thought of a field; "" if there is none."""
-    stops: re.Pattern[str]
+    special_tokens: re.Pattern[str]
     """Finds special tokens."""
     gaps: TemplateGaps
     """What it writes around messages."""
-    header_stops: re.Pattern[str]
+    header_stop_tokens: re.Pattern[str]
     """If the template writes no token at the end of a turn: finds the special tokens with which what follows a turn may
     begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
-    stop: str | None
+    stop_token: str | None
     """The special token that ends an answer; None if there is none."""
     stop_tokens: tuple[str, ...]
     """The special tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
 
 
 def learn_profile(
-    marker: Marker, special: Sequence[str], others: Sequence[str], generation_stops: Sequence[str] = ()
+    template: TrackedTemplate,
+    special_tokens: Sequence[str],
+    added_tokens: Sequence[str],
+    generation_stops: Sequence[str] = (),
 ) -> TemplateProfile:
     """What the template does with a question and an answer, with a further question, and with a tool call. What it
     refuses, only rows can show.
 
     Args:
-        special: the tokenizer's special tokens.
-        others: its other added tokens, in case the template ends turns with one of them.
+        special_tokens: the tokenizer's special tokens.
+        added_tokens: its other added tokens, in case the template ends turns with one of them.
         generation_stops: the tokens at which a generation with this model stops, as far as that is known.
     """
-    template, tree = marker.template, marker.tree
-    special = [*special, *(v for k, v in template.variables.items() if k.endswith("_token") and isinstance(v, str))]
-    gaps = TemplateGaps(marker, stop_pattern(special), generation_stops)
-    more = stop_pattern([*others, *special])
-    if any(more.search(closing) and not gaps.stops.search(closing) for closing in gaps.answer_closings[:1]):
-        gaps = TemplateGaps(marker, more, generation_stops)
-    alone, _ = _rendered(marker, [USER], None)
-    opened, _ = _rendered(marker, [USER], None, open_turn=True)
-    answers, called = _last_stops(gaps, gaps.answer_closings), _last_stops(gaps, gaps.call_closings)
-    headers = set() if not gaps.answer_closings or answers or called else set(_header_stops(marker, gaps.stops))
+    tree = template.tree
+    gaps = _learn_gaps(template, special_tokens, added_tokens, generation_stops)
+    answer_stops = _last_stops(gaps, gaps.after_answers)
+    call_stops = _last_stops(gaps, gaps.after_calls)
+    header_stops: set[str] = set()
+    if gaps.after_answers and not answer_stops and not call_stops:
+        header_stops.update(_header_stops(template, gaps.special_tokens))
+    is_fixed = has_fixed_prompt(tree)
     return TemplateProfile(
-        generation=template.marks_generation,
-        opening=(opened.removeprefix(alone) if opened.startswith(alone) else "") or gaps.opening,
-        searched=None if has_fixed_prompt(tree) else searched_texts(tree),
-        thought_end=_thought_end(marker),
-        stops=gaps.stops,
+        has_generation_blocks=template.template.marks_generation,
+        generation_prompt=_generation_prompt(template) or gaps.opened_header,
+        has_fixed_prompt=is_fixed,
+        searched_texts=frozenset() if is_fixed else frozenset(_searched_texts(tree)),
+        thought_closing_tag=_thought_closing_tag(template),
+        special_tokens=gaps.special_tokens,
         gaps=gaps,
-        header_stops=stop_pattern(headers),
-        stop=next(iter(answers), None),
-        stop_tokens=tuple(sorted({*answers, *called, *headers})),
+        header_stop_tokens=token_pattern(header_stops),
+        stop_token=next(iter(answer_stops), None),
+        stop_tokens=tuple(sorted({*answer_stops, *call_stops, *header_stops})),
     )
 
 
-def _last_stops(gaps: TemplateGaps, closings: Sequence[str]) -> list[str]:
-    """The special tokens at which turns with these ends at the text's end close."""
-    ends = [gaps.end_of_text(closing) or "" for closing in closings]
-    spans = [gaps.closing_span(end) for end in ends]
-    tokens = (gaps.stops.findall(end, *span)[-1:] for end, span in zip(ends, spans, strict=True))
-    return list(dict.fromkeys(token for found in tokens for token in found))
+def _learn_gaps(
+    template: TrackedTemplate, special_tokens: Sequence[str], added_tokens: Sequence[str], stops: Sequence[str]
+) -> TemplateGaps:
+    """The template's gaps; see `learn_profile`. The tokenizer's other added tokens count as special if an answer is
+    followed by one of them, and by no special token.
+    """
+    variables = template.template.variables.items()
+    tokens_in_variables = [value for name, value in variables if name.endswith("_token") and isinstance(value, str)]
+    special_tokens = [*special_tokens, *tokens_in_variables]
+    gaps = TemplateGaps(template, token_pattern(special_tokens), stops)
+    all_tokens = token_pattern([*added_tokens, *special_tokens])
+    for after_answer in gaps.after_answers[:1]:
+        if all_tokens.search(after_answer) and not gaps.special_tokens.search(after_answer):
+            return TemplateGaps(template, all_tokens, stops)
+    return gaps
+
+
+def _generation_prompt(template: TrackedTemplate) -> str:
+    """What the template adds to a question to open an answer; "" if it changes the text before, too."""
+    closed_text = _rendered(template, [USER], None).text
+    opened_text = _rendered(template, [USER], None, add_generation_prompt=True).text
+    return opened_text.removeprefix(closed_text) if opened_text.startswith(closed_text) else ""
+
+
+def _last_stops(gaps: TemplateGaps, after_turns: Sequence[str]) -> list[str]:
+    """The last special token in the end of each turn, of which what follows it at the text's end is given."""
+    tokens: list[str] = []
+    for gap in after_turns:
+        end = gaps.end_of_text(gap) or ""
+        begin, stop = gaps.closing_span(end)
+        tokens += gaps.special_tokens.findall(end, begin, stop)[-1:]
+    return list(dict.fromkeys(tokens))
 
 
 def _rendered(
-    marker: Marker, messages: Messages, tools: list[dict[str, Any]] | None = TOOLS, *, open_turn: bool = False
-) -> tuple[str, list[Word]]:
-    """The text of messages, with a generation prompt if asked for, and its words; no text if the template refuses
-    them.
-    """
+    template: TrackedTemplate,
+    messages: Messages,
+    tools: list[dict[str, Any]] | None = TOOLS,
+    *,
+    add_generation_prompt: bool = False,
+) -> TrackedRendering:
+    """A rendering, with the source spans of its messages alone; an empty one if the template refuses it."""
+    tracked_messages = track_messages(messages).for_template
     try:
-        marked = marker.render(own(messages).chat, tools, add_generation_prompt=open_turn)
+        rendering = template.render(tracked_messages, tools, add_generation_prompt=add_generation_prompt)
     except StoppedTemplateError:
         raise
     except PacktrainError:
-        return "", []
-    return marked.text, [word for word in marked.words if word[2] >= 0]
+        return _NO_RENDERING
+    return TrackedRendering(rendering.text, [span for span in rendering.source_spans if span.origin >= 0])
 
 
-def _thought_end(marker: Marker) -> str:
+def _thought_closing_tag(template: TrackedTemplate) -> str:
     """The first tag after the thought of a last answer; "" if there is none."""
-    text, words = _rendered(marker, [USER, ANSWER | dict.fromkeys(REASONING_KEYS, "c")], None)
-    ends = [high for low, high, code in words[1:] if code & REASONING and text[low:high] == "c"]
-    tag = _TAG.match(text, ends[0]) if ends else None
-    return tag[1] if tag is not None else ""
+    answer = ANSWER | dict.fromkeys(REASONING_KEYS, _SAMPLE_THOUGHT)
+    text, source_spans = _rendered(template, [USER, answer], None)
+    for span in source_spans[1:]:
+        if span.origin & REASONING_FIELD and text[span.begin : span.end] == _SAMPLE_THOUGHT:
+            tag = _TAG.match(text, span.end)
+            return tag[1] if tag is not None else ""
+    return ""
 
 
-def _header_stops(marker: Marker, stops: re.Pattern[str]) -> Iterator[str]:
+def _header_stops(template: TrackedTemplate, special_tokens: re.Pattern[str]) -> Iterator[str]:
     """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
-    for message, then in ((ANSWER, _AGAIN), *((call, RESULT) for call in calls())):
-        text, words = _rendered(marker, [USER, message, then])
-        done = max((end for _, end, code in words if code >> MESSAGE == 1), default=None)
-        high = min((begin for begin, _, code in words if code >> MESSAGE == 2), default=None)
-        if done is not None and high is not None and (found := stops.search(text, done, high)) is not None:
-            yield found.group()
+    turns = [(ANSWER, _SECOND_QUESTION), *((call, TOOL_RESULT) for call in sample_calls())]
+    for turn, next_message in turns:
+        rendering = _rendered(template, [USER, turn, next_message])
+        gap = rendering.text_between(1, 2)
+        token = special_tokens.search(gap) if gap is not None else None
+        if token is not None:
+            yield token.group()
 
 
 # What the generation prompt depends on
 
 
 _SWITCH = "add_generation_prompt"
-_OF_A_ROW = frozenset({"messages", "tools", "documents", "loop", "caller", "varargs", "kwargs", "self"})
+_NAMES_OF_ROWS = frozenset({"messages", "tools", "documents", "loop", "caller", "varargs", "kwargs", "self"})
 """Names whose values differ between rows, besides those that the template itself sets."""
 
 
@@ -130,29 +179,26 @@ def has_fixed_prompt(tree: nodes.Template) -> bool:
     """Whether the generation prompt is the same after every conversation: the switch is used only in conditions at the
     template's top level, whose text depends on nothing but the configuration's variables.
     """
-    branches = [node for node in tree.body if isinstance(node, nodes.If) and _uses(node.test)]
-    if sum(map(_uses, branches)) != _uses(tree):
+    branches = [node for node in tree.body if isinstance(node, nodes.If) and _count_of_switch(node.test)]
+    if sum(map(_count_of_switch, branches)) != _count_of_switch(tree):
         return False  # it is used elsewhere, too: in a loop or an assignment
-    of_rows = _OF_A_ROW | _assigned(tree)
-    return not any(name.name in of_rows for branch in branches for name in _names(branch))
+    changing_names = _NAMES_OF_ROWS | _assigned_names(tree)
+    return not any(name.name in changing_names for branch in branches for name in _names(branch))
 
 
-def searched_texts(tree: nodes.Template) -> frozenset[str]:
+def _searched_texts(tree: nodes.Template) -> Iterator[str]:
     """The literals that a template looks for, such as `/no_think` in `'/no_think' in message.content`: in two contents
     that both lack one, or both contain it, the template sees the same of it.
     """
-    return frozenset(_searched(tree))
-
-
-def _searched(tree: nodes.Template) -> Iterator[str]:
     values: list[nodes.Node] = []
     for comparison in tree.find_all(nodes.Compare):
         if any(operand.op in ("in", "notin") for operand in comparison.ops):
             values.append(comparison.expr)
+    # Literals are also given to methods and filters: `content.split('</think>')`, `content | replace('a', 'b')`.
     for call in tree.find_all(nodes.Call):
         values += call.args
-    for applied in tree.find_all(nodes.Filter):
-        values += applied.args
+    for applied_filter in tree.find_all(nodes.Filter):
+        values += applied_filter.args
     yield from (value.value for value in values if isinstance(value, nodes.Const) and isinstance(value.value, str))
 
 
@@ -161,12 +207,12 @@ def _names(node: nodes.Node) -> Iterator[nodes.Name]:
     yield from [node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)
 
 
-def _uses(node: nodes.Node) -> int:
+def _count_of_switch(node: nodes.Node) -> int:
     """How often a part of a template uses the switch."""
     return sum(name.name == _SWITCH for name in _names(node))
 
 
-def _assigned(tree: nodes.Template) -> set[str]:
+def _assigned_names(tree: nodes.Template) -> set[str]:
     """The names to which a template gives values."""
     stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
     return stored | {macro.name for macro in tree.find_all(nodes.Macro)}

@@ -1,58 +1,94 @@
 """A string that remembers which of its characters came from which message.
 
+A chat template sees contents as `TrackedStr`, so its output says where each of its characters came from. For example, a
+template that writes roles in brackets makes this of the question "Hi" (message 0) and the answer "Hello" (message 1):
+
+    [user]Hi
+    [assistant]Hello
+
+    SourceSpan(6, 8, origin_of(0))      "Hi"
+    SourceSpan(20, 25, origin_of(1))    "Hello"
+
+The template itself wrote what no source span covers.
+
 C code treats a `TrackedStr` as the plain string when it reads, compares or hashes it, so tracking does not change the
 rendering. Results of the methods below keep the origin; any other operation (such as `%`, or a filter written in C)
 gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Iterable
-from itertools import accumulate
-from typing import Any, Self, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, Self, SupportsIndex
 
 from markupsafe import Markup
 
-Word: TypeAlias = tuple[int, int, int]
-"""(begin, end, code) in characters. The code says where the text came from: `code_of`, or GENERATION."""
 GENERATION = -1
-"""The code of a stretch written by a `{% generation %}` block."""
-MESSAGE = 16
-"""A code is a message's index, shifted left by this many bits, plus the number of the part and its kind."""
-CALL, REASONING, TAGGED = 1, 2, 4
-"""Kinds of words: of a tool call; of a thought in a field or part of its own; of a thought between tags in a content. 0
-is a content."""
-_PART = 3
-_MAX_PARTS = (1 << (MESSAGE - _PART)) - 1
+"""The origin of what a `{% generation %}` block wrote."""
+TOOL_CALL = 1
+"""The kind of an origin in a tool call."""
+REASONING_FIELD = 2
+"""The kind of a thought in a field or part of its own, such as `reasoning_content`."""
+TAGGED_THOUGHT = 4
+"""The kind of a thought between tags in a content. The rest of a content has kind 0."""
+THOUGHT = REASONING_FIELD | TAGGED_THOUGHT
+"""Both kinds of thoughts."""
+
+# The bits of an origin, highest first: index of the message | number of the tool call (13 bits) | kind (3 bits).
+_MESSAGE_SHIFT = 16
+_CALL_SHIFT = 3
+_MAX_CALL = (1 << (_MESSAGE_SHIFT - _CALL_SHIFT)) - 1
 
 
-def code_of(index: int, part: int = 0, kind: int = 0) -> int:
-    """The code of words of a message.
+def origin_of(message: int, call_number: int = 0, kind: int = 0) -> int:
+    """The origin of text that came from a message.
 
     Args:
-        part: number of the tool call, from 1; 0 for all of them as one text, and for what is none.
-        kind: CALL, REASONING, TAGGED, or 0 for content.
+        message: index of the message.
+        call_number: number of the tool call, from 1; 0 for all calls as one text, and for what is not in a call.
+        kind: TOOL_CALL, REASONING_FIELD, TAGGED_THOUGHT, or 0 for content.
     """
-    return index << MESSAGE | min(part, _MAX_PARTS) << _PART | kind
+    # Calls beyond 8,191 share a number: their texts are then looked for together.
+    return message << _MESSAGE_SHIFT | min(call_number, _MAX_CALL) << _CALL_SHIFT | kind
 
 
-def part_of(code: int) -> int:
-    """Number of the tool call that a code belongs to; 0 for all of them."""
-    return code >> _PART & _MAX_PARTS
+def message_of(origin: int) -> int:
+    """Index of the message that an origin names; -1 for GENERATION."""
+    return origin >> _MESSAGE_SHIFT
+
+
+def call_number_of(origin: int) -> int:
+    """Number of the tool call that an origin names; 0 for all of them."""
+    return origin >> _CALL_SHIFT & _MAX_CALL
+
+
+class SourceSpan(NamedTuple):
+    """A stretch of text that came from one place of a message, in characters."""
+
+    begin: int
+    end: int
+    """One past its last character. Equal to `begin` where an empty content was written."""
+    origin: int
+    """`origin_of` its place, or GENERATION."""
+
+    @property
+    def message(self) -> int:
+        """Index of its message; -1 for GENERATION."""
+        return self.origin >> _MESSAGE_SHIFT
 
 
 class TrackedStr(str):
-    """A string with the origin of its words. Words may be unsorted, and a word of GENERATION may contain others.
+    """A string with its source spans. They may be unsorted, and one of GENERATION may contain others.
 
     Args:
-        words: none by default, because jinja2's sandbox makes what `format` returns of a text like this one.
+        spans: none by default, because jinja2's sandbox calls this type with a text alone to return what `format` made.
     """
 
-    __slots__ = ("_words",)
+    __slots__ = ("_spans",)
 
-    _words: tuple[Word, ...]
+    _spans: tuple[SourceSpan, ...]
 
-    def __new__(cls, text: str, words: tuple[Word, ...] = ()) -> Self:
+    def __new__(cls, text: str, spans: tuple[SourceSpan, ...] = ()) -> Self:
         self = str.__new__(cls, text)
-        self._words = words
+        self._spans = spans
         return self
 
     def __str__(self) -> str:
@@ -60,148 +96,162 @@ class TrackedStr(str):
 
     def __add__(self, other: Any) -> Any:
         if type(other) is str:
-            return type(self)(str.__add__(self, other), self._words)
-        return join((self, other)) if type(other) is type(self) else NotImplemented
+            return type(self)(str.__add__(self, other), self._spans)
+        return join_tracked((self, other)) if type(other) is type(self) else NotImplemented
 
     def __radd__(self, other: Any) -> Any:
-        return join((other, self)) if type(other) is str else NotImplemented
+        return join_tracked((other, self)) if type(other) is str else NotImplemented
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
         if type(index) is not slice or index.step not in (None, 1):
             return text
-        low, high, _ = index.indices(len(self))
-        return self._part(text, low, max(low, high))
+        begin, end, _ = index.indices(len(self))
+        return self._substring(text, begin, max(begin, end))
 
     def strip(self, chars: str | None = None, /) -> str:
         """`str.strip`."""
         text = str.strip(self, chars)
-        low = len(self) - len(str.lstrip(self, chars)) if text else 0
-        return self._part(text, low, low + len(text))
+        begin = len(self) - len(str.lstrip(self, chars)) if text else 0
+        return self._substring(text, begin, begin + len(text))
 
     def lstrip(self, chars: str | None = None, /) -> str:
         """`str.lstrip`."""
         text = str.lstrip(self, chars)
-        return self._part(text, len(self) - len(text), len(self))
+        return self._substring(text, len(self) - len(text), len(self))
 
     def rstrip(self, chars: str | None = None, /) -> str:
         """`str.rstrip`."""
         text = str.rstrip(self, chars)
-        return self._part(text, 0, len(text))
+        return self._substring(text, 0, len(text))
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
-        # Each part is found after the one before it and the separator; one of white space is in no part.
-        done, out = 0, list[str]()
+        # Each part stands behind the part before it and the separator. No part contains white space at which it is
+        # split, so the first place where a part is found is its own.
+        parts: list[str] = []
+        search_from = 0
         for text in str.split(self, sep, maxsplit):
-            low = str.index(self, text, done)
-            out.append(self._part(text, low, low + len(text)))
-            done = low + len(text) + len(sep or "")
-        return out
+            begin = str.index(self, text, search_from)
+            parts.append(self._substring(text, begin, begin + len(text)))
+            search_from = begin + len(text) + len(sep or "")
+        return parts
 
     def replace(self, *args: Any) -> str:
-        """`str.replace`, which keeps the origin if that is one message."""
-        text, code = str.replace(self, *args), owner_of(self)
-        return text if code is None else owned(text, code)
+        """`str.replace`, which keeps the origin if the whole text has one."""
+        text = str.replace(self, *args)
+        origin = sole_origin(self)
+        return text if origin is None else tracked(text, origin)
 
-    def _part(self, text: str, low: int, high: int) -> str:
-        """Return the characters low..high, which equal `text`, with their words."""
-        if high - low == len(self):
+    def _substring(self, text: str, begin: int, end: int) -> str:
+        """The characters begin..end, which equal `text`, with their source spans."""
+        if end - begin == len(self):
             return self
-        words = self._words
         kept = [
-            (max(a, low) - low, min(b, high) - low, code)
-            for a, b, code in words
-            if (a < high and b > low) or (a == b and low <= a <= high)
+            SourceSpan(max(span.begin, begin) - begin, min(span.end, end) - begin, span.origin)
+            for span in self._spans
+            if (span.begin < end and span.end > begin) or (span.begin == span.end and begin <= span.begin <= end)
         ]
-        if not kept and low == high:  # what is left of a content may be empty
-            kept = [(0, 0, code) for a, b, code in words if a <= low <= b and code >= 0][-1:]
+        if not kept and begin == end:
+            # An empty rest of a content, as `strip` leaves of white space, still shows where the content was written.
+            touching = [span for span in self._spans if span.begin <= begin <= span.end and span.origin >= 0]
+            kept = [SourceSpan(0, 0, span.origin) for span in touching[-1:]]
         return TrackedStr(text, tuple(kept)) if kept else str(text)
 
 
 class TrackedMarkup(Markup):
-    """What the filter `safe` gives, with the origin of its words: a `Markup`, which escapes what is joined to it.
+    """What the filter `safe` gives, with its source spans: a `Markup`, which escapes what is joined to it.
 
     Operations that are not defined here give a `Markup` without an origin.
     """
 
-    __slots__ = ("_words",)
+    __slots__ = ("_spans",)
 
-    _words: tuple[Word, ...]
+    _spans: tuple[SourceSpan, ...]
 
-    def __new__(cls, text: Any = "", words: tuple[Word, ...] = ()) -> Self:
+    def __new__(cls, text: Any = "", spans: tuple[SourceSpan, ...] = ()) -> Self:
         self = super().__new__(cls, text)
-        self._words = words
+        self._spans = spans
         return self
 
     def __str__(self) -> str:
-        return TrackedStr(str.__str__(self), self._words)
+        return TrackedStr(str.__str__(self), self._spans)
 
     def __add__(self, other: Any) -> Any:
-        return _marked(join((str(self), _escaped(other)))) if isinstance(other, str) else super().__add__(other)
+        if not isinstance(other, str):
+            return super().__add__(other)
+        return _as_markup(join_tracked((str(self), _escaped(other))))
 
     def __radd__(self, other: Any) -> Any:
-        return _marked(join((_escaped(other), str(self)))) if isinstance(other, str) else super().__radd__(other)
+        if not isinstance(other, str):
+            return super().__radd__(other)
+        return _as_markup(join_tracked((_escaped(other), str(self))))
 
     def strip(self, chars: str | None = None, /) -> Self:
         """`Markup.strip`."""
-        return _marked(str(self).strip(chars))  # type: ignore[return-value]
+        return _as_markup(str(self).strip(chars))  # type: ignore[return-value]
 
     def lstrip(self, chars: str | None = None, /) -> Self:
         """`Markup.lstrip`."""
-        return _marked(str(self).lstrip(chars))  # type: ignore[return-value]
+        return _as_markup(str(self).lstrip(chars))  # type: ignore[return-value]
 
     def rstrip(self, chars: str | None = None, /) -> Self:
         """`Markup.rstrip`."""
-        return _marked(str(self).rstrip(chars))  # type: ignore[return-value]
+        return _as_markup(str(self).rstrip(chars))  # type: ignore[return-value]
+
+
+_TRACKED = (TrackedStr, TrackedMarkup)
 
 
 def safe(value: Any) -> Markup:
-    """The filter `safe`, which keeps the words of a text."""
-    return _marked(value) if isinstance(value, TrackedStr | TrackedMarkup) else Markup(value)
+    """The filter `safe`, which keeps the source spans of a text."""
+    return _as_markup(value) if isinstance(value, _TRACKED) else Markup(value)
 
 
-def _marked(text: str) -> TrackedMarkup:
-    return TrackedMarkup(str.__str__(text), words_of(text))
+def _as_markup(text: str) -> TrackedMarkup:
+    return TrackedMarkup(str.__str__(text), source_spans_of(text))
 
 
 def _escaped(text: str) -> str:
-    """A text as `Markup` joins it; its words are kept if it has nothing to escape."""
+    """A text as `Markup` joins it; its source spans are kept if it has nothing to escape."""
     escaped = str.__str__(Markup.escape(text))
     return str(text) if escaped == text else escaped
 
 
-def owned(text: str, code: int) -> TrackedStr:
-    """Return a text that came from one place."""
-    return TrackedStr(text, ((0, len(text), code),))
+def tracked(text: str, origin: int) -> TrackedStr:
+    """A text that came from one place."""
+    return TrackedStr(text, (SourceSpan(0, len(text), origin),))
 
 
-def owner_of(text: Any) -> int | None:
-    """The code of a tracked string that came from one place, else None."""
-    if type(text) not in (TrackedStr, TrackedMarkup):
+def sole_origin(text: Any) -> int | None:
+    """The origin of a tracked string, all of which came from one place; else None."""
+    if type(text) not in _TRACKED:
         return None
-    codes = {code for _, _, code in text._words}
-    whole = sum(high - low for low, high, _ in text._words) == len(text)
-    return codes.pop() if whole and len(codes) == 1 else None
+    origins = {span.origin for span in text._spans}
+    tracked_characters = sum(span.end - span.begin for span in text._spans)
+    return origins.pop() if len(origins) == 1 and tracked_characters == len(text) else None
 
 
-def words_of(text: str) -> tuple[Word, ...]:
-    """The words of a text; empty for a plain string."""
-    return text._words if isinstance(text, TrackedStr | TrackedMarkup) else ()
+def source_spans_of(text: str) -> tuple[SourceSpan, ...]:
+    """The source spans of a text; empty for a plain string."""
+    return text._spans if isinstance(text, _TRACKED) else ()
 
 
-def join(pieces: Iterable[Any], separator: str = "") -> str:
-    """`separator.join` that keeps the words."""
+def join_tracked(pieces: Iterable[Any], separator: str = "") -> str:
+    """`separator.join` that keeps the source spans of the pieces."""
     parts = list(pieces)
-    text, gap = separator.join(parts), len(separator)
-    places = accumulate([size + gap for size in map(str.__len__, parts)], initial=0)
-    tracked = [
-        (part, place)
-        for part, place in zip(parts, places, strict=False)
-        if isinstance(part, TrackedStr | TrackedMarkup)
-    ]
-    words = [(low + place, high + place, code) for part, place in tracked for low, high, code in part._words]
-    if not words:
+    text = separator.join(parts)
+    spans: list[SourceSpan] = []
+    first_type: type | None = None
+    place = 0  # of the part in the text
+    for part in parts:
+        if isinstance(part, _TRACKED):
+            first_type = first_type or type(part)
+            spans += [SourceSpan(place + span.begin, place + span.end, span.origin) for span in part._spans]
+        # Not `len`: it aborts a trace, see `trace.ContentProxy`.
+        place += str.__len__(part) + len(separator)
+    if not spans or first_type is None:
         return text
-    kind = type(tracked[0][0])
-    return kind(text, tuple(words)) if issubclass(kind, TrackedStr) else TrackedStr(text, tuple(words))
+    # In a trace, text that contains a placeholder must remain a placeholder.
+    text_type = first_type if issubclass(first_type, TrackedStr) else TrackedStr
+    return text_type(text, tuple(spans))

@@ -22,9 +22,9 @@ from ...schemas.arrays import digests, lists, numbers, strings
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, SpanKind
+from ..render.rendered import Rendered, Spans, text_for_digest
+from ..render.renderer import Renderer
 from ..template.call_arguments import call_arguments_not_json
-from ..template.render import Renderer
-from ..template.rendered import Rendered, Spans, whole
 from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample
 from .engines import Engine
@@ -64,13 +64,14 @@ class Batch:
         """Append an example."""
         text, begin, spans, *_ = rendered
         if example.weight != 1:
-            spans = spans._replace(trains=tuple(weight * example.weight for weight in spans.trains))
+            spans = spans._replace(weights=tuple(weight * example.weight for weight in spans.weights))
         self.examples.append(example)
         self.texts.append(text)
         self.spans.append(spans)
         self.characters += len(text)
-        if spans.trains.count(True) < len(spans.trains):  # the same text with other flags or weights is another example
-            begin ^= xxhash.xxh3_64_intdigest(_text_of_flags(spans).encode())
+        # The same text with other flags or weights is another example.
+        if spans.weights.count(True) < len(spans.weights):
+            begin ^= xxhash.xxh3_64_intdigest(text_for_digest(spans).encode())
         self.seeds.append(begin)
 
     @property
@@ -196,7 +197,7 @@ class Encoder:
                 counts.add_names(COLUMNS_NOT_READ, {f"chat_template_kwargs.{name}": 1})
         renderer = self.renderer.for_row(example.variables, example.documents)
         rendered = renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        for what in rendered.dropped:
+        for what in rendered.lost:
             counts.add(TEMPLATE_DROPPED, what, example.line)
         if rendered.unproved:
             detail = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
@@ -242,11 +243,6 @@ class Encoder:
             pieces += [nothing if begins else prefix, own, nothing if ends else suffix]
         sizes = lengths_of(pieces).reshape(-1, 3)
         return np.concatenate(pieces), offsets_of(sizes.sum(axis=1)), sizes[:, 0]
-
-
-def _text_of_flags(spans: Spans) -> str:
-    """What a digest covers of flags and weights. Its first word must never change: splits are drawn by digests."""
-    return repr(whole(spans)).replace("Spans", "Runs", 1)
 
 
 def two_spans(begin: int, length: int, *, text_only: bool = False) -> Spans:

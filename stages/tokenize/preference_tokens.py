@@ -21,7 +21,7 @@ from ...schemas.arrays import digests, lists, numbers, strings, view
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, SpanKind
-from ..template.rendered import Rendered
+from ..render.rendered import Rendered
 from .encode import NO_TURN, Batch, Encoder, two_spans
 from .encode_counts import EncodeCounts
 from .token_spans import span_lists
@@ -72,7 +72,7 @@ def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCount
         side = example._replace(completion=completion, rejected=None)
         rendered = encoder.rendered(side, batch, found)
         text, begin, spans = rendered[:3]
-        if not all(train == 1 for end, train in zip(spans.ends, spans.trains, strict=True) if end > begin):
+        if not all(train == 1 for end, train in zip(spans.ends, spans.weights, strict=True) if end > begin):
             raise RowRejectedError(
                 "train_flags",
                 "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "

@@ -31,7 +31,7 @@ from ...schemas.rows import (
     UNPROVED_KINDS,
     SpanKind,
 )
-from ..template.rendered import Spans, solid
+from ..render.rendered import Spans, merged_spans
 from .engines import FAST, REFERENCE, EngineTokens, reference_tokenizer
 from .vocabulary import ByteLengths, tokenizer_head
 
@@ -70,7 +70,9 @@ class TextSpans:
     @classmethod
     def of(cls, documents: Sequence[Spans]) -> "TextSpans":
         """The spans of N documents. Empty spans are left out if the document has others."""
-        spans = [solid(one) if not one.ends[0] or len(set(one.ends)) < len(one.ends) else one for one in documents]
+        spans = [
+            merged_spans(one) if not one.ends[0] or len(set(one.ends)) < len(one.ends) else one for one in documents
+        ]
         counts = np.fromiter((len(one.ends) for one in spans), np.int64, len(spans))
         total = int(counts.sum())
         inner = np.ones(total, np.bool_)
@@ -79,7 +81,7 @@ class TextSpans:
             np.fromiter(chain.from_iterable(one.ends for one in spans), np.int64, total),
             np.fromiter(chain.from_iterable(one.kinds for one in spans), np.int8, total),
             np.minimum(np.fromiter(chain.from_iterable(one.turns for one in spans), np.int64, total), _MAX_TURN),
-            np.fromiter(chain.from_iterable(one.trains for one in spans), np.float32, total),
+            np.fromiter(chain.from_iterable(one.weights for one in spans), np.float32, total),
             counts,
             inner,
         )

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import ASSISTANT_KINDS
+from packtrain.stages.render.rendered import Rendered
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
 
 from tests.support.made_templates import (
     SPECIAL,
@@ -33,13 +33,13 @@ CHUNKS = 25
 
 def renderer(source: str, made: Made) -> Renderer:
     template = ChatTemplate(source, VARIABLES, "made")
-    return Renderer(template, stops=SPECIAL, allow_lost=LOSSES, generation_stops=made.generation_stops)
+    return Renderer(template, special_tokens=SPECIAL, allow_lost=LOSSES, generation_stops=made.generation_stops)
 
 
 def trained(rendered: Rendered) -> bytes:
     """(characters,) whether the mask `assistant` trains each."""
     out, done = bytearray(len(rendered.text)), 0
-    for end, kind, train in zip(rendered.spans.ends, rendered.spans.kinds, rendered.spans.trains, strict=True):
+    for end, kind, train in zip(rendered.spans.ends, rendered.spans.kinds, rendered.spans.weights, strict=True):
         if kind in ASSISTANT_KINDS and train:
             out[done:end] = b"\1" * (end - done)
         done = max(done, end)

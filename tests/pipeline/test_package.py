@@ -98,7 +98,18 @@ LAYERS = {
         "execute",
         "store",
     ),
-    "stages": ("forecast", "pack", "select", "mask", "tokenize", "template", "judge", "prep", "contamination"),
+    "stages": (
+        "forecast",
+        "pack",
+        "select",
+        "mask",
+        "tokenize",
+        "render",
+        "template",
+        "judge",
+        "prep",
+        "contamination",
+    ),
     "training": ("trainer", "launch", "first_batch", "foreign", "attention"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""

@@ -11,8 +11,8 @@ from packtrain.pipeline.run import workers
 from packtrain.schemas.errors import IntegrityError
 from packtrain.schemas.files.copy_cache import user_folder
 from packtrain.schemas.rows import Messages
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
+from packtrain.stages.render.rendered import Rendered
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.tokenize import encode as stage
 from packtrain.stages.tokenize import engines
 from packtrain.stages.tokenize.engine_check import fuzz_texts
@@ -129,7 +129,7 @@ def test_a_trace_that_is_found_wrong_ends_the_run(tmp_path: Path, monkeypatch: p
         def __call__(self, prompt: Messages, completion: Messages, tools: Any = None) -> Rendered:
             rendered = super().__call__(prompt, completion, tools)
             if self._trace and "MOON" in rendered.text:
-                self._tally.mismatches += 1
+                self._counts.mismatches += 1
                 return rendered._replace(text=rendered.text.replace("MOON", "MARS"))
             return rendered
 

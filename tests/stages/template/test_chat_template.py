@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError, TemplateError
 from packtrain.schemas.rows import Messages
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate, plain
-from packtrain.stages.template.render import Renderer
 
 CONVERSATION: Messages = [
     {"role": "system", "content": " Be brief. "},

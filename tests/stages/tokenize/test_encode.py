@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from packtrain.schemas.rows import ENCODED, Example
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Place
 from packtrain.stages.tokenize.engine_check import EngineSample, difference
@@ -42,7 +42,7 @@ def tokenizer_json(make_tokenizer: Callable[..., Path]) -> str:
 def make_encoder(tokenizer_json: str) -> MakeEncoder:
     @cache
     def make(around: SpecialTokenAffixes = PLAIN, template: str = TEMPLATE) -> Encoder:
-        renderer = Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), stops=[BOS, START, END])
+        renderer = Renderer(ChatTemplate(template, {"bos_token": BOS}, "test"), special_tokens=[BOS, START, END])
         return Encoder(tokenizer_json, make_engine("tokenizers", tokenizer_json), renderer, around)
 
     return make

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.rows import Messages, SpanKind
+from packtrain.stages.render.rendered import Rendered
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
 
 STOPS = ("<|im_start|>", "<|im_end|>", "<|eot|>", "<|open|>", "<|sep|>", "<|close|>", "<s>")
 PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -38,7 +38,9 @@ def turns(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: Any
 
 
 def rendered(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: Any) -> Rendered:
-    renderer = Renderer(ChatTemplate(template, {"bos_token": "<s>"}, "ends"), stops=STOPS, generation_stops=stops)
+    renderer = Renderer(
+        ChatTemplate(template, {"bos_token": "<s>"}, "ends"), special_tokens=STOPS, generation_stops=stops
+    )
     messages: Messages = []
     for number, content in enumerate(answers):
         messages += [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": content, **keys}]

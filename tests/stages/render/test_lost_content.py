@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
+from packtrain.stages.render.lost_content import LOST_CONTENT
+from packtrain.stages.render.rendered import Rendered
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.losses import LOST
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
 
 EVERYTHING = ("system", "user", "assistant", "tool_calls", "tool_results", "tools")
 TEXTS_ONLY = (
@@ -50,7 +50,9 @@ def rendered(source: str, messages: Messages, tools: Any = None, allow: tuple[st
     return made
 
 
-def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = (), reason: str = LOST) -> str:
+def lost(
+    source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = (), reason: str = LOST_CONTENT
+) -> str:
     """What a row is refused with."""
     with pytest.raises(RowRejectedError) as caught:
         rendered(source, messages, tools, allow)
@@ -64,22 +66,22 @@ def lost(source: str, messages: Messages, tools: Any = None, allow: tuple[str, .
 def test_a_message_is_lost_in_the_row_in_which_it_is_not_written() -> None:
     asking = [system("Be brief."), user("Why?")]
     assert rendered(LATE, asking).text == "<user>Be brief.\nWhy?</>"
-    assert rendered(LATE, [user("Why?"), answer("So.")]).dropped == ()
+    assert rendered(LATE, [user("Why?"), answer("So.")]).lost == ()
     detail = lost(LATE, [*asking, answer("So.")])
     assert "message 1 (" in detail
     assert "tokenizer.allow_lost: [system]" in detail
-    assert rendered(LATE, [*asking, answer("So.")], allow=("system",)).dropped == ("system",)
+    assert rendered(LATE, [*asking, answer("So.")], allow=("system",)).lost == ("system",)
     assert lost(LATE, [*asking, answer("So.")], allow=("assistant", "tools"))
 
 
 @pytest.mark.parametrize("role", ["developer", "robot", "tool"])
 def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
     messages = [user("u"), {"role": role, "content": "something"}, answer("a")]
-    detail = lost(TEXTS_ONLY, messages, reason=LOST if role != "robot" else "unknown_role")
+    detail = lost(TEXTS_ONLY, messages, reason=LOST_CONTENT if role != "robot" else "unknown_role")
     assert f"message 2 ({role!r})" in detail
     assert ("allow_lost" in detail) == (role != "robot")
     for blank in ("", " \n\t", "\u00a0"):
-        assert rendered(TEXTS_ONLY, [user("u"), {"role": role, "content": blank}, answer("a")]).dropped == ()
+        assert rendered(TEXTS_ONLY, [user("u"), {"role": role, "content": blank}, answer("a")]).lost == ()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
 )
 def test_words_that_are_written_in_any_way_are_kept(way: str) -> None:
     for said in ("Rue de l'Été 5", "!!!", "7", "<b>", "中文", "a|b"):
-        assert rendered(EACH % way, [system(said), user(said), answer(said)]).dropped == ()
+        assert rendered(EACH % way, [system(said), user(said), answer(said)]).lost == ()
 
 
 @pytest.mark.parametrize("said", ["hi", "think", ">", "/"])
@@ -131,7 +133,7 @@ CALLING = "{% for m in messages %}<{{ m.role }}>{{ m.content or '' }}{% if m.too
 def test_tool_calls_that_are_written_in_any_way_are_kept(way: str) -> None:
     for calls in ([CALL], [CALL, OTHER]):
         messages = [user("u"), answer(None, tool_calls=calls), answer("v")]
-        assert rendered(CALLING.replace("WAY", way), messages).dropped == ()
+        assert rendered(CALLING.replace("WAY", way), messages).lost == ()
 
 
 def test_tool_calls_that_are_skipped_are_refused() -> None:
@@ -140,9 +142,9 @@ def test_tool_calls_that_are_skipped_are_refused() -> None:
     assert "tool call 1 of message 2" in lost(TEXTS_ONLY, one)
     first = CALLING.replace("WAY", "{{ m.tool_calls[0] | tojson }}")
     assert "tool call 2 of message 2" in lost(first, both)
-    assert rendered(first, one).dropped == ()
-    assert rendered(first, both, allow=("tool_calls",)).dropped == ("tool_calls",)
-    assert rendered(TEXTS_ONLY, [user("u"), answer("v", tool_calls=[])]).dropped == ()
+    assert rendered(first, one).lost == ()
+    assert rendered(first, both, allow=("tool_calls",)).lost == ("tool_calls",)
+    assert rendered(TEXTS_ONLY, [user("u"), answer("v", tool_calls=[])]).lost == ()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_parts_of_calls_that_are_cut_or_skipped_are_refused(way: str, lost_part:
     source = CALLING.replace("WAY", "{% for c in m.tool_calls %}" + way + "{% endfor %}")
     messages = [user("what where find: one way, the other way"), answer("one way", tool_calls=[call]), answer("v")]
     assert f"{lost_part!r} of the tool calls of message 2" in lost(source, messages)
-    assert rendered(source, messages, allow=("tool_calls",)).dropped == ("tool_calls",)
+    assert rendered(source, messages, allow=("tool_calls",)).lost == ("tool_calls",)
 
 
 def test_equal_values_of_calls_are_counted() -> None:
@@ -174,7 +176,7 @@ def test_equal_values_of_calls_are_counted() -> None:
     each = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"
     source = CALLING.replace("WAY", "{% for c in m.tool_calls %}{{ c.function.name }}" + each + "{% endfor %}")
     row = [user("u"), answer("", tool_calls=[call, call])]
-    assert rendered(source, row).dropped == ()
+    assert rendered(source, row).lost == ()
     only_first = source.replace(each, "{% if loop.first %}" + each + "{% endif %}")
     assert "of the tool calls of message 2" in lost(only_first, row)
     assert "'31'" in lost(source.replace("{{ v }}", "{{ v if v is string }}"), row)
@@ -185,8 +187,8 @@ def test_contents_that_are_cut_are_refused(role: str, word: str) -> None:
     source = EACH % "{{ m.content[:6] }}"
     messages = [{"role": role, "content": "a long result"}, user("short"), answer("So.")]
     assert "message 1 (" in lost(source, messages)
-    assert rendered(source, messages, allow=(word,)).dropped == (word,)
-    assert rendered(source, [{"role": role, "content": "brief "}, *messages[1:]]).dropped == ()
+    assert rendered(source, messages, allow=(word,)).lost == (word,)
+    assert rendered(source, [{"role": role, "content": "brief "}, *messages[1:]]).lost == ()
 
 
 def test_contents_beside_tool_calls_are_lost_where_the_template_takes_one_of_both() -> None:
@@ -195,8 +197,8 @@ def test_contents_beside_tool_calls_are_lost_where_the_template_takes_one_of_bot
     )
     row = [user("u"), answer("I look it up.", tool_calls=[CALL])]
     assert "message 2 (" in lost(source, row)
-    assert rendered(source, row, allow=("assistant",)).dropped == ("assistant",)
-    assert rendered(source, [user("u"), answer("", tool_calls=[CALL])]).dropped == ()
+    assert rendered(source, row, allow=("assistant",)).lost == ("assistant",)
+    assert rendered(source, [user("u"), answer("", tool_calls=[CALL])]).lost == ()
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_contents_beside_tool_calls_are_lost_where_the_template_takes_one_of_bot
 def test_tools_that_are_written_in_any_way_are_kept(way: str) -> None:
     for tools in ([TOOL], [TOOL, SECOND]):
         for content in ("u", "find halt"):
-            assert rendered(TOOLED.replace("WAY", way), [user(content), answer("v")], tools).dropped == ()
+            assert rendered(TOOLED.replace("WAY", way), [user(content), answer("v")], tools).lost == ()
 
 
 def test_tools_that_are_skipped_are_named() -> None:
@@ -224,8 +226,8 @@ def test_tools_that_are_skipped_are_named() -> None:
     assert "find, halt" in lost(TEXTS_ONLY, messages, [TOOL, SECOND])
     assert "tokenizer.allow_lost: [tools]" in lost(TEXTS_ONLY, messages, [TOOL, SECOND])
     assert "find" not in lost(TOOLED.replace("WAY", "{{ tools[0] | tojson }}"), messages, [TOOL, SECOND])
-    assert rendered(TEXTS_ONLY, messages, []).dropped == ()
-    assert rendered(TEXTS_ONLY, messages, [TOOL], allow=("tools",)).dropped == ("tools",)
+    assert rendered(TEXTS_ONLY, messages, []).lost == ()
+    assert rendered(TEXTS_ONLY, messages, [TOOL], allow=("tools",)).lost == ("tools",)
 
 
 def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> None:
@@ -246,14 +248,14 @@ def test_a_thought_that_the_template_says_itself_is_dropped_all_the_same(thought
     made = rendered(
         THINKING.replace("<{{ m.role }}>", "<so m {{ m.role }}>"), [user("u"), first, user("w"), answer("b")]
     )
-    assert made.dropped == ("reasoning",)
+    assert made.lost == ("reasoning",)
     assert made.unproved == ""
 
 
 def test_a_thought_that_is_written_but_not_followed_is_not_dropped() -> None:
     hidden = "{% if m.reasoning_content %}{{ '(%s)' % m.reasoning_content }}{% endif %}{{ m.content }}"
     made = rendered(EACH % hidden, [user("u"), answer("a", reasoning_content="assistant"), user("w"), answer("b")])
-    assert made.dropped == ()
+    assert made.lost == ()
     assert made.unproved
 
 
@@ -267,9 +269,9 @@ THINKING = (
 
 def test_reasoning_of_earlier_turns_is_named_and_not_refused() -> None:
     last = [user("w"), answer("<think>more</think>b")]
-    assert rendered(THINKING, [user("u"), answer("<think>hm</think>a"), *last]).dropped == ("reasoning",)
-    assert rendered(THINKING, [user("u"), answer("<think>\n</think>a"), *last]).dropped == ()
-    assert rendered(THINKING, [user("u"), answer("a"), *last]).dropped == ()
-    assert rendered(THINKING, [user("u"), answer("a", reasoning_content="hm"), *last]).dropped == ("reasoning",)
-    assert rendered(THINKING, last[1:]).dropped == rendered(THINKING, last).dropped == ()
-    assert rendered(THINKING, [user("u"), answer("<think>only</think>"), *last]).dropped == ("reasoning",)
+    assert rendered(THINKING, [user("u"), answer("<think>hm</think>a"), *last]).lost == ("reasoning",)
+    assert rendered(THINKING, [user("u"), answer("<think>\n</think>a"), *last]).lost == ()
+    assert rendered(THINKING, [user("u"), answer("a"), *last]).lost == ()
+    assert rendered(THINKING, [user("u"), answer("a", reasoning_content="hm"), *last]).lost == ("reasoning",)
+    assert rendered(THINKING, last[1:]).lost == rendered(THINKING, last).lost == ()
+    assert rendered(THINKING, [user("u"), answer("<think>only</think>"), *last]).lost == ("reasoning",)

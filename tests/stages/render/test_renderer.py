@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from packtrain.stages.template import render, trace
+from packtrain.stages.render import content_proxy
+from packtrain.stages.render import renderer as renderer_module
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 
 from tests.kit import CHATML
 
@@ -73,8 +74,8 @@ def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
 
 def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lie: a symbol that answers without noting what was asked."""
-    monkeypatch.setattr(trace.Symbol, "startswith", lambda self, text: False)
-    monkeypatch.setattr(render, "CHECK", 0xF)
+    monkeypatch.setattr(content_proxy.ContentProxy, "startswith", lambda self, text: False)
+    monkeypatch.setattr(renderer_module, "CHECK_MASK", 0xF)
     liar = "{% for m in messages %}{{ 'Y' if m.content.startswith('yes') else 'N' }}{{ m.content }}{% endfor %}"
     renderer = Renderer(ChatTemplate(liar, {}, "t"))
     caught = 0

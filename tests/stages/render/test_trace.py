@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import RowRejectedError
 from packtrain.schemas.rows import Messages
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 
 from tests.support.examples import examples
 

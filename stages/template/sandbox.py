@@ -28,6 +28,7 @@ Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Opens a context that raises MemoryError if its body takes too much memory, or does not survive too much time."""
 
 Result = TypeVar("Result")
+# The watch of this process, in a list so that `watch_by` can replace it.
 _watch: list[Watch] = [nullcontext]
 
 
@@ -36,7 +37,7 @@ def watch_by(watch: Watch) -> None:
     _watch[0] = watch
 
 
-def limited(body: Callable[[], Result], name: str) -> Result:
+def run_limited(body: Callable[[], Result], name: str) -> Result:
     """Call a body of a template under the watch, if there is one, and return its result.
 
     If memory runs out, the body is called once more, because the process may have grown since the watch last looked.
@@ -52,15 +53,15 @@ def limited(body: Callable[[], Result], name: str) -> Result:
             with _watch[0]():
                 return body()
     except MemoryError as error:
-        raise stopped(name, "it asked for more memory than a rendering may have") from error
+        raise stopped_error(name, "it asked for more memory than a rendering may have") from error
     except RecursionError as error:
-        raise stopped(name, "it nests too deeply, or without end") from error
+        raise stopped_error(name, "it nests too deeply, or without end") from error
 
 
-def stopped(name: str, why: str) -> StoppedTemplateError:
+def stopped_error(name: str, reason: str) -> StoppedTemplateError:
     """The error for a template that was stopped."""
     return StoppedTemplateError(
-        f"chat template '{name}' was stopped: {why}; fix the template, leave the row out, or name another template"
+        f"chat template '{name}' was stopped: {reason}; fix the template, leave the row out, or name another template"
     )
 
 
@@ -79,14 +80,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
         self.name = name
         filters: dict[str, Any] = self.filters  # jinja2's stubs declare a type that functions do not have
-        filters |= {"tojson": tojson, "random": _no_chance}
-        # Whether equal texts are one object is an accident.
-        self.tests["sameas"] = lambda one, other: one is other or (isinstance(one, str) and one == other)
+        filters |= {"tojson": tojson, "random": _refuse_random}
+        self.tests["sameas"] = _is_same
         self.globals.update(
-            lipsum=_no_chance,
+            lipsum=_refuse_random,
             raise_exception=_raise_exception,
-            strftime_now=_clock(name, date),
-            # As a type, it would lend methods that change a row, such as `dict.update`.
+            strftime_now=_date_formatter(name, date),
+            # A function, because the type would give templates methods that change a row, such as `dict.update`.
             dict=lambda *args, **kwargs: dict(*args, **kwargs),
             namespace=GuardedNamespace,
         )
@@ -96,12 +96,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return text
 
     def compiled(self, source: str) -> jinja2.Template:
-        """Compile a template so that `~` also joins by `concat`. Constants are computed, so the watch is open.
+        """Compile a template so that `~` also joins by `concat`. Under the watch, because jinja2 computes constant
+        expressions while it compiles.
 
         Raises:
-            StoppedTemplateError: see `limited`.
+            StoppedTemplateError: see `run_limited`.
         """
-        code = limited(lambda: self.compile(self.parse(source)), self.name)
+        code = run_limited(lambda: self.compile(self.parse(source)), self.name)
         # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
         template = jinja2.Template.from_code(self, code, dict(self.make_globals(None)))
         template.root_render_func.__globals__["str_join"] = lambda pieces: self.concat(map(str, pieces))
@@ -158,18 +159,23 @@ def tojson(
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+def _is_same(left: Any, right: Any) -> bool:
+    # Whether equal texts are one object depends on Python's caches, so texts are compared by value.
+    return left is right or (isinstance(left, str) and left == right)
+
+
 def _raise_exception(message: Any) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _no_chance(*_args: Any, **_kwargs: Any) -> NoReturn:
+def _refuse_random(*_args: Any, **_kwargs: Any) -> NoReturn:
     raise TemplateError(
         "the chat template asks for random output (`random` or `lipsum`), so the same data would not give "
         "the same shards; take that out of the template"
     )
 
 
-def _clock(name: str, date: str | None) -> Callable[[str], str]:
+def _date_formatter(name: str, date: str | None) -> Callable[[str], str]:
     try:
         pinned = dt.datetime.fromisoformat(date) if date is not None else None
     except ValueError as error:

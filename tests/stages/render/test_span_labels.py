@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.rows import Messages, SpanKind
+from packtrain.stages.render.rendered import Rendered
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
-from packtrain.stages.template.rendered import Rendered
 
 from tests import kit
 
@@ -34,7 +34,7 @@ SHORT = {
 def renderer_of(template: str) -> Renderer:
     """A renderer that may lose what the template leaves out."""
     variables = {"bos_token": "<s>", "eos_token": "</s>"}
-    return Renderer(ChatTemplate(template, variables, "test", "2024-07-26"), stops=STOPS, allow_lost=LOSSES)
+    return Renderer(ChatTemplate(template, variables, "test", "2024-07-26"), special_tokens=STOPS, allow_lost=LOSSES)
 
 
 def pieces(rendered: Rendered) -> list[tuple[str, str]]:

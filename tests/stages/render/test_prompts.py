@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import PacktrainError
 from packtrain.schemas.rows import SpanKind
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 
 from tests.kit import CHATML
 
@@ -54,7 +54,7 @@ TOOLS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", TRICKY)
 def test_no_words_of_the_prompt_are_trained(name: str) -> None:
-    renderer = Renderer(ChatTemplate(TRICKY[name], {}, "t"), stops=["<|im_end|>"], allow_lost=EVERYTHING)
+    renderer = Renderer(ChatTemplate(TRICKY[name], {}, "t"), special_tokens=["<|im_end|>"], allow_lost=EVERYTHING)
     call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": {"x": "zqcall"}}}
     first = [{"role": "user", "content": "zqone"}, {"role": "assistant", "content": "zqtwo"}]
     tool: list[dict[str, Any]] = [

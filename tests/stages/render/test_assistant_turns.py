@@ -13,8 +13,8 @@ import pytest
 from packtrain.schemas.arrays import view
 from packtrain.schemas.rows import Example
 from packtrain.stages.mask.policy import Mask, supervised_spans
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts
 from packtrain.stages.tokenize.engines import make_engine
@@ -180,8 +180,8 @@ def encoder_of(tokenizer: Any, template: str) -> Encoder:
     added = tokenizer_head(text).added_tokens
     renderer = Renderer(
         ChatTemplate(template, tokenizer.special_tokens_map, "test"),
-        stops=[token.content for token in added if token.special],
-        others=[token.content for token in added if not token.special],
+        special_tokens=[token.content for token in added if token.special],
+        added_tokens=[token.content for token in added if not token.special],
         allow_lost=["assistant", "tools"],
         generation_stops=[tokenizer.eos_token],
     )

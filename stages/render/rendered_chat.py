@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...schemas.errors import RowRejectedError
-from .marked import Owned
-from .profile import TemplateProfile
-from .tracked_str import MESSAGE, Word
+from ..template.profile import TemplateProfile
+from ..template.tracked_messages import TrackedMessages
+from ..template.tracked_str import SourceSpan
+from ..template.tracked_template import TrackedRendering
 
-Render: TypeAlias = Callable[[Sequence[int], bool], tuple[str, Sequence[Word]]]
-"""Renders the messages of some indices, with a generation prompt if asked for; returns the text and its words. Raises
+RenderSome: TypeAlias = Callable[[Sequence[int], bool], TrackedRendering]
+"""Renders the messages of some indices, with a generation prompt if the second argument is True. Raises
 RowRejectedError if the template refuses them."""
 
 
@@ -26,36 +27,39 @@ class UnprovedError(Exception):
 
 
 class Turn(NamedTuple):
-    """One turn of the assistant, in characters of the text."""
+    """One turn of the assistant, in characters of the text.
+
+    In `<|im_start|>assistant\\nHello<|im_end|>\\n`, it begins at "Hello", its stop is `<|im_end|>`, and it ends there.
+    """
 
     message: int
     """Index of its message."""
     begin: int
-    stop: int
+    stop_begin: int
     """Where its end-of-turn token begins; equal to `stop_end` if it has none."""
     stop_end: int
     end: int
     """One past its last character. Only a generation block has characters after the end-of-turn token."""
-    next_stop: int = 0
+    next_stop_end: int = 0
     """One past the token of the next message's header that ends it; 0 if there is none."""
 
 
-class Chat(NamedTuple):
+class RenderedChat(NamedTuple):
     """A rendered conversation."""
 
-    own: Owned
+    tracked: TrackedMessages
     text: str
-    words: Sequence[Word]
-    """Sorted stretches that do not overlap, but for those of GENERATION; one may be empty."""
-    cut: int
-    """Number of messages in the prompt."""
-    manner: TemplateProfile
-    render: Render
-    known: bool = True
+    source_spans: Sequence[SourceSpan]
+    """Sorted. They do not overlap, but for those of GENERATION; one may be empty."""
+    prompt_length: int
+    """Number of messages in the prompt; the index of the first message of the completion."""
+    profile: TemplateProfile
+    render: RenderSome
+    is_row: bool = True
     """Whether its contents are a row's; False in a trace, where they stand for those of many rows."""
 
-    def head(self, index: int) -> tuple[str, Sequence[Word]]:
-        """The messages before an index with a generation prompt: the text and its words.
+    def rendered_before(self, index: int) -> TrackedRendering:
+        """The messages before an index with a generation prompt.
 
         Raises:
             RowRejectedError: the template refuses them.
@@ -63,18 +67,15 @@ class Chat(NamedTuple):
         return self.render(range(index), True)
 
     def gap(self, messages: Sequence[int], before: int, after: int | None) -> str | None:
-        """What stands between the words of two messages where only some messages are rendered; None if the template
-        refuses them, or drops the words.
+        """What stands between two messages where only some messages are rendered; None if the template refuses these,
+        or drops the contents of one of the two.
 
         Args:
             messages: their indices.
             before, after: indices; None is the text's end.
         """
         try:
-            text, words = self.render(messages, False)
+            rendering = self.render(messages, False)
         except RowRejectedError:
             return None
-        low = max((end for _, end, code in words if code >> MESSAGE == before), default=None)
-        begins = (begin for begin, _, code in words if code >> MESSAGE == after)
-        high = len(text) if after is None else min(begins, default=None)
-        return None if low is None or high is None or low > high else text[low:high]
+        return rendering.text_between(before, after)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from packtrain.schemas.rows import Messages
 
-from tests.stages.template.test_turn_parts import pieces, renderer_of
+from tests.stages.render.test_span_labels import pieces, renderer_of
 
 END = "<|im_end|>"
 HEADER = "<|im_start|>assistant\n"

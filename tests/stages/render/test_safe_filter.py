@@ -2,10 +2,10 @@
 
 import pytest
 from packtrain.schemas.rows import Messages
+from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
-from packtrain.stages.template.render import Renderer
 
-from tests.stages.template.test_turn_parts import pieces, renderer_of
+from tests.stages.render.test_span_labels import pieces, renderer_of
 
 CALLING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"

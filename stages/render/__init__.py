@@ -1,0 +1,1 @@
+"""Renders an example as text, and records what each part of the text is."""

@@ -1,0 +1,304 @@
+"""Finds, in every row, contents of the conversation that its rendered text lost, by its source spans.
+
+Contents, tool calls and tools that are not in the text are lost. Such a row is refused unless the configuration allows
+the loss. Reasoning may always be lost, because many templates drop it from earlier turns. The ledger counts all losses.
+
+A content can also be kept without its origin, as `"%s" % content` keeps it: its source span is missing, but the text
+has it elsewhere. That is no loss, but the turn it belongs to cannot be located.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate
+from typing import Any
+
+from markupsafe import escape
+
+from ...schemas.errors import RowRejectedError
+from ..template.chat_template import ChatTemplate
+from ..template.tracked_messages import ASSISTANT, CALL_KEYS, TrackedMessages, is_blank, without_tags
+from ..template.tracked_str import THOUGHT, TOOL_CALL, SourceSpan, call_number_of, message_of, origin_of
+from ..template.tracked_template import TrackedRendering
+from .rendered_chat import UnprovedError
+
+LOST_CONTENT = "lost_content"
+"""The ledger's reason for rows with lost content."""
+LOST_REASONING = "reasoning"
+"""The ledger's name for lost reasoning."""
+ALLOWED_AS = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool_results",
+}
+"""Maps a role to the word of `tokenizer.allow_lost` for its contents."""
+_JSON = json.JSONEncoder(ensure_ascii=False)
+_QUOTING = re.compile(r"""[\s"'\\]""")
+
+
+class LostContent:
+    """Compares the contents of a row with its rendering.
+
+    Args:
+        tracked: the row's messages.
+        rendering: the rendered conversation.
+        template: the chat template, with the row's documents.
+        is_thought_lost: whether the text stays the same with other letters in the thought of an origin.
+    """
+
+    def __init__(
+        self,
+        tracked: TrackedMessages,
+        rendering: TrackedRendering,
+        template: ChatTemplate,
+        is_thought_lost: Callable[[int], bool],
+    ) -> None:
+        self._tracked = tracked
+        self._rendering = rendering
+        self._template = template
+        self._is_thought_lost = is_thought_lost
+        self._written = _texts_by_origin(rendering.text, rendering.source_spans)
+        self._has_lost_reasoning = False
+        self._lost: dict[str | None, str] = {}
+        """By word of `tokenizer.allow_lost`, a description of the first loss; None for a role that has no word."""
+        self.unproved: UnprovedError | None = None
+        """Why the contents of a turn are not found whole and in one place, if so."""
+
+    def check(self, tools: list[dict[str, Any]] | None, allowed: Set[str]) -> tuple[str, ...]:
+        """The allowed losses of the row ("reasoning", and words of `tokenizer.allow_lost`). Sets `unproved`.
+
+        Args:
+            allowed: what may be lost, in the words of `tokenizer.allow_lost`.
+
+        Raises:
+            RowRejectedError: `lost_content`, if the template leaves anything else out.
+        """
+        for origin, content in self._tracked.contents.items():
+            if origin & TOOL_CALL:
+                self._check_call(origin, content)
+            elif origin in self._written:
+                self._check_written(origin, content, self._written[origin])
+            else:
+                self._check_unwritten(origin, content)
+        self._check_parts_of_calls()
+        self._check_tools(tools or ())
+        refused = {kind: description for kind, description in self._lost.items() if kind not in allowed}
+        if refused:
+            raise _rejection(refused, allowed, self._template.name)
+        losses = {str(kind) for kind in self._lost}
+        if self._has_lost_reasoning:
+            losses.add(LOST_REASONING)
+        losses.update(_lost_documents(self._template, self._rendering.text, allowed))
+        return tuple(sorted(losses))
+
+    def _check_written(self, origin: int, content: str, pieces: Sequence[str]) -> None:
+        """Whether a content of which the text has some is there as a whole, and once."""
+        # Quick, and true of almost all contents.
+        if len(pieces) == 1 and len(pieces[0].strip()) >= len(content.strip()):
+            return
+        content_size = _size(content)
+        written_size = sum(map(_size, pieces))
+        role = self._tracked.roles[message_of(origin)]
+        if written_size > content_size and role == ASSISTANT:
+            self._set_unproved("the template writes its words more than once", origin)
+        if written_size < content_size and not origin & THOUGHT:
+            self._lose_content(origin, "all of ")
+
+    def _check_unwritten(self, origin: int, content: str) -> None:
+        """Whether a content without a source span is in the text all the same."""
+        is_thought = bool(origin & THOUGHT)
+        # The template may say itself what a content says. A thought could still be in the text, and would be taken for
+        # the answer.
+        if not self._is_between_spans(content, ignore_template=not is_thought):
+            if is_thought:
+                self._has_lost_reasoning = True
+            else:
+                self._lose_content(origin, "")
+        elif is_thought and self._is_thought_lost(origin):
+            self._has_lost_reasoning = True  # the template itself has the same words
+        elif self._tracked.roles[message_of(origin)] == ASSISTANT:
+            self._set_unproved("its words could not be followed into the text", origin)
+
+    def _check_call(self, origin: int, call: Any) -> None:
+        message = message_of(origin)
+        all_calls = origin_of(message, 0, TOOL_CALL)
+        if origin in self._written or all_calls in self._written:
+            return  # `_check_parts_of_calls` looks for its parts
+        if not self._is_between_spans(call, ignore_template=False):
+            self._lost.setdefault("tool_calls", f"tool call {call_number_of(origin)} of message {message + 1}")
+        elif self._tracked.roles[message] == ASSISTANT:
+            self._set_unproved("its words could not be followed into the text", origin)
+
+    def _check_parts_of_calls(self) -> None:
+        for message in sorted(self._tracked.messages_with(TOOL_CALL)):
+            part = "" if "tool_calls" in self._lost else _lost_part_of_calls(self._tracked, message, self._rendering)
+            if part:
+                self._lost["tool_calls"] = f"{part!r:.80} of the tool calls of message {message + 1}"
+
+    def _check_tools(self, tools: Sequence[dict[str, Any]]) -> None:
+        text = self._text_between_spans() if tools else ""
+        lost_names = [name for name in map(_tool_name, tools) if name not in text]
+        if lost_names:
+            self._lost["tools"] = f"the tools {', '.join(lost_names)}"
+
+    def _lose_content(self, origin: int, quantity: str) -> None:
+        message = message_of(origin)
+        role = self._tracked.roles[message]
+        self._lost.setdefault(ALLOWED_AS.get(role), f"{quantity}what message {message + 1} ({role!r}) says")
+
+    def _set_unproved(self, reason: str, origin: int) -> None:
+        self.unproved = self.unproved or UnprovedError(reason, message_of(origin))
+
+    def _is_between_spans(self, content: Any, *, ignore_template: bool) -> bool:
+        """Whether a content stands in the text outside of source spans, as it is or in JSON.
+
+        Args:
+            ignore_template: whether a content does not count that the template's source has, too.
+        """
+        texts = [without_tags(text) for text in ([content] if isinstance(content, str) else _texts_in_call(content))]
+        if not texts:
+            return False
+        between = self._text_between_spans()
+        if not all(text in between or _JSON.encode(text)[1:-1] in between for text in texts):
+            return False
+        return not (ignore_template and all(text in self._template.source for text in texts))
+
+    def _text_between_spans(self) -> str:
+        """What the text has between the source spans of messages."""
+        text, source_spans = self._rendering
+        spans = [span for span in source_spans if span.origin >= 0]
+        begins = accumulate((span.end for span in spans), max, initial=0)
+        ends = (*(span.begin for span in spans), len(text))
+        # The separator is in no content, so none is found across a span.
+        return "\0".join([text[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end])
+
+
+def _lost_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tuple[str, ...]:
+    """The loss of a row's documents, if it is allowed: each must have one of its texts in the rendering.
+
+    Raises:
+        RowRejectedError: `lost_content`.
+    """
+    for number, document in enumerate(template.documents or (), 1):
+        values = [value for value in document.values() if isinstance(value, str) and not is_blank(value)]
+        texts = [without_tags(value) for value in values]
+        if not texts or any(value in text or _JSON.encode(value)[1:-1] in text for value in texts):
+            continue
+        if "documents" in allowed:
+            return ("documents",)
+        raise _rejection({"documents": f"document {number} of the row"}, allowed, template.name)
+    return ()
+
+
+def _rejection(refused: Mapping[str | None, str], allowed: Set[str], template_name: str) -> RowRejectedError:
+    """The error for losses, by word of `tokenizer.allow_lost`; names the first, and allows all."""
+    if None in refused:
+        description = refused[None]
+        remedy = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
+    else:
+        description = next(iter(refused.values()))
+        # With those that are allowed already, because this replaces them.
+        remedy = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *allowed}))}]"
+    return RowRejectedError(
+        "unknown_role" if None in refused else LOST_CONTENT,
+        f"the chat template '{template_name}' does not write {description}; take a template that does, or {remedy}",
+    )
+
+
+def _texts_by_origin(text: str, source_spans: Sequence[SourceSpan]) -> Mapping[int, list[str]]:
+    """The texts of the source spans of each origin, without those of white space."""
+    texts: dict[int, list[str]] = {}
+    for begin, end, origin in source_spans:
+        if begin < end and not (text[begin].isspace() and text[begin:end].isspace()):
+            texts.setdefault(origin, []).append(text[begin:end])
+    return texts
+
+
+def _size(text: str) -> int:
+    """How many characters a text has, without white space and the tags of thoughts."""
+    return sum(map(len, without_tags(text).split()))
+
+
+# Parts of tool calls
+
+
+def _lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: TrackedRendering) -> str:
+    """A name, key or value of a message's calls that its turn does not have as often as the calls do; "" if there is
+    none. Booleans and nulls are not looked for: templates write them in many ways.
+    """
+    turn_text = _compact(_text_around_calls(message, rendering))
+    contents = tracked.contents.items()
+    calls = [content for origin, content in contents if origin & TOOL_CALL and message_of(origin) == message]
+    for part, count in Counter(part for call in calls for part in _parts_of_call(call)).items():
+        # As templates write a part: as text, in JSON, in JSON of ASCII, or with HTML's escapes.
+        forms = {_compact(str(part)), _compact(_JSON.encode(part)), _compact(json.dumps(part)), _compact(escape(part))}
+        if "" not in forms and max(map(turn_text.count, forms)) < count:
+            return str(part)
+    return ""
+
+
+def _text_around_calls(message: int, rendering: TrackedRendering) -> str:
+    """The text from a message's first source span to the next message's, without the contents in it."""
+    text = rendering.text
+    spans = [span for span in rendering.source_spans if span.origin >= 0]
+    places = [place for place, span in enumerate(spans) if span.message == message]
+    # Where it has no source span, all that the template writes between spans may be its turn.
+    begin = spans[places[0]].begin if places else 0
+    end = spans[places[-1] + 1].begin if places and places[-1] + 1 < len(spans) else len(text)
+    pieces = []
+    place = begin
+    for span in spans:
+        is_call = span.message == message and span.origin & TOOL_CALL
+        if begin <= span.begin < end and not is_call:
+            pieces.append(text[place : span.begin])
+            place = max(place, span.end)
+    pieces.append(text[place:end])
+    return "".join(pieces)
+
+
+def _parts_of_call(value: Any, *, is_inside: bool = False) -> Iterator[str | int | float]:
+    """The name of a call, and the keys and values of its arguments.
+
+    Args:
+        is_inside: whether the value is below one of CALL_KEYS.
+    """
+    if isinstance(value, list):
+        for item in value:
+            yield from _parts_of_call(item, is_inside=is_inside)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if is_inside:
+                yield str(key)
+            yield from _parts_of_call(item, is_inside=is_inside or key in CALL_KEYS)
+    elif is_inside and isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _compact(text: str) -> str:
+    """A text without white space, and without what JSON and Python put around and into texts."""
+    return _QUOTING.sub("", text)
+
+
+def _texts_in_call(value: Any, *, is_inside: bool = False) -> Iterator[str]:
+    """The texts of the name and the arguments of a tool call, that are more than white space.
+
+    Args:
+        is_inside: whether the value is below one of CALL_KEYS.
+    """
+    if isinstance(value, str):
+        if is_inside and not is_blank(value):
+            yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts_in_call(item, is_inside=is_inside)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts_in_call(item, is_inside=is_inside or key in CALL_KEYS)
+
+
+def _tool_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+    return str(function.get("name", ""))

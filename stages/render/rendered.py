@@ -1,0 +1,96 @@
+"""What rendering an example gives: its text, and spans that say what each part of it is.
+
+A question and an answer under ChatML, as prompt and completion:
+
+    <|im_start|>user         ends  kinds       turns  weights
+    Hi<|im_end|>               52  PROMPT          0  True       up to the end of the generation prompt
+    <|im_start|>assistant      57  ASSISTANT       1  True       "Hello"
+    Hello<|im_end|>            67  END             1  True       "<|im_end|>"
+                               68  COMPLETION      1  True       the line break at the end
+"""
+
+from typing import NamedTuple
+
+from ...schemas.rows import NEXT_STOP_KINDS, PART_KINDS, UNPROVED_KINDS, SpanKind
+
+
+class Spans(NamedTuple):
+    """The spans of a text, side by side: each begins where the one before it ends. Only `ends` differs between rows of
+    one trace.
+    """
+
+    ends: tuple[int, ...]
+    """The end of each span: one past its last character. Ascending; the last is the text's length."""
+    kinds: tuple[int, ...]
+    """Values of `schemas.rows.SpanKind`."""
+    turns: tuple[int, ...]
+    """Index of each span's message."""
+    weights: tuple[float, ...]
+    """How much each span counts in the loss: True (1), False (not trained), or a weight."""
+
+
+class Rendered(NamedTuple):
+    """A rendered example."""
+
+    text: str
+    completion_begin: int
+    """The character at which the completion begins."""
+    spans: Spans
+    unproved: str
+    """Why its turns, or the thoughts and tool calls in them, could not be located, or ""."""
+    lost: tuple[str, ...] = ()
+    """Allowed losses: parts of the conversation that the template leaves out; see `check_lost_content`."""
+
+
+EMPTY_TEXT = Spans((0,), (int(SpanKind.PROMPT),), (0,), (True,))
+"""The one span of an empty text."""
+_KIND_OF_TURN: dict[int, int] = {
+    kind: SpanKind.HISTORY if kind.name.startswith("HISTORY") else SpanKind.ASSISTANT
+    for kind in (SpanKind.HISTORY, SpanKind.ASSISTANT, *PART_KINDS)
+}
+"""Kinds of parts of turns, with the kind of a whole turn."""
+
+
+def merged_spans(spans: Spans) -> Spans:
+    """The spans without empty ones, and like neighbours as one; a prompt span for an empty text."""
+    merged: list[tuple[int, int, int, float]] = []
+    last_end = 0
+    for span in zip(*spans, strict=True):
+        end = span[0]
+        if end == last_end:
+            continue
+        if merged and merged[-1][1:] == span[1:]:
+            merged.pop()
+        merged.append(span)
+        last_end = end
+    return Spans(*zip(*merged, strict=True)) if merged else EMPTY_TEXT
+
+
+def text_for_digest(spans: Spans) -> str:
+    """What an example's digest covers of its spans: whole turns, and whole headers after them. Which parts of a turn
+    are known does not make another example.
+    """
+    whole = _whole_turn_spans(spans)
+    # Splits are drawn by digests, so this text must never change, whatever the classes are called.
+    names = [
+        f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>" for kind in whole.kinds
+    ]
+    comma = "," if len(names) == 1 else ""
+    kinds = f"({', '.join(names)}{comma})"
+    return f"Runs(ends={whole.ends}, kinds={kinds}, turns={whole.turns}, trains={whole.weights})"
+
+
+def _whole_turn_spans(spans: Spans) -> Spans:
+    whole: list[tuple[int, int, int, float]] = []
+    kind_before = -1
+    for end, kind, turn, weight in zip(*spans, strict=True):
+        if kind in NEXT_STOP_KINDS:
+            continue  # its characters belong to the span after it
+        span = (end, _KIND_OF_TURN.get(kind, kind), turn, weight)
+        # Two neighbours of the same kind are two turns, and stay so.
+        continues_turn = kind in _KIND_OF_TURN and kind != kind_before
+        if continues_turn and whole and whole[-1][1:] == span[1:]:
+            whole.pop()
+        whole.append(span)
+        kind_before = kind
+    return Spans(*zip(*whole, strict=True))

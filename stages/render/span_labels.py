@@ -1,0 +1,277 @@
+"""Says what each character of a rendered conversation is, and how much it counts in the loss.
+
+A turn with a thought and a call is labelled so:
+
+    <think>Easy.</think>Let me add.<call>add</call><|im_end|>
+    TTTTTTTTTTTTAAAAAAAAAAAAAAAAAAACCCCCCCCCCCCCCCCEEEEEEEEEE    T thought, A answer, C tool call, E end of turn
+
+Which part of a turn a character belongs to, follows from the turn's source spans:
+
+- *Thought*: source spans of a thought, with what the template writes before them in the turn, and with white space
+  after them. If the turn has spans of the message's own field (`reasoning_content`, `thinking`, `reasoning`, parts of
+  such a type), these are the thought, and tags in the content are only text.
+- *Tool call*: source spans of calls, with what the template writes around them, except the end of a thought before
+  them.
+- *Answer*: all else. So the tag that closes a thought is the answer's: a model that has to answer after a thought must
+  generate it, as it must generate the token that ends a turn.
+
+What the template writes without its origin gets no part: `check_lost_content` finds it.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.errors import RowRejectedError
+from ...schemas.rows import SpanKind
+from ..template.tracked_messages import CLOSING_TAG, OPENING_TAG, is_blank
+from ..template.tracked_str import GENERATION, REASONING_FIELD, TAGGED_THOUGHT, THOUGHT, TOOL_CALL, SourceSpan
+from .rendered import EMPTY_TEXT, Spans, merged_spans
+from .rendered_chat import RenderedChat, Turn, UnprovedError
+from .turn_ends import past_space
+
+_PART_KINDS = TOOL_CALL | THOUGHT
+_END_OF_PARTS = -1
+# A label is the index of the message, shifted left by these bits, plus the kind of the span.
+_KIND_BITS = 5
+_KIND_MASK = (1 << _KIND_BITS) - 1
+
+
+class _CharacterLabels:
+    """What each character of a text is. What is assigned later covers what was assigned before.
+
+    Args:
+        length: of the text, in characters.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._labels: NDArray[np.int32] = np.zeros(length, np.int32)
+        self.weights: NDArray[np.float64] | None = None
+        """(length,) how much each counts in the loss; None if all count 1, because rows may have millions."""
+
+    def assign(self, begin: int, end: int, kind: SpanKind, message: int) -> None:
+        """Say that the characters begin..end are of a kind, and belong to a message."""
+        if begin < end:
+            self._labels[begin:end] = message << _KIND_BITS | kind
+
+    def spans(self) -> Spans:
+        """The spans: they end where something changes."""
+        labels = self._labels
+        if not len(labels):
+            return EMPTY_TEXT
+        changes = labels[1:] != labels[:-1]
+        if self.weights is not None:
+            changes |= self.weights[1:] != self.weights[:-1]
+        last_characters = [*changes.nonzero()[0].tolist(), len(labels) - 1]
+        span_labels = labels[last_characters].tolist()
+        span_weights = [1.0] * len(last_characters)
+        if self.weights is not None:
+            span_weights = self.weights[last_characters].tolist()
+        return Spans(
+            ends=tuple([character + 1 for character in last_characters]),
+            kinds=tuple([label & _KIND_MASK for label in span_labels]),
+            turns=tuple([label >> _KIND_BITS for label in span_labels]),
+            weights=tuple([bool(weight) if weight in (0, 1) else weight for weight in span_weights]),
+        )
+
+
+def label_spans(chat: RenderedChat, turns: Sequence[Turn], completion_begin: int) -> Spans:
+    """The spans of a conversation whose turns were located.
+
+    Raises:
+        UnprovedError: a thought or a call of a turn cannot be located in it.
+    """
+    labels = _CharacterLabels(len(chat.text))
+    _label_turns(labels, chat, turns, completion_begin)
+    spans_of_message: dict[int, list[SourceSpan]] = {message: [] for message in chat.tracked.messages_with(_PART_KINDS)}
+    if spans_of_message:
+        for span in chat.source_spans:
+            if span.message in spans_of_message:
+                spans_of_message[span.message].append(span)
+    for turn in turns:
+        if turn.message in spans_of_message:
+            _label_parts(labels, chat, turn, spans_of_message[turn.message])
+    if set(chat.tracked.loss_weights) != {True}:
+        labels.weights = _character_weights(chat, turns)
+    return labels.spans()
+
+
+def label_unproved_spans(chat: RenderedChat, completion_begin: int, reason: str) -> Spans:
+    """The spans of a conversation whose turns could not be located: its prompt and its completion.
+
+    Args:
+        reason: why they could not.
+
+    Raises:
+        RowRejectedError: `train_flags`, if messages of the completion differ in theirs.
+    """
+    loss_weights = chat.tracked.loss_weights
+    prompt_weights = set(loss_weights[: chat.prompt_length])
+    completion_weights = set(loss_weights[chat.prompt_length :])
+    if len(completion_weights) > 1:
+        raise RowRejectedError(
+            "train_flags",
+            "messages of the completion have different `train` flags or weights, and the template does not show where "
+            f"each of them lies ({reason}); split the row",
+        )
+    completion_message = min(chat.prompt_length, len(loss_weights) - 1)
+    return merged_spans(
+        Spans(
+            ends=(completion_begin, len(chat.text)),
+            kinds=(SpanKind.UNPROVED, SpanKind.UNPROVED_COMPLETION),
+            turns=(0, completion_message),
+            # One weight for the prompt, whose messages may differ in theirs: the smallest, so that none is overruled.
+            weights=(min(prompt_weights, default=True), min(completion_weights, default=True)),
+        )
+    )
+
+
+def _label_turns(labels: _CharacterLabels, chat: RenderedChat, turns: Sequence[Turn], completion_begin: int) -> None:
+    """Label turns and what is between them."""
+    place = 0
+    next_message = 0
+    for turn in turns:
+        _label_between(labels, chat, place, turn.begin, next_message, turn.message, completion_begin)
+        is_earlier = turn.message < chat.prompt_length
+        turn_kind = SpanKind.HISTORY if is_earlier else SpanKind.ASSISTANT
+        end_kind = SpanKind.HISTORY_END if is_earlier else SpanKind.END
+        labels.assign(turn.begin, turn.end, turn_kind, turn.message)
+        labels.assign(turn.stop_begin, turn.stop_end, end_kind, turn.message)
+        place = turn.end
+        next_message = turn.message + 1
+        if turn.next_stop_end:
+            is_before = place < completion_begin
+            kind = SpanKind.HISTORY_STOP_IN_NEXT_HEADER if is_before else SpanKind.STOP_IN_NEXT_HEADER
+            labels.assign(place, turn.next_stop_end, kind, turn.message)
+            place = turn.next_stop_end
+    _label_between(labels, chat, place, len(chat.text), next_message, len(chat.tracked.roles), completion_begin)
+
+
+def _label_between(
+    labels: _CharacterLabels,
+    chat: RenderedChat,
+    begin: int,
+    end: int,
+    next_message: int,
+    turn_message: int,
+    completion_begin: int,
+) -> None:
+    """Label the text between two turns, or at the text's beginning or end.
+
+    Args:
+        begin, end: of this text.
+        next_message: the message after the turn before it; 0 at the text's beginning.
+        turn_message: that of the turn after it; the number of messages at the text's end.
+    """
+    roles = chat.tracked.roles
+    message = min(next_message, turn_message, len(roles) - 1)
+    follows_turn = next_message > 0
+    prompt_kind = SpanKind.USER if follows_turn and roles[message] == "user" else SpanKind.PROMPT
+    if begin < completion_begin:
+        labels.assign(begin, min(completion_begin, end), prompt_kind, message)
+    if completion_begin < end:
+        completion_message = chat.prompt_length if begin < completion_begin else message
+        labels.assign(max(completion_begin, begin), end, SpanKind.COMPLETION, completion_message)
+
+
+def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, source_spans: Sequence[SourceSpan]) -> None:
+    """Label the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a
+    generation block has no parts.
+
+    Args:
+        source_spans: of the turn's message.
+
+    Raises:
+        UnprovedError: a thought is not the first part.
+    """
+    text = chat.text
+    is_earlier = turn.message < chat.prompt_length
+    thought_kind = SpanKind.HISTORY_THOUGHT if is_earlier else SpanKind.THOUGHT
+    call_kind = SpanKind.HISTORY_CALL if is_earlier else SpanKind.TOOL_CALL
+    parts = _parts_within(turn, source_spans)
+    has_field = any(part.origin & REASONING_FIELD and not is_blank(text[part.begin : part.end]) for part in parts)
+    thought_part = REASONING_FIELD if has_field else TAGGED_THOUGHT
+    place = turn.begin
+    kind_before: SpanKind | None = None
+    for part_kind, begin, end in [*_neighbours_joined(parts), (_END_OF_PARTS, turn.stop_begin, turn.stop_begin)]:
+        # What the template wrote after a call is the call's; after a thought, only white space is the thought's.
+        if kind_before == call_kind:
+            labels.assign(place, begin, call_kind, turn.message)
+        elif kind_before == thought_kind:
+            space_end = past_space(text, place, begin)
+            labels.assign(place, space_end, thought_kind, turn.message)
+            place = space_end
+        template_text = text[place:begin]
+        part_begin = _after_closing_tag(chat, place, begin)
+        if part_kind == TOOL_CALL:
+            labels.assign(part_begin, end, call_kind, turn.message)
+            kind_before = call_kind
+        elif part_kind == thought_part:
+            if kind_before is not None:
+                raise UnprovedError("nothing shows where a later thought begins", turn.message)
+            if not has_field and text.startswith(OPENING_TAG, past_space(text, begin, end)):
+                # The content brings its own opening tag. What the template wrote before it is the answer's, if it is
+                # more than white space.
+                part_begin = begin if template_text.strip() else place
+            labels.assign(part_begin, end, thought_kind, turn.message)
+            kind_before = thought_kind
+        else:
+            kind_before = SpanKind.ASSISTANT
+        place = end
+
+
+def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[SourceSpan]:
+    """The source spans within a turn, before its stop, each with the kind of its part as origin."""
+    parts = []
+    for span in source_spans:
+        begin = max(span.begin, turn.begin)
+        end = min(span.end, turn.stop_begin)
+        if begin < end:
+            parts.append(SourceSpan(begin, end, span.origin & _PART_KINDS))
+    return parts
+
+
+def _neighbours_joined(parts: Sequence[SourceSpan]) -> list[tuple[int, int, int]]:
+    """(kind, begin, end) of parts, with neighbours of one kind as one."""
+    joined = []
+    for kind, group in groupby(parts, attrgetter("origin")):
+        neighbours = list(group)
+        joined.append((kind, neighbours[0].begin, neighbours[-1].end))
+    return joined
+
+
+def _after_closing_tag(chat: RenderedChat, begin: int, end: int) -> int:
+    """Where a part begins in what the template wrote before it: behind the last tag that closes a thought, and white
+    space; `begin` if there is no such tag.
+    """
+    tags = {chat.profile.thought_closing_tag, CLOSING_TAG} - {""}
+    template_text = chat.text[begin:end]
+    tag_ends = [template_text.rfind(tag) + len(tag) for tag in tags if tag in template_text]
+    return past_space(chat.text, begin + max(tag_ends), end) if tag_ends else begin
+
+
+def _character_weights(chat: RenderedChat, turns: Sequence[Turn]) -> NDArray[np.float64]:
+    """(length,) how much characters count: as much as their message.
+
+    Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
+    both messages are.
+    """
+    loss_weights = chat.tracked.loss_weights
+    weights = np.ones(len(chat.text))
+    place = 0
+    message_before = 0
+    for span in chat.source_spans:
+        if span.origin == GENERATION:
+            continue
+        between = slice(place, max(span.begin, place))
+        weights[between] = min(loss_weights[message_before : span.message + 1], default=True)
+        weights[between.stop : span.end] = loss_weights[span.message]
+        place = max(place, span.end)
+        message_before = span.message
+    weights[place:] = min(loss_weights[message_before:], default=True)
+    for turn in turns:
+        weights[turn.begin : max(turn.end, turn.next_stop_end)] = loss_weights[turn.message]
+    return weights

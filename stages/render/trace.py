@@ -1,0 +1,201 @@
+"""The fast path of rendering: a template specialised to one pattern of roles.
+
+A trace is made by rendering a conversation once with a placeholder for each content, as torch.fx traces a model with
+proxies. What the template asks of a content becomes its guard, as in torch.compile. If the contents of a row pass their
+guards, the row takes the same path through the template, and its text is the join of the same literals and its
+contents:
+
+    roles         user, assistant
+    skeleton      "<|im_start|>user\\n" 0 "<|im_end|>\\n<|im_start|>assistant\\n" 1 "<|im_end|>\\n"
+    row           contents "Hi" and "Hello" in the places of 0 and 1
+
+All other rows are rendered by jinja2, and so are templates that do more with contents than most do.
+
+The structure of that rendering's *skeleton*, a text with one private character per content, is the same for all
+contents. So turns are located in it as in any text, and spans end at the same places among the literals and contents of
+every row.
+
+A trace is correct because a content cannot decide anything unnoticed, see `content_proxy`, and is made only if every
+placeholder in the text has its origin.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import accumulate, count, pairwise
+from typing import Any
+
+from ...schemas.errors import PacktrainError
+from ...schemas.rows import Messages
+from ..template.chat_template import ChatTemplate
+from ..template.profile import TemplateProfile
+from ..template.tracked_messages import ASSISTANT, TAG_END, TrackedMessages
+from ..template.tracked_str import origin_of
+from ..template.tracked_template import TrackedRendering, TrackedTemplate
+from .content_proxy import (
+    FIRST_PLACEHOLDER,
+    PLACEHOLDER,
+    PRIVATE_CHARACTER,
+    ContentGuard,
+    ContentProxy,
+    TraceAbortedError,
+    TracingEnvironment,
+    aborting,
+)
+from .rendered import Rendered, Spans, merged_spans
+from .rendered_chat import RenderedChat, UnprovedError
+from .span_labels import label_spans
+from .turns import locate_turns
+
+MAX_TRACES = 4096
+"""Maximum number of traces to keep; when it is reached, all are forgotten."""
+MAX_MESSAGES = 1024
+"""Longer conversations are not traced: few have the same roles."""
+
+
+class _MessageProxy(dict[str, Any]):
+    """A message whose keys cannot be listed: rows may have `role` and `content` in either order."""
+
+    __iter__ = keys = items = values = copy = __reversed__ = __repr__ = __or__ = __ror__ = aborting("keys")
+
+
+class _Trace:
+    """One path through a template, and the contents that take it.
+
+    Args:
+        guards: one per content.
+        skeleton, spans, completion_begin: of the placeholders' rendering. Places in it become places in the texts of
+            rows.
+    """
+
+    def __init__(self, guards: Sequence[ContentGuard], skeleton: str, spans: Spans, completion_begin: int) -> None:
+        self._guards = [(index, guard) for index, guard in enumerate(guards) if guard.has_conditions]
+        self._spans = spans
+        # The text is cut into contents and literals. Literals are also cut where a span ends or the completion begins,
+        # so that each place of a row is a sum of the lengths of pieces.
+        placeholder_places = [match.start() for match in PLACEHOLDER.finditer(skeleton)]
+        places = {0, len(skeleton), completion_begin, *spans.ends}
+        places.update(placeholder_places)
+        places.update(place + 1 for place in placeholder_places)
+        cuts = sorted(places)
+        pieces = [skeleton[begin:end] for begin, end in pairwise(cuts)]
+        self._literals = [piece for piece in pieces if not PLACEHOLDER.match(piece)]
+        # (pieces,) index of each piece in `contents + literals`.
+        literal_indices = count(len(guards))
+        self._piece_indices = [
+            ord(piece) - FIRST_PLACEHOLDER if PLACEHOLDER.match(piece) else next(literal_indices) for piece in pieces
+        ]
+        # Index of the piece that begins where a span ends, or the completion begins.
+        self._end_pieces = [cuts.index(end) for end in spans.ends]
+        self._completion_piece = cuts.index(completion_begin)
+
+    def rendered(self, contents: list[str]) -> Rendered | None:
+        """The rendering of a row; None if its contents take another path."""
+        for index, guard in self._guards:
+            if not guard.accepts(contents[index]):
+                return None
+        contents_and_literals = contents + self._literals
+        pieces = [contents_and_literals[index] for index in self._piece_indices]
+        begins = [0, *accumulate(map(len, pieces))]
+        spans = self._spans._replace(ends=tuple([begins[piece] for piece in self._end_pieces]))
+        if not all(contents):
+            spans = merged_spans(spans)  # an empty content has an empty span
+        return Rendered("".join(pieces), begins[self._completion_piece], spans, "")
+
+
+class Traces:
+    """The traces of one template, one for each number of messages in the prompt and roles of all messages. Templates
+    with generation blocks have none.
+    """
+
+    def __init__(self, template: ChatTemplate, profile: TemplateProfile) -> None:
+        self._profile = profile
+        self._traces: dict[tuple[int, tuple[str, ...]], _Trace | None] = {}
+        self._template: TrackedTemplate | None = None
+        if not profile.has_generation_blocks:
+            with suppress(TraceAbortedError):
+                self._template = TrackedTemplate(template, TracingEnvironment(template.name, template.date))
+
+    def rendered(self, messages: Messages, prompt_length: int) -> Rendered | None:
+        """The rendering of a row, or None if it cannot be traced.
+
+        Args:
+            prompt_length: how many of the messages are the prompt.
+        """
+        if self._template is None or not 0 < len(messages) < MAX_MESSAGES:
+            return None
+        roles: list[str] = []
+        contents: list[str] = []
+        for message in messages:
+            if len(message) != 2:
+                return None
+            role = message.get("role")
+            content = message.get("content")
+            if type(content) is not str or type(role) is not str or TAG_END in content:
+                return None
+            roles.append(role)
+            contents.append(content)
+        key = prompt_length, tuple(roles)
+        if key not in self._traces:
+            if len(self._traces) >= MAX_TRACES:
+                self._traces.clear()
+            # A skeleton that fails is not tried again. Rows of these roles may still be rendered by jinja2.
+            self._traces[key] = None
+            with suppress(TraceAbortedError, PacktrainError, UnprovedError):
+                self._traces[key] = self._trace(self._template, roles, prompt_length)
+        trace = self._traces[key]
+        return trace.rendered(contents) if trace is not None else None
+
+    def _trace(self, template: TrackedTemplate, roles: list[str], prompt_length: int) -> _Trace:
+        guards = [ContentGuard() for _ in roles]
+        ContentProxy.guards = guards
+        messages: Messages = [
+            _MessageProxy(role=role, content=ContentProxy.of_message(index)) for index, role in enumerate(roles)
+        ]
+        texts_before: dict[int, str] = {}
+        """By index of a message, the rendering of those before it with a generation prompt."""
+
+        @cache
+        def render_cached(indices: tuple[int, ...], add_generation_prompt: bool) -> TrackedRendering:
+            next_index = len(indices)
+            if add_generation_prompt and next_index < len(roles) and roles[next_index] != ASSISTANT:
+                raise TraceAbortedError("where the completion begins may depend on the contents")
+            some_messages = [messages[index] for index in indices]
+            rendering = template.render(some_messages, None, add_generation_prompt=add_generation_prompt)
+            if add_generation_prompt:
+                texts_before[next_index] = rendering.text
+            return rendering
+
+        def render(indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
+            return render_cached(tuple(indices), add_generation_prompt)
+
+        text, source_spans = template.render(messages, None)
+        tracked = TrackedMessages(messages, roles, [1.0] * len(roles))
+        chat = RenderedChat(tracked, text, source_spans, prompt_length, self._profile, render, is_row=False)
+        turns, completion_begin = locate_turns(chat)
+        for turn in turns:
+            text_before = texts_before.get(turn.message, "")
+            _guard_turn_begin(chat, turn.message, turn.begin, text_before, guards[turn.message])
+        if any(span.end > completion_begin and span.origin < origin_of(prompt_length) for span in source_spans):
+            raise TraceAbortedError("words of the prompt stand in the completion")
+        written_messages = sorted(span.message for span in source_spans)
+        placeholder_count = len(PRIVATE_CHARACTER.findall(text))
+        if written_messages != list(range(len(roles))) or len(written_messages) != placeholder_count:
+            raise TraceAbortedError("not every content is written, and once")
+        return _Trace(guards, text, label_spans(chat, turns, completion_begin), completion_begin)
+
+
+def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, text_before: str, guard: ContentGuard) -> None:
+    """Guard a content against beginning with what the generation prompt has behind a turn's begin, such as an empty
+    thinking block: a turn with such a content begins after it.
+
+    Raises:
+        TraceAbortedError: this cannot be said of the content alone.
+    """
+    rest_of_prompt = text_before[begin:]
+    if not rest_of_prompt:
+        return
+    begins_with_content = chat.text[begin : begin + 1] == chr(FIRST_PLACEHOLDER + message)
+    if PRIVATE_CHARACTER.search(rest_of_prompt) or not begins_with_content:
+        raise TraceAbortedError("where a turn begins depends on the contents")
+    guard.absent_texts.add(rest_of_prompt)

@@ -1,0 +1,223 @@
+"""Where a turn of the assistant ends: in the gap between its contents and those of the next message, without the header
+of the next message's role.
+
+    Hello<|im_end|>
+    <|im_start|>user       gap             "<|im_end|>\\n<|im_start|>user\\n"
+    And now?               end of turn     "<|im_end|>\\n", whose closing token is "<|im_end|>"
+                           next header     "<|im_start|>user\\n"
+
+What the template writes between the two is found for each turn of each row, because templates end earlier turns, last
+turns and calls differently, and write remarks before the end. Two things must agree, or only one of them be known, and
+not be ambiguous: the gap without the header, and what follows such a turn at the end of a text.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from ..template.gaps import TemplateGaps
+from ..template.tracked_messages import ASSISTANT, is_blank
+from ..template.tracked_str import TOOL_CALL
+from .rendered_chat import RenderedChat, Turn, UnprovedError
+
+_Ends: TypeAlias = dict[tuple[int, int], str]
+"""What the end of a turn may be, by where its closing tokens begin and end."""
+
+
+def find_turn_end(
+    chat: RenderedChat, message: int, contents_end: int, next_message: int | None, gap_end: int, *, ends_with_call: bool
+) -> tuple[int, int]:
+    """Where the closing tokens of a turn begin and end.
+
+    Args:
+        message: index of the turn's message.
+        contents_end: where its contents end, and the gap begins.
+        next_message: the message whose contents come next; None if the text ends, -1 if it ends although messages
+            follow.
+        gap_end: where they begin.
+        ends_with_call: whether the turn ends with a tool call.
+
+    Raises:
+        UnprovedError: nothing shows where it ends, or it may end at several places.
+    """
+    gap = chat.text[contents_end:gap_end]
+    gaps = chat.profile.gaps
+    if next_message is None:
+        end_of_text = gaps.end_of_text(gap)
+        if end_of_text is None:
+            raise UnprovedError("what stands at the text's end may open another turn", message)
+        end = end_of_text
+    else:
+        last_ends = gaps.call_ends if ends_with_call else gaps.answer_ends
+        end = _end_before_next(chat, message, next_message, gap, last_ends)
+    stop_begin, stop_end = gaps.closing_span(end)
+    has_stop = stop_begin < stop_end
+    if not gaps.ends_generation(end[stop_begin:stop_end]):
+        if gaps.ambiguous_tokens.search(gap):
+            raise UnprovedError("nothing shows whether a token closes it or opens the next turn", message)
+        if has_stop and not is_blank(end[stop_end:]):
+            raise UnprovedError("nothing shows whether the text after its last special token belongs to it", message)
+    return contents_end + stop_begin, contents_end + stop_end
+
+
+def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: str, last_ends: tuple[str, ...]) -> str:
+    """The end of a turn before another message's contents.
+
+    Args:
+        last_ends: how such turns end where they end the text.
+    """
+    gaps = chat.profile.gaps
+    # The end by what such a turn ends with at the text's end. A last turn may be left open: that shows nothing.
+    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
+    by_last = {gaps.closing_span(end): end for end in closed_ends if gap.startswith(end)}
+    # The end by the next message's header.
+    is_next = next_message == message + 1
+    headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
+    by_header = _ends_before_headers(gaps, gap, headers)
+    end = _agreed_end(gaps, by_header, by_last, last_ends)
+    if end is not None:
+        return end
+    # No header is known: the last turn's end alone decides, if no special token could belong to it, too.
+    opener = gaps.header_openers.search(gap)
+    if not by_header and len(by_last) == 1:
+        (end,) = by_last.values()
+        next_token = gaps.special_tokens.search(gap, len(end))
+        if next_token is None or (opener is not None and opener.start() == next_token.start()):
+            return end
+    # The header as the template writes it where this turn is left out.
+    header = _header_without_turn(chat, message, next_message) if is_next and message else ""
+    if header:
+        by_header = _ends_before_headers(gaps, gap, [header])
+        end = _agreed_end(gaps, by_header, by_last, last_ends)
+        if end is not None:
+            return end
+    if by_header or by_last:
+        raise UnprovedError("it may end at several places", message)
+    # What comes before the first token that opens headers, if it has special tokens of its own.
+    if opener is not None and gaps.special_tokens.search(gap, 0, opener.start()):
+        end = gap[: opener.start()]
+        if gaps.is_only_end(end, last_ends):
+            return end
+    raise UnprovedError("nothing shows where it ends", message)
+
+
+def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends: tuple[str, ...]) -> str | None:
+    """The end of a turn on which everything agrees; None if it does not.
+
+    Args:
+        by_header: the gap without headers; it may begin what another message needs, such as tools.
+        by_last: how such turns end where they end the text, if the gap begins so.
+    """
+    if len(by_header) != 1:
+        return None
+    ((closing_span, end),) = by_header.items()
+    if by_last:
+        return by_last[closing_span] if by_last.keys() == {closing_span} else None
+    return end if gaps.is_only_end(end, last_ends) else None
+
+
+def _ends_before_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
+    """A gap without each header that it ends with, if no token that opens headers is left in it."""
+    ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
+    return {gaps.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
+
+
+def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:
+    """The header of the message after a turn, as the template writes it where the turn is left out; "" if it refuses
+    that, or ends the message before it in another way then.
+    """
+    messages_before = list(range(message))
+    end = chat.gap(messages_before, message - 1, None)
+    gap = chat.gap([*messages_before, next_message], message - 1, next_message)
+    if end is None or gap is None:
+        return ""
+    gaps = chat.profile.gaps
+    header = gaps.header_after(end, gap, chat.tracked.roles[next_message])
+    first_token = gaps.special_tokens.search(header)
+    # A header whose first token opens no headers may begin with the end of the message before.
+    is_header = first_token is None or gaps.header_openers.fullmatch(first_token.group()) is not None
+    return header if is_header else ""
+
+
+# Call names that the next header repeats
+
+
+def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
+    """The place of a turn's last source span. Headers after the turn may repeat the names of its calls, and nothing
+    else, as gpt-oss writes `functions.add to=assistant` before a tool's result.
+
+    Args:
+        first, last: places of the first and the last source span of its message.
+
+    Raises:
+        UnprovedError: what is repeated could also be an argument of a call.
+    """
+    spans = chat.source_spans
+    message = spans[first].message
+    functions = _called_functions(chat, message)
+    names = {str(function.get("name")) for function in functions}
+
+    def is_repeated_name(place: int) -> bool:
+        span = spans[place]
+        text = chat.text[span.begin : span.end]
+        if not span.origin & TOOL_CALL or text not in names:
+            return False
+        earlier = spans[first:place]
+        return any(span.origin == before.origin and chat.text[before.begin : before.end] == text for before in earlier)
+
+    # The spans up to the first of another message.
+    others = (place for place in range(first, last + 1) if spans[place].message != message)
+    end = next(others, last + 1) - 1
+    later_places = [place for place in range(end + 1, last + 1) if spans[place].message == message]
+    if not all(is_repeated_name(place) for place in later_places):
+        return last  # contents of the turn lie on both sides of another message's
+    while end > first and is_repeated_name(end):
+        name = json.dumps(chat.text[spans[end].begin : spans[end].end])
+        if any(name in json.dumps(function.get("arguments", "")) for function in functions):
+            raise UnprovedError("a call's name is one of its arguments, too", message)
+        end -= 1
+    return end
+
+
+def _called_functions(chat: RenderedChat, message: int) -> list[dict[Any, Any]]:
+    calls = chat.tracked.for_template[message].get("tool_calls") or []
+    functions = [call.get("function") or call for call in calls if isinstance(call, dict)]
+    return [function for function in functions if isinstance(function, dict)]
+
+
+# Stop tokens in the next header
+
+
+def with_next_stops(chat: RenderedChat, turns: list[Turn], completion_begin: int) -> list[Turn]:
+    """The turns, with the stop tokens that stand in the headers after them.
+
+    A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
+    the completion begins.
+    """
+    return [turn._replace(next_stop_end=_next_stop_end(chat, turn, completion_begin)) for turn in turns]
+
+
+def _next_stop_end(chat: RenderedChat, turn: Turn, completion_begin: int) -> int:
+    """See `Turn.next_stop_end`."""
+    roles = chat.tracked.roles
+    next_message = turn.message + 1
+    has_stop = turn.stop_begin < turn.stop_end
+    if has_stop or next_message == len(roles) or roles[next_message] == ASSISTANT:
+        return 0
+    header_begin = past_space(chat.text, turn.end, len(chat.text))
+    token = chat.profile.header_stop_tokens.match(chat.text, header_begin)
+    if token is None or turn.end < completion_begin < token.end():
+        return 0
+    later_spans = chat.source_spans[bisect_left(chat.source_spans, (turn.end, 0, 0)) :]
+    other_messages = (span for span in later_spans if span.origin >= 0 and span.message != turn.message)
+    next_span = next(other_messages, None)
+    header_end = next_span.begin if next_span is not None else len(chat.text)
+    return token.end() if token.end() <= header_end else 0
+
+
+def past_space(text: str, begin: int, end: int) -> int:
+    """The first place from `begin` on that is not white space, at most `end`."""
+    while begin < end and text[begin].isspace():
+        begin += 1
+    return begin

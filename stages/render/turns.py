@@ -1,0 +1,206 @@
+"""Locates the assistant's turns in a rendered conversation, and where the completion begins, or says why they cannot be
+located with certainty.
+
+A rendering is known by its text and its source spans: which stretches came from which message. The template wrote the
+rest. Where it marks what the assistant says with `{% generation %}`, these blocks are the turns. Else, for each
+assistant message, this gives
+
+1. its source spans: from the first to the last, with none of another message between them;
+2. where it begins: where generation would begin, after the generation prompt; see `turn_begins`;
+3. where it ends: after the special token with which the template ends an answer; see `turn_ends`.
+
+    <|im_start|>user
+    Hi<|im_end|>
+    <|im_start|>assistant
+    Hello<|im_end|>            Turn(message=1, begin=52, stop_begin=57, stop_end=67, end=67)
+
+A step that fails raises `UnprovedError`; nothing is guessed. Contents are never searched: they may contain the
+template's own markers.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from ...schemas.errors import RowRejectedError
+from ..template.tracked_messages import ASSISTANT
+from ..template.tracked_str import GENERATION, TOOL_CALL, SourceSpan, message_of, origin_of
+from .rendered_chat import RenderedChat, Turn, UnprovedError
+from .turn_begins import PromptTails, find_turn_begin, shared_prefix_length, with_blank_span
+from .turn_ends import find_turn_end, last_span_of_turn, with_next_stops
+
+
+def locate_turns(chat: RenderedChat) -> tuple[list[Turn], int]:
+    """Return the assistant's turns, and where the completion begins.
+
+    Raises:
+        UnprovedError: the turns cannot be located with certainty.
+        RowRejectedError: see `completion_start`.
+    """
+    ambiguous_message = chat.tracked.with_several_thoughts
+    if ambiguous_message >= 0:
+        raise UnprovedError("its content has more thoughts than one at its beginning", ambiguous_message)
+    locate = _turns_of_generation_blocks if chat.profile.has_generation_blocks else _turns_of_source_spans
+    turns = locate(chat)
+    completion_begin = completion_start(chat, turns)
+    return with_next_stops(chat, turns, completion_begin), completion_begin
+
+
+def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
+    """Return where the completion begins: with its first message, if that is one of the turns that were located.
+
+    Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
+    differ among the prompt's contents, it begins with the completion's first source span. Without a prompt, a
+    completion that the user begins is the whole text; without a completion, it begins at the text's end.
+
+    Raises:
+        RowRejectedError: the template refuses the prompt alone; `unproved`, if contents of the prompt follow.
+    """
+    text = chat.text
+    prompt_length = chat.prompt_length
+    if prompt_length == len(chat.tracked.roles):
+        return len(text)
+    first_origin = origin_of(prompt_length)
+    prompt_spans = [span for span in chat.source_spans if 0 <= span.origin < first_origin]
+    completion_spans = [span for span in chat.source_spans if span.origin >= first_origin]
+    prompt_end = max((span.end for span in prompt_spans), default=0)  # an empty question counts, too
+    first_span_begin = min((span.begin for span in completion_spans), default=len(text))
+    first_character = min((span.begin for span in completion_spans if span.begin < span.end), default=prompt_end)
+    if prompt_end > first_character:
+        raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
+    for turn in turns:
+        if turn.message == prompt_length:
+            return turn.begin
+    if not prompt_length:
+        # A completion alone: one that the assistant begins has the template's header as its prompt.
+        return 0 if chat.tracked.roles[0] != ASSISTANT else first_span_begin
+    earliest = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
+    prompt_alone = chat.rendered_before(prompt_length)
+    shared = shared_prefix_length(prompt_alone.text, text)
+    needed = earliest
+    if shared < len(prompt_alone.text):
+        # The two differ before the end of the prompt's own rendering: they must at least share all of its contents.
+        needed = max(earliest, max((span.end for span in prompt_alone.source_spans), default=0))
+    if shared >= needed or shared >= first_span_begin:
+        return max(shared, earliest)
+    return first_span_begin
+
+
+# Turns of templates with generation blocks
+
+
+def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
+    """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
+
+    Raises:
+        UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
+    """
+    assistant_messages = _assistant_messages(chat)
+    blocks = [span for span in chat.source_spans if span.origin == GENERATION]
+    if assistant_messages and not blocks:
+        raise UnprovedError("the template rendered no generation block")
+    message_spans = [span for span in chat.source_spans if span.origin != GENERATION]
+    turns: list[Turn] = []
+    for number, block in enumerate(blocks):
+        if turns and block.begin < turns[-1].end:
+            raise UnprovedError("generation blocks are nested")
+        inside = _spans_inside(message_spans, block)
+        messages = {span.message for span in inside}
+        if not messages and len(blocks) == len(assistant_messages):
+            messages = {assistant_messages[number]}
+        elif not messages and turns and block.begin == turns[-1].end:
+            # What ends a turn may stand in a block of its own.
+            turns[-1] = _extended_by_block(chat, turns[-1], block)
+            continue
+        if len(messages) != 1:
+            raise UnprovedError("a generation block does not belong to one message")
+        contents_end = inside[-1].end if inside else block.begin
+        stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
+        turns.append(Turn(messages.pop(), block.begin, stop_begin, stop_end, block.end))
+    return turns
+
+
+def _spans_inside(spans: Sequence[SourceSpan], block: SourceSpan) -> Sequence[SourceSpan]:
+    """The spans within a block, of sorted ones."""
+    first = bisect_left(spans, (block.begin, 0, 0))
+    end = first
+    while end < len(spans) and spans[end].end <= block.end:
+        end += 1
+    return spans[first:end]
+
+
+def _extended_by_block(chat: RenderedChat, turn: Turn, block: SourceSpan) -> Turn:
+    """A turn with the block after it, in which its closing tokens are if it has none."""
+    if turn.stop_begin < turn.stop_end:
+        return turn._replace(end=block.end)
+    stop_begin, stop_end = _closing_tokens_between(chat, block.begin, block.end)
+    return turn._replace(stop_begin=stop_begin, stop_end=stop_end, end=block.end)
+
+
+def _closing_tokens_between(chat: RenderedChat, begin: int, end: int) -> tuple[int, int]:
+    """Where the closing tokens between two places begin and end; `end` twice if there are none."""
+    stop_begin, stop_end = chat.profile.gaps.closing_span(chat.text[begin:end])
+    return (begin + stop_begin, begin + stop_end) if stop_begin < stop_end else (end, end)
+
+
+# Turns of other templates
+
+
+def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
+    """The turns of a conversation whose template has no generation blocks.
+
+    Raises:
+        UnprovedError: a turn cannot be located with certainty.
+    """
+    assistant_messages = _assistant_messages(chat)
+    if not assistant_messages:
+        return []
+    messages = [span.message for span in chat.source_spans]
+    last_places = {message: place for place, message in enumerate(messages)}
+    first_places = {message: place for place, message in reversed([*enumerate(messages)])}
+    # If every message has a source span, the template wrote the text between spans. Else that text may contain contents
+    # whose origin was lost, and must not be searched.
+    is_complete = {message_of(origin) for origin in chat.tracked.contents} <= first_places.keys()
+    for message in assistant_messages:
+        if message not in first_places:
+            return _turns_of_source_spans(with_blank_span(chat, message, is_complete=is_complete))
+    messages_with_calls = chat.tracked.messages_with(TOOL_CALL)
+    tails = PromptTails(chat)
+    turns: list[Turn] = []
+    for message in assistant_messages:
+        first = first_places[message]
+        last = last_places[message]
+        turn_spans = chat.source_spans[first : last + 1]
+        if message in messages_with_calls and not any(span.origin & TOOL_CALL for span in turn_spans):
+            raise UnprovedError("the template leaves its tool calls out of the text", message)
+        if first < last:
+            last = last_span_of_turn(chat, first, last)
+            if messages[first : last + 1].count(message) <= last - first:
+                raise UnprovedError("it contains words of other messages", message)
+        last_span = chat.source_spans[last]
+        begin = find_turn_begin(chat, first, last_span.end, is_complete=is_complete, tails=tails)
+        if turns and begin < turns[-1].end:
+            raise UnprovedError("it begins before the previous turn ends", message)
+        next_message, gap_end = _next_message(chat, message, last)
+        ends_with_call = last_span.origin & TOOL_CALL > 0
+        contents_end = max(last_span.end, begin)
+        stop_begin, end = find_turn_end(
+            chat, message, contents_end, next_message, gap_end, ends_with_call=ends_with_call
+        )
+        turns.append(Turn(message, begin, stop_begin, end, end))
+    return turns
+
+
+def _assistant_messages(chat: RenderedChat) -> list[int]:
+    return [index for index, role in enumerate(chat.tracked.roles) if role == ASSISTANT]
+
+
+def _next_message(chat: RenderedChat, message: int, last: int) -> tuple[int | None, int]:
+    """The message whose source span comes after a turn's last one, and where that begins. It is None if the text ends,
+    and -1 if the text ends although messages follow.
+    """
+    for span in chat.source_spans[last + 1 :]:
+        # Spans of the turn's own message behind its last one repeat a call's name, in the next message's header.
+        if span.message != message:
+            return span.message, span.begin
+    is_last = message == len(chat.tracked.roles) - 1
+    return None if is_last else -1, len(chat.text)

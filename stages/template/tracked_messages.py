@@ -1,0 +1,237 @@
+"""The messages of a row whose every text knows where it came from.
+
+Contents, thoughts and tool calls enter the template as `TrackedStr` (see there), so one rendering gives the text and
+its source spans. For the message
+
+    {"role": "assistant", "content": "<think>Easy.</think>4", "tool_calls": [{"function": {"name": "add"}}]}
+
+at index 1, `track_messages` keeps beside the tracked message what the rendered text has to show:
+
+    origin_of(1, kind=TAGGED_THOUGHT)    "<think>Easy."
+    origin_of(1)                         "</think>4"
+    origin_of(1, 1, kind=TOOL_CALL)      {"function": {"name": "add"}}
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Any
+
+from ...schemas.rows import Message, Messages
+from .chat_template import REASONING_KEYS, plain, with_reasoning
+from .tracked_str import (
+    REASONING_FIELD,
+    TAGGED_THOUGHT,
+    TOOL_CALL,
+    SourceSpan,
+    TrackedStr,
+    message_of,
+    origin_of,
+    sole_origin,
+    tracked,
+)
+
+ASSISTANT = "assistant"
+"""The role whose messages are trained."""
+OPENING_TAG = "<think>"
+"""The tag before a thought in a content, whatever the template."""
+CLOSING_TAG = "</think>"
+"""The tag after a thought in a content, whatever the template."""
+TAG_END = "think>"
+"""What both tags contain. A content without it, as most are, has no tags."""
+CALL_KEYS = ("name", "arguments", "parameters", "input")
+"""Keys of a tool call under which its name and arguments are."""
+_TAG = re.compile("</?think>")
+_LETTER = re.compile(r"[^\W_]")
+_SEVERAL_THOUGHTS = -1
+
+
+@dataclass(slots=True)
+class TrackedMessages:
+    """The messages of a row as the template sees them, and what the rendered text has to show of them."""
+
+    for_template: Messages = field(default_factory=list)
+    """With tracked contents."""
+    roles: list[str] = field(default_factory=list)
+    """One per message."""
+    loss_weights: list[float] = field(default_factory=list)
+    """How much each message counts in the loss; see `loss_weight`."""
+    contents: dict[int, Any] = field(default_factory=dict)
+    """By origin: contents without their thoughts, thoughts, and whole tool calls. None is only white space."""
+    with_several_thoughts: int = -1
+    """The last message whose content has more thoughts than one at its beginning; -1 if there is none."""
+
+    def messages_with(self, kinds: int) -> set[int]:
+        """The messages that have contents of some kinds."""
+        return {message_of(origin) for origin in self.contents if origin & kinds}
+
+    def add(self, message: Message) -> None:
+        """Append a message, with tracked content, reasoning and tool calls."""
+        index = len(self.for_template)
+        role = message["role"]
+        tracked_message: Message = {}
+        for key, value in message.items():
+            if value is None:
+                continue
+            if key == "content" and type(value) is str:
+                tracked_message[key] = self._track_content(value, index, role)
+            elif key in REASONING_KEYS and type(value) is str:
+                tracked_message[key] = self._track_text(value, origin_of(index, kind=REASONING_FIELD))
+            elif key == "tool_calls" and type(value) is list:
+                tracked_message[key] = self._track_calls(value, index)
+            else:
+                tracked_message[key] = plain(value)
+        self.for_template.append(with_reasoning(tracked_message))
+        self.roles.append(role)
+        self.loss_weights.append(loss_weight(message))
+
+    def _track_text(self, text: str, origin: int) -> TrackedStr:
+        self._require(text, origin)
+        return tracked(text, origin)
+
+    def _track_calls(self, calls: list[Any], index: int) -> list[Any]:
+        tracked_calls = []
+        for number, call in enumerate(calls, 1):
+            origin = origin_of(index, number, TOOL_CALL)
+            tracked_calls.append(_track_call(call, origin))
+            if call:
+                self.contents[origin] = call
+        return tracked_calls
+
+    def _track_content(self, text: str, index: int, role: str) -> TrackedStr:
+        """A content; the thought with which one of the assistant begins has an origin of its own."""
+        content_origin = origin_of(index)
+        if role != ASSISTANT or TAG_END not in text:
+            return self._track_text(text, content_origin)
+        end = thought_end(text)
+        if end == _SEVERAL_THOUGHTS:
+            self.with_several_thoughts = index
+            end = 0
+        thought_origin = origin_of(index, kind=TAGGED_THOUGHT)
+        self._require(text[:end], thought_origin)
+        if without_tags(text[end:]):
+            self._require(text[end:], content_origin)
+        spans = (SourceSpan(0, end, thought_origin), SourceSpan(end, len(text), content_origin))
+        return TrackedStr(text, tuple([span for span in spans if span.begin < span.end]))
+
+    def _require(self, text: str, origin: int) -> None:
+        """Note what the rendered text has to show, unless it is only white space."""
+        if not is_blank(text):
+            self.contents.setdefault(origin, text)
+
+
+def track_messages(messages: Messages) -> TrackedMessages:
+    """Messages as the template sees them."""
+    tracked_messages = TrackedMessages()
+    for message in messages:
+        tracked_messages.add(message)
+    return tracked_messages
+
+
+def loss_weight(message: Mapping[str, Any]) -> float:
+    """How much a message counts in the loss: False (not at all) if it says `train: false` or has a `weight` of 0, its
+    `weight` if that is another number than 1, else True.
+    """
+    weight = message.get("weight")
+    if message.get("train") is False or weight == 0:
+        return False
+    return True if weight is None or weight == 1 else float(weight)
+
+
+# Thoughts in contents
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is empty, or only white space."""
+    return not text or text.isspace()
+
+
+def without_tags(text: str) -> str:
+    """A text without the tags of thoughts, and without white space around it."""
+    return _TAG.sub("", text).strip()
+
+
+def thought_end(content: str) -> int:
+    """Where the thought at the beginning of a content ends, before its closing tag; 0 if there is none, -1 if there may
+    be more than one: the content has words before its opening tag, or several closing tags.
+
+    Everything before the closing tag is the thought, with an opening tag or without: templates and servers read it so.
+    A content that begins with an opening tag which nothing closes is a thought as a whole. An empty block, or one of
+    white space, is no thought: a model generates it instead of one.
+
+        "<think>Easy.</think>4"   12, before "</think>"
+        "Easy.</think>4"           5
+        "<think>\\n</think>4"       0
+        "4 <think>Easy.</think>"  -1
+    """
+    before_closing, closing_tag, after_closing = content.partition(CLOSING_TAG)
+    before_opening, opening_tag, _ = before_closing.partition(OPENING_TAG)
+    if closing_tag and CLOSING_TAG in after_closing:
+        return _SEVERAL_THOUGHTS
+    if closing_tag and opening_tag and not is_blank(before_opening):
+        return _SEVERAL_THOUGHTS
+    if not closing_tag and not content.lstrip().startswith(OPENING_TAG):
+        return 0
+    return len(before_closing) if without_tags(before_closing) else 0
+
+
+def with_changed_thought(messages: Messages, origin: int) -> Messages | None:
+    """Messages in which the thought of an origin has other letters; None if it has no letters."""
+    index = message_of(origin)
+    message = dict(messages[index])
+    if origin & REASONING_FIELD:
+        for key in REASONING_KEYS:
+            if isinstance(message.get(key), str):
+                message[key] = _with_other_letters(message[key])
+    else:
+        content = message["content"]
+        end = thought_end(content)
+        tags = _TAG.findall(content[:end])
+        pieces = map(_with_other_letters, _TAG.split(content[:end]))
+        # The tags stay, because by them the template finds the thought: piece, tag, piece, ..., piece.
+        changed_thought = "".join(chain(*zip_longest(pieces, tags, fillvalue="")))
+        message["content"] = changed_thought + content[end:]
+    return [*messages[:index], message, *messages[index + 1 :]] if message != messages[index] else None
+
+
+def _with_other_letters(text: str) -> str:
+    return _LETTER.sub(lambda match: "x" if match.group() != "x" else "y", text)
+
+
+# Tool calls
+
+
+class TrackedDict(dict[Any, Any]):
+    """A tool call, its function or its arguments: a dictionary that remembers its origin."""
+
+    __slots__ = ("_origin",)  # jinja2's sandbox hides names with an underscore from templates
+
+    def __init__(self, origin: int) -> None:
+        self._origin = origin
+
+
+def _track_call(value: Any, origin: int) -> Any:
+    """A tool call, or a part of one, with tracked texts."""
+    if type(value) is str:
+        return tracked(value, origin)
+    if type(value) is list:
+        return [_track_call(item, origin) for item in value]
+    if type(value) is dict:
+        tracked_dict = TrackedDict(origin)
+        for key, item in value.items():
+            tracked_dict[_track_call(key, origin)] = _track_call(item, origin)
+        return tracked_dict
+    return plain(value)
+
+
+def common_origin(value: Any) -> int | None:
+    """The origin of a value that came from one place; for several tool calls of a message, that of all its calls."""
+    if type(value) is TrackedDict:
+        return value._origin
+    if type(value) is not list or not value or type(value[0]) is not TrackedDict:
+        return sole_origin(value)
+    first_origin = value[0]._origin
+    if all(type(item) is TrackedDict and item._origin == first_origin for item in value):
+        return first_origin
+    return origin_of(message_of(first_origin), 0, TOOL_CALL)

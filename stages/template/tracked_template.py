@@ -1,0 +1,127 @@
+"""A chat template whose rendering says which message each character came from."""
+
+from copy import copy
+from typing import Any, NamedTuple
+
+from jinja2 import pass_eval_context
+from jinja2.filters import do_join
+from jinja2.nodes import EvalContext, Template
+from jinja2.runtime import LoopContext
+
+from ...schemas.rows import Messages
+from .chat_template import ChatTemplate
+from .sandbox import GuardedNamespace, Sandbox, tojson
+from .tracked_messages import TrackedDict, common_origin
+from .tracked_str import GENERATION, SourceSpan, TrackedStr, join_tracked, safe, source_spans_of, tracked
+
+_DICT_NAMES = frozenset(dir(dict))
+_LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
+
+
+class TrackingEnvironment(Sandbox):
+    """The sandbox with tracked strings: filters and joins keep where each character came from."""
+
+    concat = staticmethod(join_tracked)
+
+    def __init__(self, name: str, date: str | None) -> None:
+        super().__init__(name, date)
+        filters: dict[str, Any] = self.filters
+        filters |= {"tojson": _tojson, "join": _join, "safe": safe}
+
+    def generation(self, text: str) -> str:
+        """Add the span of a `{% generation %}` block to its text."""
+        return TrackedStr(text, (*source_spans_of(text), SourceSpan(0, len(text), GENERATION)))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """See jinja2. Its own method finds a dictionary's keys by catching exceptions, and checks that each name is
+        safe; the three types that templates read most often need neither.
+        """
+        if type(obj) is GuardedNamespace and attribute in obj.__dict__:
+            return obj.__dict__[attribute]  # it refuses unsafe names when they are set
+        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
+            return getattr(obj, attribute)
+        if type(obj) in (dict, TrackedDict) and attribute not in _DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
+def _tojson(value: Any, *args: Any, **kwargs: Any) -> str:
+    text = tojson(value, *args, **kwargs)
+    origin = common_origin(value)
+    return text if origin is None else tracked(text, origin)
+
+
+@pass_eval_context
+def _join(context: EvalContext, value: Any, d: Any = "", attribute: Any = None) -> Any:
+    if attribute is not None or context.autoescape:
+        return do_join(context, value, d, attribute)
+    return join_tracked([str(item) for item in value], str(d))
+
+
+class TrackedRendering(NamedTuple):
+    """A rendered text with its source spans."""
+
+    text: str
+    source_spans: list[SourceSpan]
+    """Sorted."""
+
+    def text_between(self, before: int, after: int | None) -> str | None:
+        """The text between the last source span of one message and the first of another; None if the text shows nothing
+        of one of them, or has them in another order.
+
+        Args:
+            before: index of a message; -1 is the text's beginning.
+            after: index of a message; None is the text's end.
+        """
+        ends = [span.end for span in self.source_spans if span.message == before]
+        begins = [span.begin for span in self.source_spans if span.message == after]
+        begin = 0 if before == -1 else max(ends, default=None)
+        end = len(self.text) if after is None else min(begins, default=None)
+        if begin is None or end is None or begin > end:
+            return None
+        return self.text[begin:end]
+
+
+class TrackedTemplate:
+    """Renders tracked messages.
+
+    Args:
+        template: the chat template.
+        environment: what it is compiled in.
+    """
+
+    def __init__(self, template: ChatTemplate, environment: TrackingEnvironment) -> None:
+        self.template = template
+        self._environment = environment
+        self._compiled = environment.compiled(template.source)
+
+    def with_template(self, template: ChatTemplate) -> "TrackedTemplate":
+        """The same for a template of the same source, with other variables or documents."""
+        tracked_template = copy(self)
+        tracked_template.template = template
+        return tracked_template
+
+    @property
+    def tree(self) -> Template:
+        """The template's syntax tree."""
+        return self._environment.parse(self.template.source)
+
+    def render(
+        self, messages: Messages, tools: list[dict[str, Any]] | None, *, add_generation_prompt: bool = False
+    ) -> TrackedRendering:
+        """Render `TrackedMessages.for_template`; return the text and its source spans.
+
+        Raises:
+            RowRejectedError, TemplateError: as `ChatTemplate.render`.
+        """
+        compiled = self._compiled
+        source_spans: tuple[SourceSpan, ...] = ()
+
+        def render(inputs: dict[str, Any]) -> str:
+            nonlocal source_spans
+            text = join_tracked(compiled.root_render_func(compiled.new_context(inputs)))
+            source_spans = source_spans_of(text)
+            return str.__str__(text)  # plain: the checks of `guarded` must not abort a trace
+
+        text = self.template.guarded(render, messages, tools, add_generation_prompt=add_generation_prompt)
+        return TrackedRendering(text, sorted(source_spans))
