@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, InputError, LeakError, PacktrainError
-from packtrain.training import PackedLoader, kernels
+from packtrain.training import PackedLoader
+from packtrain.training.attention import kernels
 from packtrain.training.trainer.loss import Forward
 from packtrain.training.trainer.train import train
 from packtrain.training.trainer.trainer import PackedTrainer
