@@ -256,7 +256,7 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
     from tests.support.faulty import Faulty
 
     monkeypatch.setattr(workers, "Pool", FreshPool)
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.005)
     monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
     with Faulty() as server:
         for key, value in server.environment.items():

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
+from ...schemas.escape import without_secrets
 from ...schemas.files.copy_cache import Copies
-from ...schemas.files.remote import Remote, RemoteError, describe, filesystem, shown
-from ...schemas.files.web import WEB, open_web
+from ...schemas.files.remote import Remote, RemoteError, describe_error, filesystem
+from ...schemas.files.web import WEB_PROTOCOLS, open_web
 from ...schemas.fingerprint import fingerprint
 from ..store.local import LocalStore
 from .blocks import Found, choose_split
@@ -41,26 +42,26 @@ def find_urls(text: str, where: str) -> list[Found]:
     try:
         found = Remote(text, attempts=_LOOKS).ask("", lambda: _look(text))
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no file {shown(text)}; check the spelling") from None
+        raise ConfigError(f"{where}: there is no file {without_secrets(text)}; check the spelling") from None
     except RemoteError as error:
-        raise _unreachable(f"{where}: {shown(text)}", error) from error
+        raise _unreachable(f"{where}: {without_secrets(text)}", error) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     if not found:
-        raise ConfigError(f"{where}: no data files match {shown(text)}; check the pattern")
+        raise ConfigError(f"{where}: no data files match {without_secrets(text)}; check the pattern")
     return found
 
 
 def _unreachable(what: str, error: Exception) -> InputError:
     return InputError(
-        f"{what} cannot be reached or read ({describe(error.__cause__ or error)}); check the connection, the name and "
-        "the rights, or copy the file and name the copy"
+        f"{what} cannot be reached or read ({describe_error(error.__cause__ or error)}); check the connection, the "
+        "name and the rights, or copy the file and name the copy"
     )
 
 
 def _look(url: str) -> list[Found]:
     """See `find_urls`."""
-    if urlsplit(url).scheme in WEB:
+    if urlsplit(url).scheme in WEB_PROTOCOLS:
         with open_web(url) as answer:
             return [_found(url, answer.length, dict(answer.headers))]
     fs, path = filesystem(url)
@@ -70,7 +71,7 @@ def _look(url: str) -> list[Found]:
 def _found(url: str, size: int | None, about: dict[str, Any]) -> Found:
     marks = [f"{key}={about[key]}" for key in _MARKS if about.get(key) is not None]
     stamp = int.from_bytes(blake3.blake3("\n".join(marks).encode()).digest(7)) if marks else 0
-    return Found(url, -1 if size is None else int(size), stamp, origin=shown(url))
+    return Found(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))
 
 
 def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
@@ -96,15 +97,15 @@ def fetch(found: Found, cache: Path) -> Path:
     url, size, stamp = found.name, found.size, found.stamp
     if size < 0 or not stamp:
         raise InputError(
-            f"{shown(url)}: its server does not say how large it is and when it changed, so that a copy cannot be "
-            "checked; download it, and name the copy"
+            f"{without_secrets(url)}: its server does not say how large it is and when it changed, so that a copy "
+            "cannot be checked; download it, and name the copy"
         )
     try:
         return Copies(cache).copy(
             fingerprint([url, size, stamp]), size, lambda path: Remote(url).download("", path, size, None)
         )
     except (FileNotFoundError, RemoteError) as error:
-        raise _unreachable(shown(url), error) from error
+        raise _unreachable(without_secrets(url), error) from error
 
 
 # Datasets in memory: each is written under a hash of its content, and is a file like any other from then on

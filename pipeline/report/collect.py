@@ -21,9 +21,9 @@ from ...schemas.config.config import RunConfig
 from ...schemas.dataset.manifest import Manifest, SplitRecord
 from ...schemas.dataset.names import REJECTS
 from ...schemas.errors import PacktrainError, StoreError
+from ...schemas.escape import without_secrets
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular, read_lines
-from ...schemas.files.remote import shown
 from ...schemas.fingerprint import version
 from ...schemas.report import (
     Choice,
@@ -68,7 +68,7 @@ def configuration_of(config: RunConfig, base: Path) -> str:
             return {key: public(one) for key, one in value.items()}
         if isinstance(value, list):
             return [public(one) for one in value]
-        return shown(value) if isinstance(value, str) and is_url(value) else value
+        return without_secrets(value) if isinstance(value, str) and is_url(value) else value
 
     data = public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)

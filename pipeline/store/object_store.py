@@ -14,7 +14,7 @@ from blake3 import blake3
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
-from ...schemas.files.remote import STORES, Remote, TakenError
+from ...schemas.files.remote import STORE_PROTOCOLS, Remote, TakenError
 from ...schemas.fingerprint import fingerprint
 from .local import Draft, LocalStore, SizeAndHash, Store
 
@@ -56,7 +56,7 @@ class ObjectStore(Store):
 
     @property
     def lists_names(self) -> bool:
-        return self.objects.protocol in STORES
+        return self.objects.protocol in STORE_PROTOCOLS
 
     def names(self, folder: str = "") -> list[str]:
         if not self.lists_names:
@@ -70,7 +70,7 @@ class ObjectStore(Store):
             bucket = self.objects.bucket()
             import obstore  # only for object stores
 
-            names = []
+            names: list[str] = []
             for page in obstore.list(bucket, key or None):
                 names.extend(metadata["path"][prefix_length:] for metadata in page)
             return sorted(names)

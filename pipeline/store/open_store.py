@@ -9,8 +9,9 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from ...schemas.errors import ConfigError, OutputError
+from ...schemas.escape import without_secrets
 from ...schemas.files.foreign import open_regular
-from ...schemas.files.remote import STORES, shown
+from ...schemas.files.remote import STORE_PROTOCOLS
 from .local import LocalStore
 from .local import Store as Store
 from .object_store import ObjectStore
@@ -61,7 +62,7 @@ def resolve_place(text: str, base: Path) -> str:
         return str(Path(unquote(urlsplit(text).path)).absolute())
     has_no_path = not text.partition("://")[2].strip("/")
     # `s3:///folder` has a path, and no bucket.
-    has_no_bucket = urlsplit(text).scheme in STORES and not urlsplit(text).netloc
+    has_no_bucket = urlsplit(text).scheme in STORE_PROTOCOLS and not urlsplit(text).netloc
     if has_no_path or has_no_bucket:
         raise ConfigError(f"{text} has no bucket; write it as s3://bucket/folder")
     return text.rstrip("/")
@@ -117,10 +118,10 @@ def require_writable(place: str) -> None:
         OutputError: the message says what to use instead.
     """
     protocol = urlsplit(place).scheme
-    if is_url(place) and protocol not in STORES:
+    if is_url(place) and protocol not in STORE_PROTOCOLS:
         raise OutputError(
-            f"{shown(place)}: {protocol}:// can be read, but not written. Use a local or shared folder, or a bucket of "
-            "S3, Google Cloud or Azure, or of a store that speaks S3, such as MinIO, Ceph or Cloudflare R2"
+            f"{without_secrets(place)}: {protocol}:// can be read, but not written. Use a local or shared folder, or a "
+            "bucket of S3, Google Cloud or Azure, or of a store that speaks S3, such as MinIO, Ceph or Cloudflare R2"
         )
 
 

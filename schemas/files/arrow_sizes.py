@@ -1,8 +1,8 @@
 """What the messages of an Arrow file or stream unpack to, read from their headers before anything is unpacked.
 
-Arrow compresses each buffer of a record batch on its own, and writes how long it was before it. pyarrow has no limit
-for that: a file of a kilobyte can ask for any amount of memory. The headers are flatbuffers, of which only the few
-fields that are needed here are read. Field numbers are those of Message.fbs and File.fbs of Arrow's format.
+Arrow compresses each buffer of a record batch on its own, and writes its unpacked length before it. pyarrow has no
+limit for that: a file of a kilobyte can ask for any amount of memory. The headers are flatbuffers, of which only the
+few fields that are needed here are read. Positions are bytes from the start of the file or stream.
 """
 
 import struct
@@ -10,10 +10,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _MAGIC = b"ARROW1"
-_CONTINUES = 0xFFFFFFFF
+_CONTINUATION = 0xFFFFFFFF
 """What comes before the length of a header, since version 1.0 of the format."""
-_DICTIONARY, _BATCH = 2, 3
-"""Types of messages that hold values."""
+_DICTIONARY_BATCH = 2
+_RECORD_BATCH = 3
+
+# Numbers of fields, as Message.fbs and File.fbs of Arrow's format list them.
+_MESSAGE_HEADER_TYPE = 1
+_MESSAGE_HEADER = 2
+_MESSAGE_BODY_LENGTH = 3
+_FOOTER_DICTIONARIES = 2
+_FOOTER_RECORD_BATCHES = 3
+_DICTIONARY_DATA = 1
+_BATCH_ROWS = 0
+_BATCH_BUFFERS = 2
+_BATCH_COMPRESSION = 3
+_BLOCK_BYTES = 24  # struct Block: offset, length of the header, length of the body
+_BUFFER_BYTES = 16  # struct Buffer: offset in the body, length
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +47,27 @@ def message_sizes(data: memoryview) -> Iterator[MessageSize]:
     """
     try:
         for header, body in _messages(data):
-            size = _size(data, header, body)
+            size = _message_size(data, header, body)
             if size is not None:
                 yield size
     except struct.error:
         raise ValueError("a header of it is damaged or cut short") from None
 
 
-def require_bounded(data: memoryview, most: int) -> None:
+def require_bounded(data: memoryview, max_unpacked_bytes: int) -> None:
     """Refuse an Arrow file or stream of which a record batch would take too much memory.
 
     Args:
-        most: bytes that a compressed record batch may unpack to; with 0, none may be compressed.
+        max_unpacked_bytes: what a compressed record batch may unpack to; with 0, none may be compressed.
 
     Raises:
         ValueError: one unpacks to more, or says that it has more rows than its bytes can hold.
     """
     for size in message_sizes(data):
-        if size.compressed and size.bytes > most:
+        if size.compressed and size.bytes > max_unpacked_bytes:
             raise ValueError(
-                f"a record batch of it unpacks to {size.bytes:,} bytes, and may to {most:,}"
-                if most
+                f"a record batch of it unpacks to {size.bytes:,} bytes, and may to {max_unpacked_bytes:,}"
+                if max_unpacked_bytes
                 else "it is compressed, which packtrain never does"
             )
         # A null of any type takes a bit at least; only columns without any value take none.
@@ -65,94 +78,111 @@ def require_bounded(data: memoryview, most: int) -> None:
 def _messages(data: memoryview) -> Iterator[tuple[int, int]]:
     """(Where its header begins, where its body begins) of each message."""
     if data[: len(_MAGIC)] == _MAGIC:
-        yield from _listed(data)
-        return
-    place = 0
-    while place + 4 <= len(data):
-        header, length = _header(data, place)
-        if not length:
+        yield from _messages_of_file(data)
+    else:
+        yield from _messages_of_stream(data)
+
+
+def _messages_of_stream(data: memoryview) -> Iterator[tuple[int, int]]:
+    """As `_messages`, of a stream, in which messages follow each other."""
+    position = 0
+    while position + 4 <= len(data):
+        header, header_length = _header(data, position)
+        if not header_length:
             return
-        yield header, header + length
-        place = header + length + max(0, _number(data, _field(data, _root(data, header), 3), "q"))
+        body = header + header_length
+        yield header, body
+        body_length = _number(data, _field(data, _root_table(data, header), _MESSAGE_BODY_LENGTH), "q")
+        position = body + max(0, body_length)  # a negative length would lead back, and never end
 
 
-def _listed(data: memoryview) -> Iterator[tuple[int, int]]:
+def _messages_of_file(data: memoryview) -> Iterator[tuple[int, int]]:
     """As `_messages`, of a file, whose footer lists them."""
-    end = len(data) - len(_MAGIC) - 4
-    footer = _root(data, end - _number(data, end, "i"))
-    for field in (2, 3):  # dictionaries, record batches
-        start, count = _vector(data, _field(data, footer, field))
-        for number in range(count):
-            place, length = struct.unpack_from("<qi", data, start + 24 * number)
-            if not 0 <= place < len(data):
+    # A file ends with its footer, the footer's length in 4 bytes, and the magic word.
+    footer_end = len(data) - len(_MAGIC) - 4
+    footer = _root_table(data, footer_end - _number(data, footer_end, "i"))
+    for field in (_FOOTER_DICTIONARIES, _FOOTER_RECORD_BATCHES):
+        blocks, count = _vector(data, _field(data, footer, field))
+        for index in range(count):
+            position, header_length = struct.unpack_from("<qi", data, blocks + _BLOCK_BYTES * index)
+            if not 0 <= position < len(data):
                 raise ValueError("its footer points outside of it")
-            yield _header(data, place)[0], place + length
+            header, _ = _header(data, position)
+            yield header, position + header_length
 
 
-def _header(data: memoryview, place: int) -> tuple[int, int]:
-    """Where the header of a message begins, and its length; 0 at the end of a stream."""
-    (length,) = struct.unpack_from("<I", data, place)
-    if length != _CONTINUES:  # as before version 1.0
-        return place + 4, length
-    return place + 8, int(struct.unpack_from("<I", data, place + 4)[0])
+def _header(data: memoryview, position: int) -> tuple[int, int]:
+    """Where the header of a message begins, and its length; length 0 at the end of a stream."""
+    (length,) = struct.unpack_from("<I", data, position)
+    if length != _CONTINUATION:  # as before version 1.0
+        return position + 4, length
+    return position + 8, int(struct.unpack_from("<I", data, position + 4)[0])
 
 
-def _size(data: memoryview, header: int, body: int) -> MessageSize | None:
-    """The size of a message; None if it holds no values."""
-    message = _root(data, header)
-    kind = _number(data, _field(data, message, 1), "B")
-    if kind not in (_DICTIONARY, _BATCH):
+def _message_size(data: memoryview, header: int, body: int) -> MessageSize | None:
+    """The size of a message; None if it holds no values, as a schema."""
+    message = _root_table(data, header)
+    header_type = _number(data, _field(data, message, _MESSAGE_HEADER_TYPE), "B")
+    if header_type not in (_DICTIONARY_BATCH, _RECORD_BATCH):
         return None
-    batch = _follow(data, _field(data, message, 2))
-    if kind == _DICTIONARY:
-        batch = _follow(data, _field(data, batch, 1))
-    compressed = bool(_field(data, batch, 3))
-    start, count = _vector(data, _field(data, batch, 2))
+    batch = _follow(data, _field(data, message, _MESSAGE_HEADER))
+    if header_type == _DICTIONARY_BATCH:
+        batch = _follow(data, _field(data, batch, _DICTIONARY_DATA))
+    compressed = bool(_field(data, batch, _BATCH_COMPRESSION))
+    buffers, count = _vector(data, _field(data, batch, _BATCH_BUFFERS))
     total = 0
-    for number in range(count):
-        place, length = struct.unpack_from("<qq", data, start + 16 * number)
+    for index in range(count):
+        offset, length = struct.unpack_from("<qq", data, buffers + _BUFFER_BYTES * index)
         if length > 0 and compressed:
-            unpacked = _number(data, body + place, "q")
-            length = length if unpacked < 0 else unpacked
+            unpacked_length = _number(data, body + offset, "q")
+            if unpacked_length >= 0:  # −1: this buffer is stored as it is
+                length = unpacked_length
         total += max(0, length)
-    return MessageSize(_number(data, _field(data, batch, 0), "q"), total, compressed)
+    rows = _number(data, _field(data, batch, _BATCH_ROWS), "q")
+    return MessageSize(rows, total, compressed)
 
 
-# Flatbuffers
+# Flatbuffers. A table begins with the distance back to its vtable, which lists the offsets of the table's fields. A
+# reference to a table or vector is the distance from the reference to it. Position 0 stands for what is left out: no
+# field can lie there.
 
 
-def _number(data: memoryview, place: int, form: str) -> int:
+def _number(data: memoryview, position: int, form: str) -> int:
     """A number; 0 if its field is left out, which stands for that."""
-    if place < 0:
+    if position < 0:
         raise ValueError("a header of it points outside of it")
-    return int(struct.unpack_from(f"<{form}", data, place)[0]) if place else 0
+    return int(struct.unpack_from(f"<{form}", data, position)[0]) if position else 0
 
 
-def _follow(data: memoryview, place: int) -> int:
-    """Where a table or vector is that a field refers to."""
-    return place + _number(data, place, "I") if place else 0
+def _follow(data: memoryview, position: int) -> int:
+    """Where the table or vector begins that a field refers to."""
+    return position + _number(data, position, "I") if position else 0
 
 
-def _root(data: memoryview, place: int) -> int:
-    if place < 0:
+def _root_table(data: memoryview, position: int) -> int:
+    """Where the outermost table of a flatbuffer begins."""
+    if position < 0:
         raise ValueError("a header of it points outside of it")
-    return int(place + struct.unpack_from("<I", data, place)[0])
+    return int(position + struct.unpack_from("<I", data, position)[0])
 
 
 def _field(data: memoryview, table: int, number: int) -> int:
     """Where a field of a table is; 0 if it is left out."""
     if not table:
         return 0
-    listing = table - int(struct.unpack_from("<i", data, table)[0])
-    if listing < 0:
+    vtable = table - int(struct.unpack_from("<i", data, table)[0])
+    if vtable < 0:
         raise ValueError("a header of it points outside of it")
-    size = int(struct.unpack_from("<H", data, listing)[0])
+    # A vtable has its own size and the table's, 2 bytes each, then 2 bytes a field. Trailing fields may be cut off.
+    vtable_size = int(struct.unpack_from("<H", data, vtable)[0])
     entry = 4 + 2 * number
-    offset = int(struct.unpack_from("<H", data, listing + entry)[0]) if entry < size else 0
+    if entry >= vtable_size:
+        return 0
+    offset = int(struct.unpack_from("<H", data, vtable + entry)[0])
     return table + offset if offset else 0
 
 
-def _vector(data: memoryview, place: int) -> tuple[int, int]:
-    """Where the first entry of a vector is, and how many there are."""
-    start = _follow(data, place)
-    return (start + 4, _number(data, start, "I")) if start else (0, 0)
+def _vector(data: memoryview, position: int) -> tuple[int, int]:
+    """Where the first element of a vector is, and how many there are."""
+    vector = _follow(data, position)
+    return (vector + 4, _number(data, vector, "I")) if vector else (0, 0)

@@ -1,12 +1,12 @@
 """Copies of remote files, named by their hash, shared by all processes of a machine and bounded in size.
 
-    {folder}/copies/{hash[:2]}/{hash}        whole, and compared with its name by every process that opens it
-    {folder}/copies/{hash[:2]}/{hash}.tmp    being written, by the process that holds the lock
+    {folder}/copies/{hash[:2]}/{hash}        complete, and compared with its name by every process that opens it
+    {folder}/copies/{hash[:2]}/{hash}.tmp    a draft, which the process that holds the lock writes
     {folder}/copies/{hash[:2]}.lock          the lock of a folder
 
-The kernel releases the lock of a process that dies, and what it wrote is written again by the next one; a file gets its
-name when it is whole. Mapped memory stays valid when the name is removed, so nothing protects a file in use, and the
-disk may hold, besides what the cache may, what processes have mapped. Without locks (some network file systems),
+The kernel releases the lock of a process that dies, and the next one writes the draft again; a file gets its name when
+it is complete. Mapped memory stays valid when the name is removed, so nothing protects a file in use, and the disk may
+hold, besides what the cache may, what processes have mapped. Without locks (some network file systems),
 several processes may download the same file.
 """
 
@@ -28,17 +28,19 @@ from . import lock
 
 FOLDER = "copies"
 """Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""
-_DAY = 86_400.0
-"""Seconds without a change after which a draft is taken to be abandoned."""
+_ABANDONED_SECONDS = 86_400.0
+"""Without a change for so long, a draft is taken to be abandoned."""
 _LOG = logging.getLogger(__name__)
 _VERIFIED: set[tuple[str, int, int, int, int]] = set()
-"""What this process has compared: hash, device, inode, modification time and size."""
+"""Files that this process has compared with their hash: hash, device, inode, modification time and size. A loader that
+opens the same shard in each epoch reads it for that once."""
 
 
 def user_folder() -> Path:
     """The cache folder of the user: `$PACKTRAIN_CACHE`, else `$XDG_CACHE_HOME/packtrain`, else `~/.cache/packtrain`."""
-    if own := os.environ.get("PACKTRAIN_CACHE"):
-        return Path(own).expanduser().absolute()
+    configured = os.environ.get("PACKTRAIN_CACHE")
+    if configured:
+        return Path(configured).expanduser().absolute()
     home = Path(os.environ.get("HOME") or Path.home())
     return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache", "packtrain").absolute()
 
@@ -79,12 +81,17 @@ class Copies:
             )
         target = self.path(key)
         try:
-            if (found := _find(target, key, size, named)) is not None:
-                return found
+            descriptor = _open_existing(target, key, size, named=named)
+            if descriptor is not None:
+                return descriptor
             with lock.alone(target.parent.with_suffix(".lock")) as locked:
-                if (found := _find(target, key, size, named)) is not None:  # made while this process waited
-                    return found
-                return self._made(target, size, download, "" if locked else f".{os.getpid()}-{threading.get_ident()}")
+                # Again: another process may have made it while this one waited.
+                descriptor = _open_existing(target, key, size, named=named)
+                if descriptor is not None:
+                    return descriptor
+                # Without locks, several may download it at once, each into a draft of its own.
+                writer = "" if locked else f".{os.getpid()}-{threading.get_ident()}"
+                return self._download(target, size, download, writer)
         except (StoreError, FileNotFoundError):
             raise
         except OSError as error:
@@ -98,29 +105,30 @@ class Copies:
         os.close(self.open(key, size, download, named=named))
         return self.path(key)
 
-    def _made(self, target: Path, size: int, download: Callable[[Path], None], own: str) -> int:
-        """The descriptor of a file that is downloaded.
+    def _download(self, target: Path, size: int, download: Callable[[Path], None], writer: str) -> int:
+        """Download a file. Returns its descriptor.
 
         Args:
-            own: makes the draft's name this process's own.
+            writer: a part of the draft's name; empty if no other process can be writing it.
         """
-        part = target.with_name(f"{target.name}{own}.tmp")
+        draft = target.with_name(f"{target.name}{writer}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         if size > shutil.disk_usage(target.parent).total > 0:  # also a size that no file can have
             raise self._too_small(size)
-        part.unlink(missing_ok=True)  # a killed process may have left it
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        draft.unlink(missing_ok=True)  # a killed process may have left it
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            os.truncate(descriptor, size)  # so that other processes count it
-            self._make_room(part, size)
-            download(part)
+            os.truncate(descriptor, size)  # so that other processes that make room count all of it
+            self._make_room(draft, size)
+            download(draft)
             os.utime(descriptor)
+            # Where its hash is known, `download` has compared it.
             _VERIFIED.add(_identity(descriptor, target.name))
-            part.replace(target)
+            draft.replace(target)
             self._make_room(target)  # several that are written at once do not make room for each other
         except BaseException:
             os.close(descriptor)
-            part.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
         return descriptor
 
@@ -130,8 +138,8 @@ class Copies:
             "cache=... or PACKTRAIN_CACHE at a folder on another"
         )
 
-    def _make_room(self, own: Path, size: int = 0) -> None:
-        """Remove the least recently used files besides `own`, as far as the limit and the disk need it.
+    def _make_room(self, new_file: Path, size: int = 0) -> None:
+        """Remove the least recently used files besides `new_file`, as far as the limit and the disk need it.
 
         Args:
             size: bytes that will be written.
@@ -139,29 +147,33 @@ class Copies:
         Raises:
             StoreError: the disk is too small even without them; then none is removed.
         """
-        disk = shutil.disk_usage(own.parent)
-        excess = size - disk.free if disk.total else 0  # some network file systems do not say
-        if self.limit is None and excess <= 0:  # as nearly always: looking at all copies would take long for many
-            return
-        used, unused = 0, []
+        disk = shutil.disk_usage(new_file.parent)
+        # Bytes to remove. Some network file systems do not say how large they are.
+        excess = size - disk.free if disk.total else 0
+        if self.limit is None and excess <= 0:
+            return  # as nearly always: with many copies, looking at each would take long
+        total_bytes = 0
+        removable: list[tuple[int, Path, int]] = []  # (last use, path, bytes)
         for path in (self.folder / FOLDER).glob("??/*"):
             with suppress(FileNotFoundError):
-                info = path.lstat()
-                used += info.st_size
-                if path != own and not (path.suffix and time.time() - info.st_mtime < _DAY):
-                    unused.append((info.st_atime_ns, path, info.st_size))
-        if excess > sum(bytes for _, _, bytes in unused):
+                status = path.lstat()
+                total_bytes += status.st_size
+                is_draft_in_use = bool(path.suffix) and time.time() - status.st_mtime < _ABANDONED_SECONDS
+                if path != new_file and not is_draft_in_use:
+                    removable.append((status.st_atime_ns, path, status.st_size))
+        if excess > sum(file_bytes for _, _, file_bytes in removable):
             raise self._too_small(size)
         if self.limit is not None:
-            excess = max(excess, used - self.limit)
-        for _, path, bytes in sorted(unused):
+            excess = max(excess, total_bytes - self.limit)
+        for _, path, file_bytes in sorted(removable):
+            if excess <= 0:
+                break
             with suppress(OSError):  # removed meanwhile, or another user's
-                if excess > 0:
-                    path.unlink()
-                    excess -= bytes
+                path.unlink()
+                excess -= file_bytes
 
 
-def _find(path: Path, key: str, size: int, named: bool) -> int | None:
+def _open_existing(path: Path, key: str, size: int, *, named: bool) -> int | None:
     """The descriptor of a copy; None if it is missing or damaged."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -172,16 +184,16 @@ def _find(path: Path, key: str, size: int, named: bool) -> int | None:
             raise IntegrityError(f"{path} is a link, and is not followed; remove it") from error
         raise
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise IntegrityError(f"{path} is not a regular file, and is not opened; remove it")
-        if found.st_size != size or (named and not _has_content(descriptor, key)):
+        if status.st_size != size or (named and not _has_content(descriptor, key)):
             _LOG.warning("%s is damaged: its content does not match its name; it is downloaded again", path)
             os.close(descriptor)
             return None
         with suppress(OSError):  # another user's file, or a read-only disk
             # The last use is the access time: the modification time is part of how a compared file is recognised.
-            os.utime(descriptor, ns=(time.time_ns(), found.st_mtime_ns))
+            os.utime(descriptor, ns=(time.time_ns(), status.st_mtime_ns))
         return descriptor
     except BaseException:
         os.close(descriptor)
@@ -200,5 +212,5 @@ def _has_content(descriptor: int, hash: str) -> bool:
 
 
 def _identity(descriptor: int, hash: str) -> tuple[str, int, int, int, int]:
-    info = os.fstat(descriptor)
-    return hash, info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+    status = os.fstat(descriptor)
+    return hash, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

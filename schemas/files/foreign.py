@@ -26,6 +26,9 @@ SETTINGS_BYTES = 16 << 20
 """Most bytes of a file of settings: a configuration, a chat template, a note about a run."""
 LISTING_BYTES = 1 << 30
 """Most bytes of a file that lists others or a vocabulary: a manifest, an index of weights, a tokenizer.json."""
+_CHUNK_BYTES = 1 << 24
+_READ_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
+"""Linux's flag that reads a mapped file at once; other systems read it page by page."""
 
 
 def open_regular(path: str | Path, *, limit: int | None = None, inside: Iterable[Path] = ()) -> FileIO:
@@ -72,13 +75,14 @@ def read_regular(path: str | Path, limit: int, *, inside: Iterable[Path] = ()) -
         OSError: see `open_regular`; it cannot be read.
     """
     with open_regular(path, limit=limit, inside=inside) as file:
-        data = bytearray()
-        # The size may be wrong, or change: one more byte than allowed shows it.
-        while piece := file.read(min(limit + 1 - len(data), 1 << 24)):
-            data += piece
-        if len(data) > limit:
+        content = bytearray()
+        # The size that the file system gives may be wrong, or change. One byte more than allowed is asked for: if it
+        # comes, the file is too large.
+        while chunk := file.read(min(limit + 1 - len(content), _CHUNK_BYTES)):
+            content += chunk
+        if len(content) > limit:
             raise _too_large(path, f"more than {limit:,}", limit)
-        return bytes(data)
+        return bytes(content)
 
 
 def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES, *, inside: Iterable[Path] = ()) -> str:
@@ -92,17 +96,17 @@ def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES, *, inside: 
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_lines(path: str | Path, longest: int = SETTINGS_BYTES) -> Iterator[bytes]:
-    """The lines of a regular file, with their ends, one at a time. What is longer comes in parts.
+def read_lines(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> Iterator[bytes]:
+    """The lines of a regular file, with their ends, one at a time.
 
     Args:
-        longest: bytes of a line.
+        max_bytes: of a line; a longer one comes in parts of this length.
 
     Raises:
         OSError: see `open_regular`.
     """
     with BufferedReader(open_regular(path)) as file:
-        yield from iter(partial(file.readline, longest), b"")
+        yield from iter(partial(file.readline, max_bytes), b"")
 
 
 def map_regular(path: str | Path, *, ahead: bool = True, inside: Iterable[Path] = ()) -> memoryview:
@@ -117,29 +121,27 @@ def map_regular(path: str | Path, *, ahead: bool = True, inside: Iterable[Path] 
     """
     with open_regular(path, inside=inside) as file:
         size = os.fstat(file.fileno()).st_size
-        if not size:
+        if not size:  # which cannot be mapped
             return memoryview(b"")
-        return memoryview(
-            mmap.mmap(file.fileno(), size, flags=mmap.MAP_SHARED | (_AHEAD if ahead else 0), prot=mmap.PROT_READ)
-        )
-
-
-_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
-"""Linux's flag that reads a mapped file at once; other systems read it page by page."""
+        flags = mmap.MAP_SHARED | (_READ_AHEAD if ahead else 0)
+        return memoryview(mmap.mmap(file.fileno(), size, flags=flags, prot=mmap.PROT_READ))
 
 
 @cache
 def kernel_devices() -> frozenset[int]:
     """The devices whose files the kernel makes while they are read; some are regular files without an end."""
-    return frozenset(place.stat().st_dev for place in (Path("/proc"), Path("/sys")) if place.is_dir())
+    return frozenset(folder.stat().st_dev for folder in (Path("/proc"), Path("/sys")) if folder.is_dir())
 
 
 def _require_inside(path: str | Path, folders: Iterable[Path]) -> None:
-    places = [os.path.realpath(folder) for folder in folders]
-    if places and not any(os.path.realpath(path).startswith(f"{place.rstrip('/')}/") for place in places):
+    real_folders = [os.path.realpath(folder) for folder in folders]
+    real_path = os.path.realpath(path)
+    # With "/" behind it, the folder /data/a does not hold /data/ab.
+    if real_folders and not any(real_path.startswith(f"{folder.rstrip('/')}/") for folder in real_folders):
         raise OSError(
             errno.ELOOP,
-            f"it is a link that leads out of {places[0]}, and is not followed; replace it by the file that it leads to",
+            f"it is a link that leads out of {real_folders[0]}, and is not followed; replace it by the file that it "
+            "leads to",
             str(path),
         )
 

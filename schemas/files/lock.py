@@ -13,14 +13,17 @@ from pathlib import Path
 
 
 def lock(descriptor: int, *, wait: bool = True, shared: bool = False) -> bool | None:
-    """Lock an open file. True: locked. False: another holds it. None: the file system has no locks.
+    """Lock an open file. True: it is locked now. False: another holds the lock. None: the file system has no locks.
 
     Args:
         wait: block until the lock is free; then never returns False.
         shared: let others hold it too that ask for the same.
     """
+    operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
     try:
-        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, operation)
     except BlockingIOError:
         return False
     except OSError:
@@ -37,7 +40,9 @@ def release(descriptor: int) -> None:
 
 @contextmanager
 def alone(path: Path) -> Iterator[bool]:
-    """Wait for a file's exclusive lock and hold it. Creates the file and its folder. False, at once, without locks.
+    """Wait for the exclusive lock of a file, and hold it. Creates the file and its folder.
+
+    Gives whether the file is locked: False, at once, if the file system has no locks.
 
     Raises:
         OSError: the file cannot be made.

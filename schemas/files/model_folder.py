@@ -18,17 +18,19 @@ WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth"})
 _SUBFOLDERS = ("additional_chat_templates",)
 
 
-def places_of(folder: Path) -> list[Path]:
+def allowed_folders(folder: Path) -> list[Path]:
     """Where the files of a folder may lie: in it, or in the cache of the hub, whose snapshots are folders of links."""
-    places = [folder]
-    real = folder.resolve()
-    if real.parent.name == "snapshots":
-        places.append(real.parent.parent)
-    if cache := os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME"):
-        places.append(Path(cache))
+    folders = [folder]
+    # `models--org--name/snapshots/REVISION/config.json` is a link to `models--org--name/blobs/HASH`.
+    real_folder = folder.resolve()
+    if real_folder.parent.name == "snapshots":
+        folders.append(real_folder.parent.parent)
+    hub_cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HF_HOME")
+    if hub_cache:
+        folders.append(Path(hub_cache))
     with suppress(RuntimeError):  # there is no home
-        places.append(Path.home() / ".cache" / "huggingface" / "hub")
-    return places
+        folders.append(Path.home() / ".cache" / "huggingface" / "hub")
+    return folders
 
 
 def check_model_folder(folder: Path) -> None:
@@ -37,9 +39,10 @@ def check_model_folder(folder: Path) -> None:
     Raises:
         OSError: see `open_regular`; names the file.
     """
-    places = places_of(folder)
+    folders = allowed_folders(folder)
     for path in _files(folder, SMALL | WEIGHTS):
-        open_regular(path, limit=None if path.suffix in WEIGHTS else LISTING_BYTES, inside=places).close()
+        limit = None if path.suffix in WEIGHTS else LISTING_BYTES
+        open_regular(path, limit=limit, inside=folders).close()
 
 
 def read_small_files(folder: Path) -> dict[str, bytes]:
@@ -48,27 +51,29 @@ def read_small_files(folder: Path) -> dict[str, bytes]:
     Raises:
         OSError: see `read_regular`; names the file. Together they have more than `LISTING_BYTES`.
     """
-    places, left = places_of(folder), LISTING_BYTES
+    folders = allowed_folders(folder)
+    bytes_left = LISTING_BYTES
     contents: dict[str, bytes] = {}
     for path in _files(folder, SMALL):
-        data = read_regular(path, left, inside=places)
-        contents[path.relative_to(folder).as_posix()] = data
-        left -= len(data)
+        content = read_regular(path, bytes_left, inside=folders)
+        contents[path.relative_to(folder).as_posix()] = content
+        bytes_left -= len(content)
     return contents
 
 
 def _files(folder: Path, suffixes: frozenset[str]) -> Iterator[Path]:
-    """The files of a folder with these suffixes, and of the folders that transformers reads in it; links to nothing
-    are left out, as everybody leaves them out.
+    """The files with these suffixes, of a folder and of its subfolders that transformers reads. Links to nothing are
+    left out: transformers takes them for missing.
     """
-    for above in (folder, *(folder / name for name in _SUBFOLDERS)):
-        for path in sorted(above.iterdir()) if above.is_dir() else ():
-            if path.suffix in suffixes and not path.is_dir() and (path.exists() or _leads_to_itself(path)):
+    for parent in (folder, *(folder / name for name in _SUBFOLDERS)):
+        for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+            # A link to itself does not "exist" either, but is damage, which opening it reports.
+            if path.suffix in suffixes and not path.is_dir() and (path.exists() or _is_endless_link(path)):
                 yield path
 
 
-def _leads_to_itself(path: Path) -> bool:
-    """Whether a path is a link that can be followed without end."""
+def _is_endless_link(path: Path) -> bool:
+    """Whether a path is a link that leads to itself."""
     try:
         path.stat()
     except FileNotFoundError:

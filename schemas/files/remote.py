@@ -21,27 +21,30 @@ from blake3 import blake3
 
 from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
 from ..escape import without_secrets
-from .web import REQUEST_SECONDS, WEB, EndlessAnswerError, open_web
+from .web import REQUEST_SECONDS, WEB_PROTOCOLS, EndlessAnswerError, open_web
 
-STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+STORE_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Protocols of object stores that can be written: their server decides whether a name is free."""
 CONNECT_SECONDS = 10.0
 """Without a connection for so long, a request to an object store has failed."""
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """Failures in a row after which a request is given up."""
-FIRST_PAUSE, PAUSE_FACTOR, LONGEST_PAUSE = 0.2, 3.0, 20.0
-"""Pauses between attempts are random, below a limit in seconds that grows by the factor. Together: at most a minute."""
-PIECE = 1 << 20
+# Before the next attempt comes a pause of random length: at most 0.2 s after the first failure, 0.6 s after the second,
+# then 1.8, 5.4, 16.2, 20 and 20 s. So many machines that failed together do not come back together.
+FIRST_PAUSE_SECONDS = 0.2
+PAUSE_FACTOR = 3.0
+MAX_PAUSE_SECONDS = 20.0
+CHUNK_BYTES = 1 << 20
 """Bytes that are read at once."""
-LARGEST = 1 << 30
-"""Most bytes of an object that is read whole: a manifest of a billion rows has a tenth of it."""
-_RETRIES = 3
+MAX_READ_BYTES = 1 << 30
+"""Most bytes of an object that `read` returns: a manifest of a billion rows has a tenth of it."""
+_OBSTORE_RETRIES = 3
 """How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
-_STATUS = re.compile(r"status code: (\d{3})")
+_STATUS_IN_MESSAGE = re.compile(r"status code: (\d{3})")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
-_used_by: int | None = None
-"""The process that has used obstore, whose threads do not survive a fork: a child would wait for them forever."""
+_obstore_process: int | None = None
+"""The process that uses obstore, whose threads do not survive a fork: a child would wait for them forever."""
 
 Answer = TypeVar("Answer")
 
@@ -61,7 +64,7 @@ class Remote:
         url: of an object or of a folder of objects.
         options: for object stores, obstore's configuration, such as `access_key_id`, `endpoint` and `region`; for the
             web, `headers`; for other places, what fsspec's file system takes.
-        attempts: failures in a row after which a request is given up; by default `ATTEMPTS`.
+        attempts: failures in a row after which a request is given up; by default `MAX_ATTEMPTS`.
         resume: what to do after a temporary failure, for messages.
     """
 
@@ -73,17 +76,19 @@ class Remote:
         attempts: int | None = None,
         resume: str = "run the same command again: it continues where it stopped",
     ) -> None:
-        self.url, self.options, self.resume = url, options or {}, resume
-        self.attempts = ATTEMPTS if attempts is None else attempts
+        self.url = url
+        self.options = options or {}
+        self.attempts = MAX_ATTEMPTS if attempts is None else attempts
+        self.resume = resume
         self.protocol = urlsplit(url).scheme
-        self._opened: Any = None
+        self._bucket: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_bucket": None}  # its connections belong to this process
 
     def where(self, name: str = "") -> str:
         """An object's address for messages: without passwords and signatures."""
-        base = shown(self.url)
+        base = without_secrets(self.url)
         return f"{base.rstrip('/')}/{name}" if name else base
 
     def address(self, name: str) -> str:
@@ -99,10 +104,11 @@ class Remote:
             RemoteError: see `ask`; or a web server does not say how large the object is.
         """
         try:
-            if self.protocol not in WEB:
+            if self.protocol not in WEB_PROTOCOLS:
                 return dict(self.request("head", name))
-            with self.ask(name, lambda: open_web(self.address(name), self.options.get("headers"))) as answer:
-                size, headers = answer.length, answer.headers
+            with self.ask(name, lambda: open_web(self.address(name), self.options.get("headers"))) as response:
+                size = response.length
+                headers = response.headers
         except FileNotFoundError:
             return None
         if size is None:
@@ -130,7 +136,7 @@ class Remote:
                 raise
             except Exception as error:  # each client has its own errors
                 failures += 1
-                self._after(error, failures, name)
+                self._pause_or_raise(error, failures, name)
 
     def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
         """What one of obstore's functions gives for an object; for object stores. Raises what `ask` raises."""
@@ -144,41 +150,44 @@ class Remote:
         return self.ask(name, call)
 
     def read(self, name: str) -> bytes:
-        """An object of at most `LARGEST` bytes, whole. Raises what `pieces` raises."""
-        return b"".join(self.pieces(name, most=LARGEST))
+        """All of an object of at most `MAX_READ_BYTES` bytes. Raises what `pieces` raises."""
+        return b"".join(self.pieces(name, max_bytes=MAX_READ_BYTES))
 
-    def pieces(self, name: str, size: int | None = None, most: int | None = None) -> Iterator[bytes]:
+    def pieces(self, name: str, size: int | None = None, max_bytes: int | None = None) -> Iterator[bytes]:
         """The content of an object, in order.
 
         Args:
             size: its expected bytes, if they are known. Only these are read of a longer object.
-            most: if it has more bytes, it is given up.
+            max_bytes: if it has more, it is given up.
 
         Raises:
             ConfigError, FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than
-                `most`.
+                `max_bytes`.
         """
-        done = failures = 0
-        while size is None or done < size:
+        received = 0  # bytes; after a failure, the next attempt asks for those behind them
+        failures = 0
+        while size is None or received < size:
             try:
-                for data in self._stream(name, done):
-                    piece = data if size is None else data[: size - done]
-                    done, failures = done + len(piece), 0
-                    if most is not None and done > most:
+                for chunk in self._stream(name, received):
+                    piece = chunk if size is None else chunk[: size - received]
+                    received += len(piece)
+                    failures = 0  # only failures in a row count
+                    if max_bytes is not None and received > max_bytes:
                         raise RemoteError(
-                            f"{self.where(name)}: received more than the {most:,} bytes that it may have; remove it"
+                            f"{self.where(name)}: received more than the {max_bytes:,} bytes that it may have; remove "
+                            "it"
                         )
                     yield piece
-                    if done == size:
+                    if received == size:
                         return
                 if size is None:
                     return
-                raise ConnectionError(f"received {done:,} bytes instead of {size:,}")
+                raise ConnectionError(f"received {received:,} bytes instead of {size:,}")
             except PacktrainError:
                 raise
             except Exception as error:
                 failures += 1
-                self._after(error, failures, name)
+                self._pause_or_raise(error, failures, name)
 
     def download(self, name: str, path: Path, size: int, hash: str | None) -> None:
         """Write an object into an existing file.
@@ -191,87 +200,95 @@ class Remote:
             IntegrityError: the content has another hash, in each of `attempts` downloads.
             OSError: the file cannot be written.
         """
-        found = ""
+        actual_hash = ""
         for attempt in range(1, self.attempts + 1):
             digest = blake3()
             with path.open("r+b") as file:
-                for data in self.pieces(name, size):
-                    digest.update(data)
-                    file.write(data)
-            found = digest.hexdigest()
-            if hash in (None, found):
+                for piece in self.pieces(name, size):
+                    digest.update(piece)
+                    file.write(piece)
+            actual_hash = digest.hexdigest()
+            if hash in (None, actual_hash):
                 return
             _LOG.warning("%s arrived damaged, in attempt %d of %d", self.where(name), attempt, self.attempts)
         raise IntegrityError(
             f"{self.where(name)} is damaged: its {size:,} bytes should have the BLAKE3 {hash}, but after "
-            f"{self.attempts} attempts the last download had {found}; delete it there, and {self.resume}, or copy the "
-            "dataset there again"
+            f"{self.attempts} attempts the last download had {actual_hash}; delete it there, and {self.resume}, or "
+            "copy the dataset there again"
         )
 
     def _stream(self, name: str, start: int) -> Iterator[bytes]:
         """The content of an object from a byte on."""
-        if self.protocol in STORES:
+        if self.protocol in STORE_PROTOCOLS:
             bucket = self.bucket()
             import obstore
 
             options = {"range": {"offset": start}} if start else None
-            yield from map(bytes, obstore.get(bucket, self.key(name), options=options).stream(min_chunk_size=PIECE))
-        elif self.protocol in WEB:
-            with open_web(self.address(name), self.options.get("headers"), start=start) as body:
-                if start and body.status == 200:  # the server has no ranges
-                    while start and (data := body.read1(min(start, PIECE))):
-                        start -= len(data)
-                while data := body.read1(PIECE):
-                    yield data
-                if body.length:
-                    raise ConnectionError(f"the answer ended {body.length:,} bytes too early")
+            answer = obstore.get(bucket, self.key(name), options=options)
+            for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(chunk)
+        elif self.protocol in WEB_PROTOCOLS:
+            with open_web(self.address(name), self.options.get("headers"), start=start) as response:
+                # A server without ranges sends everything again: status 200 in place of 206.
+                to_skip = start if response.status == 200 else 0
+                while to_skip and (chunk := response.read1(min(to_skip, CHUNK_BYTES))):
+                    to_skip -= len(chunk)
+                while chunk := response.read1(CHUNK_BYTES):
+                    yield chunk
+                if response.length:
+                    raise ConnectionError(f"the answer ended {response.length:,} bytes too early")
         else:
             fs, root = filesystem(self.url, self.options)
             with fs.open(f"{root.rstrip('/')}/{name}" if name else root, "rb") as file:
                 file.seek(start)
-                while data := file.read(PIECE):
-                    yield data
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
 
     def bucket(self) -> Any:
         """obstore's store of the bucket; for object stores."""
-        if self._opened is None or _used_by != os.getpid():
-            self._opened = bucket(self.url, self.options)
-        return self._opened
+        if self._bucket is None or _obstore_process != os.getpid():
+            self._bucket = open_bucket(self.url, self.options)
+        return self._bucket
 
     def key(self, name: str) -> str:
         """The key of an object in its bucket; for object stores."""
         root = self.url.partition("://")[2].partition("/")[2].strip("/")
         return f"{root}/{name}".strip("/")
 
-    def _after(self, error: Exception, failures: int, name: str) -> None:
+    def _pause_or_raise(self, error: Exception, failures: int, name: str) -> None:
         """Pause before the next attempt, or raise if there should be none."""
-        where, status = self.where(name), _status(error)
-        ended = "NoSuchUpload" in str(error)  # when the end of an upload is repeated, because the answer was lost
-        if not ended and (isinstance(error, FileNotFoundError) or status in (404, 410)):
+        where = self.where(name)
+        status = _status(error)
+        # When the last request of an upload is repeated because its answer was lost, the store knows the upload no
+        # more.
+        upload_ended = "NoSuchUpload" in str(error)
+        if not upload_ended and (isinstance(error, FileNotFoundError) or status in (404, 410)):
             raise FileNotFoundError(f"there is no {where}") from error
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
             raise TakenError(where) from error
         if isinstance(error, PermissionError) or status in (401, 403):
             raise RemoteError(
-                f"{where}: the store refuses ({describe(error)}); give credentials that may read, write and list "
+                f"{where}: the store refuses ({describe_error(error)}); give credentials that may read, write and list "
                 "there, by the environment or the options of the storage"
             ) from error
-        if not ended and not _passes(error, status):
-            said = f"{where} cannot be read or written: {describe(error)}; fix that, then {self.resume}"
-            raise RemoteError(said) from error
+        if not upload_ended and not _is_temporary(error, status):
+            raise RemoteError(
+                f"{where} cannot be read or written: {describe_error(error)}; fix that, then {self.resume}"
+            ) from error
         if failures < self.attempts:
-            pause = _RANDOM.uniform(0, min(LONGEST_PAUSE, FIRST_PAUSE * PAUSE_FACTOR ** (failures - 1)))
-            _LOG.info("%s: %s; again in %.1f s", where, describe(error), pause)
-            error.__traceback__ = None  # it would keep what all callers hold alive
+            max_pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** (failures - 1))
+            pause = _RANDOM.uniform(0, max_pause)
+            _LOG.info("%s: %s; again in %.1f s", where, describe_error(error), pause)
+            error.__traceback__ = None  # it would keep alive what the callers hold, such as mapped files
             time.sleep(pause)
             return
         raise RemoteError(
-            f"{where} failed {failures} times in a row, last with: {describe(error)}; see that the store can be "
+            f"{where} failed {failures} times in a row, last with: {describe_error(error)}; see that the store can be "
             f"reached from here and that the object is whole, else put it there again, then {self.resume}"
         ) from error
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in a few words, without the signature of an address that the client may have included."""
     text = " ".join(str(error).partition("Debug source:")[0].split("?", 1)[0].split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
@@ -281,28 +298,29 @@ def _status(error: BaseException) -> int | None:
     """The HTTP status of an error, wherever its client keeps it."""
     if isinstance(error, HTTPError):
         return error.code
-    found = _STATUS.search(str(error))
-    return int(found[1]) if found else None
+    match = _STATUS_IN_MESSAGE.search(str(error))
+    return int(match[1]) if match else None
 
 
-def _passes(error: BaseException, status: int | None) -> bool:
+def _is_temporary(error: BaseException, status: int | None) -> bool:
     """Whether the same request may succeed later. Unknown errors count as temporary, because attempts are limited."""
     if status is not None and 400 <= status < 500:
-        # A body shorter than announced, which some stores send if a connection breaks.
-        short = status == 400 and any(word in str(error) for word in ("IncompleteBody", "RequestTimeout"))
-        return status in (408, 409, 416, 425, 429) or short  # 416: it is shorter than it was
-    permanent = (IsADirectoryError, NotADirectoryError, NotImplementedError, ImportError, TypeError, AttributeError)
-    return (
-        not isinstance(error, (*permanent, ValueError, EndlessAnswerError))
-        and type(error).__name__ != "NotSupportedError"
-    )
+        # The store received less than was announced, because the connection broke.
+        was_cut = status == 400 and any(word in str(error) for word in ("IncompleteBody", "RequestTimeout"))
+        # 408: too slow; 409: a conflict; 416: the object is shorter than it was; 425: too early; 429: too many
+        # requests.
+        return was_cut or status in (408, 409, 416, 425, 429)
+    if type(error).__name__ == "NotSupportedError":
+        return False
+    mistakes = (NotImplementedError, ImportError, TypeError, AttributeError, ValueError)
+    return not isinstance(error, (IsADirectoryError, NotADirectoryError, EndlessAnswerError, *mistakes))
 
 
-def bucket(url: str, options: dict[str, Any]) -> Any:
+def open_bucket(url: str, options: dict[str, Any]) -> Any:
     """obstore's store of a URL's bucket; see `Remote`."""
-    global _used_by
-    where = shown(url)
-    if _used_by not in (None, os.getpid()):
+    global _obstore_process
+    where = without_secrets(url)
+    if _obstore_process not in (None, os.getpid()):
         raise ConfigError(
             f"{where}: this process was forked from one that had used an object store, whose client does not survive "
             'that; start processes by "spawn" or "forkserver", as in DataLoader(..., multiprocessing_context="spawn")'
@@ -312,14 +330,16 @@ def bucket(url: str, options: dict[str, Any]) -> Any:
         from obstore.store import from_url
     except ImportError as error:
         raise ConfigError(f"{where}: obstore is missing; pip install 'packtrain[s3]'") from error
-    protocol, _, rest = url.partition("://")
-    address = f"{'gs' if protocol == 'gcs' else protocol}://{rest.partition('/')[0]}"
+    protocol, _, bucket_and_path = url.partition("://")
+    bucket_name = bucket_and_path.partition("/")[0]
+    # fsspec knows Google Cloud by both names, obstore by one.
+    address = f"{'gs' if protocol == 'gcs' else protocol}://{bucket_name}"
     try:
         store = from_url(address, **_arguments(protocol, options))
     except (BaseError, ValueError, TypeError) as error:
-        said = str(error).partition("\n")[0]
-        raise ConfigError(f"{where} cannot be opened: {said}; check the URL and storage_options") from error
-    _used_by = os.getpid()
+        first_line = str(error).partition("\n")[0]
+        raise ConfigError(f"{where} cannot be opened: {first_line}; check the URL and storage_options") from error
+    _obstore_process = os.getpid()
     return store
 
 
@@ -329,10 +349,11 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
     Raises:
         ConfigError: the protocol or the options are unknown, or a package is missing.
     """
-    protocol, where = urlsplit(url).scheme, shown(url)
+    protocol = urlsplit(url).scheme
+    where = without_secrets(url)
     try:
-        if protocol in STORES:
-            bucket(url, options or {})
+        if protocol in STORE_PROTOCOLS:
+            open_bucket(url, options or {})  # for its checks
             from obstore.fsspec import FsspecStore
 
             arguments = _arguments(protocol, options or {})
@@ -350,11 +371,6 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
         ) from error
 
 
-def shown(url: str) -> str:
-    """A URL for messages: without user and password, and without the signature of a web address."""
-    return without_secrets(url)
-
-
 def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
     """obstore's arguments: the user's options, and our limits."""
     limits = {
@@ -368,17 +384,18 @@ def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
         **options,
         "client_options": {**limits, **options.get("client_options", {})},
         "retry_config": {
-            "max_retries": _RETRIES,
+            "max_retries": _OBSTORE_RETRIES,
             "retry_timeout": timedelta(seconds=REQUEST_SECONDS),  # not after a silence
-            "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE), "base": PAUSE_FACTOR},
+            "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_SECONDS), "base": PAUSE_FACTOR},
         },
     }
 
 
 def _profile(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
     """The credentials of `~/.aws`, which boto3 reads; obstore finds those of the environment and of machines."""
-    given = {"access_key_id", "skip_signature", "credential_provider", "config"} & set(options)
-    if protocol not in ("s3", "s3a") or given or {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"} & set(os.environ):
+    in_options = {"access_key_id", "skip_signature", "credential_provider", "config"} & set(options)
+    in_environment = {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"} & set(os.environ)
+    if protocol not in ("s3", "s3a") or in_options or in_environment:
         return {}
     try:
         import boto3

@@ -16,21 +16,20 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-WEB = ("http", "https")
-"""Protocols of the web."""
+WEB_PROTOCOLS = ("http", "https")
 REQUEST_SECONDS = 60.0
 """Without a connection, or without a byte, for so long, a request has failed."""
-LARGEST_FILE = 1 << 50
+MAX_OBJECT_BYTES = 1 << 50
 """Most bytes that a server may say an object has: a petabyte."""
-_SLOWEST = 1_000
-"""Bytes of a body per second, on average, below which an answer is given up."""
-_INTERIM_ANSWERS = 8
-"""Answers such as "100 Continue" before the one that counts; servers send one at most."""
-_TRAILERS = 100
+_MIN_BYTES_PER_SECOND = 1_000
+"""Of a body, on average; a slower answer is given up."""
+_MAX_STATUS_LINES = 8
+"""Answers such as "100 Continue", with the one that counts; servers send one of them at most."""
+_MAX_TRAILERS = 100
 """Lines after a body: as many as Python's client takes as headers."""
-_WHOLE = 1 << 20
-"""Most bytes of a body that is read whole, such as a redirect's."""
-_BUFFER = 1 << 16
+_MAX_READ_BYTES = 1 << 20
+"""Most bytes of a body that is read by `read()`, such as a redirect's."""
+_BUFFER_BYTES = 1 << 16
 
 
 class EndlessAnswerError(HTTPException):
@@ -41,7 +40,8 @@ class Clock:
     """The time that one request may take, from now on.
 
     Args:
-        seconds: until the body begins, by default `REQUEST_SECONDS`; each `_SLOWEST` bytes of the body add a second.
+        seconds: until the body begins, by default `REQUEST_SECONDS`. Each `_MIN_BYTES_PER_SECOND` bytes of the body add
+            a second.
         fixed: whether nothing adds to `seconds`, and silence is no failure: for servers that compute an answer.
     """
 
@@ -49,25 +49,25 @@ class Clock:
         self._end = time.monotonic() + (REQUEST_SECONDS if seconds is None else seconds)
         self._fixed = fixed
 
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """Seconds to wait for the next byte.
 
         Raises:
             TimeoutError: the time is over.
         """
-        left = self._end - time.monotonic()
-        if left <= 0:
+        seconds_left = self._end - time.monotonic()
+        if seconds_left <= 0:
             raise TimeoutError("the answer takes too long")
-        return left if self._fixed else min(left, REQUEST_SECONDS)
+        return seconds_left if self._fixed else min(seconds_left, REQUEST_SECONDS)
 
     def received(self, count: int) -> None:
         """Count bytes of the body."""
         if not self._fixed:
-            self._end += count / _SLOWEST
+            self._end += count / _MIN_BYTES_PER_SECOND
 
 
 class _TimedSocket(RawIOBase):
-    """What a socket receives, as long as the clock runs."""
+    """Reads a socket as long as the clock allows. Each read has the time that is left then as its limit."""
 
     def __init__(self, connection: Any, clock: Clock) -> None:
         self._connection = connection
@@ -78,7 +78,7 @@ class _TimedSocket(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        self._connection.settimeout(self._clock.patience())
+        self._connection.settimeout(self._clock.timeout())
         count: int | None = self._file.readinto(buffer)
         return count
 
@@ -92,20 +92,21 @@ class _Response(HTTPResponse):
 
     def __init__(self, connection: Any, *arguments: Any, clock: Clock, **options: Any) -> None:
         super().__init__(connection, *arguments, **options)
+        # Python's own reader has one limit for each read, and no clock.
         self.fp.close()
-        self.fp = BufferedReader(_TimedSocket(connection, clock), _BUFFER)
+        self.fp = BufferedReader(_TimedSocket(connection, clock), _BUFFER_BYTES)
         self._clock = clock
-        self._answers = 0
+        self._status_lines = 0
 
     def begin(self) -> None:
         super().begin()
-        if self.length is not None and self.length > LARGEST_FILE:
+        if self.length is not None and self.length > MAX_OBJECT_BYTES:
             raise EndlessAnswerError(f"it says that the object has {str(self.length)[:30]} bytes")
 
     def read(self, amt: int | None = None) -> bytes:
-        data = super().read(_WHOLE + 1 if amt is None else amt)
-        if amt is None and len(data) > _WHOLE:
-            raise EndlessAnswerError(f"it sends more than {_WHOLE:,} bytes where few are usual")
+        data = super().read(_MAX_READ_BYTES + 1 if amt is None else amt)
+        if amt is None and len(data) > _MAX_READ_BYTES:
+            raise EndlessAnswerError(f"it sends more than {_MAX_READ_BYTES:,} bytes where few are usual")
         return data
 
     def read1(self, n: int = -1) -> bytes:
@@ -114,14 +115,14 @@ class _Response(HTTPResponse):
         return data
 
     def _read_status(self) -> Any:
-        self._answers += 1
-        if self._answers > _INTERIM_ANSWERS:
+        self._status_lines += 1
+        if self._status_lines > _MAX_STATUS_LINES:
             raise EndlessAnswerError('it sends "100 Continue" without end')
         return super()._read_status()  # type: ignore[misc]  # typeshed leaves it out
 
     def _read_and_discard_trailer(self) -> None:
-        for _ in range(_TRAILERS):
-            if self.fp.readline(_BUFFER) in (b"\r\n", b"\n", b""):
+        for _ in range(_MAX_TRAILERS):
+            if self.fp.readline(_BUFFER_BYTES) in (b"\r\n", b"\n", b""):
                 return
         raise EndlessAnswerError("it sends trailers without end")
 
@@ -129,31 +130,31 @@ class _Response(HTTPResponse):
 class _PlainHandler(HTTPHandler):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self._response = partial(_Response, clock=clock)
+        self._response_class = partial(_Response, clock=clock)
 
     def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_connecting(HTTPConnection, self._response), req)
+        return self.do_open(_connection_maker(HTTPConnection, self._response_class), req)
 
 
 class _SecureHandler(HTTPSHandler):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self._response = partial(_Response, clock=clock)
+        self._response_class = partial(_Response, clock=clock)
 
     def https_open(self, req: Request) -> HTTPResponse:
         context = ssl.create_default_context()
-        return self.do_open(_connecting(HTTPSConnection, self._response), req, context=context)
+        return self.do_open(_connection_maker(HTTPSConnection, self._response_class), req, context=context)
 
 
-def _connecting(kind: Any, response: Any) -> Any:
-    """A class of connections whose answers are timed."""
+def _connection_maker(connection_class: Any, response_class: Any) -> Any:
+    """What urllib calls in place of a class of connections, so that their answers have a clock."""
 
-    def connect(*arguments: Any, **options: Any) -> Any:
-        connection = kind(*arguments, **options)
-        connection.response_class = response
+    def make_connection(*arguments: Any, **options: Any) -> Any:
+        connection = connection_class(*arguments, **options)
+        connection.response_class = response_class
         return connection
 
-    return connect
+    return make_connection
 
 
 class _Redirects(HTTPRedirectHandler):
@@ -161,9 +162,12 @@ class _Redirects(HTTPRedirectHandler):
 
     def redirect_request(self, req: Request, *args: Any) -> Request | None:
         request = super().redirect_request(req, *args)
-        if request is not None and (request.host != req.host or (req.type, request.type) == ("https", "http")):
-            kept = ("Accept-encoding", "Range", "User-agent")  # as `Request` spells them
-            request.headers = {name: value for name, value in request.headers.items() if name in kept}
+        if request is None:
+            return None
+        loses_encryption = req.type == "https" and request.type == "http"
+        if request.host != req.host or loses_encryption:
+            harmless = ("Accept-encoding", "Range", "User-agent")  # as `Request` spells them
+            request.headers = {name: value for name, value in request.headers.items() if name in harmless}
         return request
 
 
@@ -188,15 +192,16 @@ def open_web(
         EndlessAnswerError: its answer has no end; reading the body may raise it, too.
     """
     clock = clock or Clock()
-    sent = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **(headers or {})}
+    # "identity": a compressed body would have another length, and could unpack to any.
+    all_headers = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **(headers or {})}
     if start:
-        sent["Range"] = f"bytes={start}-"
+        all_headers["Range"] = f"bytes={start}-"
     parts = urlsplit(url)
     if parts.username is not None:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        sent["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+        all_headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
     opener = build_opener(_PlainHandler(clock), _SecureHandler(clock), _Redirects)
-    answer: HTTPResponse = opener.open(Request(address, data, sent), timeout=REQUEST_SECONDS)
-    return answer
+    response: HTTPResponse = opener.open(Request(address, data, all_headers), timeout=REQUEST_SECONDS)
+    return response

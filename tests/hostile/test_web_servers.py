@@ -99,9 +99,9 @@ def serving(answer: Callable[[Callable[[bytes], None]], None]) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(remote, "LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr(remote, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(remote, "MAX_PAUSE_SECONDS", 0.002)
 
 
 @pytest.mark.parametrize("answer", SERVERS, ids=lambda answer: str(answer.__name__))
@@ -111,7 +111,7 @@ def test_every_answer_ends(
 ) -> None:
     from packtrain.pipeline.samples import endpoint
 
-    monkeypatch.setattr(endpoint, "_SECONDS", 1.0)
+    monkeypatch.setattr(endpoint, "_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setenv("PACKTRAIN_CACHE", str(tmp_path / "user"))
     (tmp_path / "p.jsonl").write_text('{"id": "a", "row": 0, "prompt": "hello"}\n')
     with serving(answer) as place:

@@ -31,8 +31,8 @@ OPTIONS: dict[str, Any] = {"rows_per_step": 4, "rank": 0, "world_size": 1}
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a shard comes in several pieces, and failures pass quickly."""
-    monkeypatch.setattr(remote, "PIECE", PIECE)
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.005)
+    monkeypatch.setattr(remote, "CHUNK_BYTES", PIECE)
+    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.005)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_fault_that_stays_is_an_error(
     store: Faulty, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception], message: str
 ) -> None:
     """What may pass is asked for again, and what will not is said at once."""
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    monkeypatch.setattr(remote, "MAX_ATTEMPTS", 2)
     loader = PackedLoader(where(store), **OPTIONS, cache=tmp_path / "cache", prefetch=0)
     asked, store.always = len(store.asked), fault
     with pytest.raises(error, match=message) as caught:
@@ -126,7 +126,7 @@ def test_a_fault_that_stays_is_an_error(
 def test_a_file_that_is_not_what_its_manifest_says(
     store: Faulty, folder: Path, tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    monkeypatch.setattr(remote, "MAX_ATTEMPTS", 2)
     objects, name = store.buckets["bucket"], f"data/{shards(folder)[0]['name']}"
     data = objects[name]
     objects[name] = {"flip": data[:-1] + bytes([data[-1] ^ 128]), "cut": data[:-5], "longer": data + b"more"}[damage]
@@ -171,8 +171,8 @@ class Endless(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("endless", ["manifest.json", ".arrow"])
 def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
-    monkeypatch.setattr(remote, "LARGEST", 4 << 20)
+    monkeypatch.setattr(remote, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(remote, "MAX_READ_BYTES", 4 << 20)
     handler = type("Handler", (Endless,), {"folder": folder, "endless": endless, "sent": 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -118,9 +118,9 @@ def test_a_store_travels_and_refuses_a_forked_process(store: ObjectStore) -> Non
 
 def test_an_object_is_not_read_beyond_its_limit(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put_bytes("note", content(3 << 20))
-    monkeypatch.setattr(remote, "LARGEST", 3 << 20)
+    monkeypatch.setattr(remote, "MAX_READ_BYTES", 3 << 20)
     assert store.read("note") == content(3 << 20)
-    monkeypatch.setattr(remote, "LARGEST", (3 << 20) - 1)
+    monkeypatch.setattr(remote, "MAX_READ_BYTES", (3 << 20) - 1)
     with pytest.raises(StoreError, match="received more than"):
         store.read("note")
 
