@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
 from ..schemas.tables.columns import WEIGHTS
 from .branches import expanded, path_arguments
-from .packed_rows import PackedRows, Row
+from .packed_rows import PackedRows
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 

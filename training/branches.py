@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import IntegrityError
 from ..schemas.ragged import offsets_of
 from ..schemas.rows import IGNORE_INDEX
-from .packed_rows import Row
 
 
 def paths_of(row: Row) -> list[NDArray[np.int64]]:

@@ -21,13 +21,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from ..schemas.dataset.files import CACHE_BYTES
+from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import ConfigError, StalledError, choice
 from ..schemas.escape import escape_line
 from ..schemas.units import duration
 from .batch import FixedShape, flatten, unpack, untrained
-from .dataset_files import CACHE_BYTES
 from .order import Order, Steps, Tail, detect_rank, divisible
-from .packed_rows import LINEAGE, PackedRows, Row
+from .packed_rows import LINEAGE, PackedRows
 
 _LOG = logging.getLogger(__name__)
 _Task = TypeVar("_Task")
@@ -221,9 +222,9 @@ class PackedLoader:
         found = self.steps.at(step * self.rows_per_step)
         hands = [(rank, index) for rank, hand in enumerate(found.hands) for index in found.rows[hand].tolist()]
         rows = {index: self.corpus.row(index) for _, index in hands}
-        names = self.corpus.names([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
+        origins = self.corpus.origins([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
         return [
-            StepDocument(rank, index, doc_id, *names[doc_id], tokens)
+            StepDocument(rank, index, doc_id, *origins[doc_id], tokens)
             for rank, index in hands
             for doc_id, tokens in zip(rows[index].doc_ids.tolist(), rows[index].own_lengths.tolist(), strict=True)
         ]

@@ -223,7 +223,7 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
     if rows.files.is_local:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = parse_json(rows.files.read(_RUN))
+            noted = parse_json(rows.files.read(_RUN) or b"")
             folder = given or Path(noted["tokenizer"])
             template = str(noted["chat_template"] or "").encode()
     if folder is None or not folder.is_dir():

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.dataset.ledger import Ledger, SourceLedger
+from ..schemas.dataset.row_batch import RowBatch
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.units import plural
 from .batch import flatten, untrained
 from .loader import read_state, refuse_workers
 from .order import Tail, detect_rank, divisible
-from .packed_rows import Chunk
 
 if TYPE_CHECKING:
     from ..pipeline.stream.window import PlannedWindow
@@ -170,7 +170,7 @@ class PackedStream:
         rows = []
         for number in range(self.place.rank * share, (self.place.rank + 1) * share):
             window, at = step[number]
-            row = Chunk(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
+            row = RowBatch(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
         return flatten(rows, seq_idx=self.seq_idx)
 

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...schemas.dataset.ledger import Ledger
 from ...schemas.dataset.manifest import Manifest, SplitRecord
-from ...schemas.errors import InputError, IntegrityError, did_you_mean
-from ...schemas.files.foreign import map_regular
 from ...schemas.notebook import Shown, Table
-from ..store.local import SizeAndHash, hash_file
 from .open_dataset import Finished, open_dataset
 
 if TYPE_CHECKING:
@@ -49,22 +46,7 @@ class Dataset(Shown):
         Raises:
             IntegrityError: documents.parquet is missing or damaged.
         """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from ..pack.documents import NAME
-
-        store = self._finished.store
-        try:
-            record = {file.name: file for file in self.manifest.files}[NAME]
-            path = store.local(record)
-            if hash_file(path) != SizeAndHash(record.bytes, record.hash):  # pyarrow ends the process over some damage
-                raise ValueError("its content does not match the manifest")
-            return pq.read_table(pa.BufferReader(map_regular(path, ahead=False)))
-        except (OSError, pa.ArrowException, ValueError, LookupError) as error:
-            raise IntegrityError(
-                f"{store.where(NAME)} is missing or damaged ({error}); packtrain verify --repair rebuilds it"
-            ) from error
+        return self._finished.documents()
 
     def rows(self, split: str = "train") -> "pa.Table":
         """The packed rows of a split, in their order, mapped from its shards: input_ids, labels, position_ids,
@@ -78,12 +60,7 @@ class Dataset(Shown):
 
         from ...schemas.tables.columns import schema_of
 
-        record = self.splits.get(split)
-        if record is None:
-            known = list(self.splits)
-            raise InputError(
-                f"there is no split {split!r}; choose one of {', '.join(known)}{did_you_mean(split, known)}"
-            )
+        record = self._finished.split(split)
         batches = (batch for shard in record.shards for batch in self._finished.batches(shard))
         return pa.Table.from_batches(batches, schema_of(self.manifest.schema))
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.manifest import Manifest, read_manifest
 from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import IntegrityError, OutputError, StoreError
 from ...schemas.jsontext import decode_note, indented_json
 from ..inputs.blocks import InputFile
 from ..store.local import TEMPORARY, LocalStore, check_tree
 from ..store.open_store import Store, ask_all
-from .open_dataset import read_manifest
 
 _SECTIONS = {
     "config": "configuration",

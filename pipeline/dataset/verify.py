@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from ...schemas.arrays import list_lengths, view
 from ...schemas.dataset.manifest import FileRecord, Manifest, ShardRecord
 from ...schemas.dataset.names import MANIFEST
+from ...schemas.dataset.reader import row_sizes_name
 from ...schemas.errors import IntegrityError
-from ...schemas.files.arrow_sizes import require_bounded
-from ...schemas.files.foreign import map_regular
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.rows import IGNORE_INDEX, ROW_SIZES_NAME
+from ...schemas.rows import IGNORE_INDEX
 from ...schemas.tables.columns import WEIGHTS
 from ...schemas.units import plural
 from ..observer import Observer
@@ -231,21 +230,18 @@ def _check_row_sizes(dataset: Finished, split: str, counts: Sequence[_Counts]) -
     record = dataset.manifest.splits[split]
     if dataset.manifest.preference or not record.shards:
         return
-    name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
-    file = next((file for file in dataset.manifest.files if file.name == name), None)
-    if file is None:
+    name = row_sizes_name(record)
+    if not any(file.name == name for file in dataset.manifest.files):
         yield Finding(MANIFEST, f"does not list {name}")
         return
     try:
-        data = map_regular(dataset.store.local(file))
-        require_bounded(data, 0)
-        table = pa.ipc.open_file(data).read_all().combine_chunks()
-        for column, batches in (
-            ("tokens", [batch for shard in counts for batch in shard.row_tokens]),
-            ("squares", [batch for shard in counts for batch in shard.row_squares]),
-        ):
-            noted, actual = table.column(column).to_numpy(), np.concatenate(batches)
-            if not np.array_equal(noted, actual):
-                yield Finding(name, f"its column {column} is not that of the rows in the shards")
-    except (OSError, pa.ArrowException, ValueError, KeyError, IntegrityError) as error:
-        yield Finding(name, f"cannot be read: {error}")
+        sizes = dataset.row_sizes(split)
+    except IntegrityError as error:
+        yield Finding(name, str(error))
+        return
+    for column, recorded, batches in (
+        ("tokens", sizes.tokens, [batch for shard in counts for batch in shard.row_tokens]),
+        ("squares", sizes.squares, [batch for shard in counts for batch in shard.row_squares]),
+    ):
+        if not np.array_equal(recorded, np.concatenate(batches)):
+            yield Finding(name, f"its column {column} is not that of the rows in the shards")

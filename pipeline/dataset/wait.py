@@ -3,14 +3,13 @@
 import time
 from pathlib import Path
 
-from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.manifest import Manifest, read_manifest
 from ...schemas.dataset.names import MANIFEST
 from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.units import duration
 from ..store.local import LocalStore
 from ..store.open_store import open_store, resolve_place
 from ..store.run_lock import read_run_lock
-from .open_dataset import read_manifest
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 300.0

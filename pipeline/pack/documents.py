@@ -9,13 +9,12 @@ import pyarrow.parquet as pq
 
 from ...schemas.arrays import numbers, strings, view
 from ...schemas.dataset.manifest import FileRecord
+from ...schemas.dataset.names import DOCUMENT_TABLE
 from ...schemas.rows import DOCUMENTS
 from ..encode.parts import EncodedPart
 from ..store.open_store import Store
 from .table import NAME as TABLE
 from .table import open_table
-
-NAME = "documents.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class DocumentsTask:
     sources: tuple[str, ...]
 
     def __str__(self) -> str:
-        return NAME
+        return DOCUMENT_TABLE
 
     def run(self) -> FileRecord:
         """Write it, with one part in memory at a time."""
@@ -35,9 +34,9 @@ class DocumentsTask:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for group in self._groups():
                     writer.write_table(group)
-            put = draft.size_and_hash
-            self.out.put(draft, NAME)
-        return FileRecord(NAME, put.bytes, put.hash)
+            written = draft.size_and_hash
+            self.out.put(draft, DOCUMENT_TABLE)
+        return FileRecord(DOCUMENT_TABLE, written.bytes, written.hash)
 
     def _groups(self) -> Iterator[pa.Table]:
         """Yield the packed documents of each segment."""

@@ -16,14 +16,12 @@ import msgspec
 import pyarrow as pa
 import yaml
 
-from ...schemas.arrays import view
 from ...schemas.config.config import RunConfig
 from ...schemas.dataset.manifest import Manifest, SplitRecord
 from ...schemas.dataset.names import REJECTS
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.escape import without_secrets
-from ...schemas.files.arrow_sizes import require_bounded
-from ...schemas.files.foreign import map_regular, read_lines
+from ...schemas.files.foreign import read_lines
 from ...schemas.fingerprint import version
 from ...schemas.report import (
     Choice,
@@ -38,7 +36,6 @@ from ...schemas.report import (
     SplitFigures,
     Training,
 )
-from ...schemas.rows import ROW_SIZES_NAME
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
@@ -132,11 +129,7 @@ def _fills(dataset: Finished) -> dict[str, Histogram]:
     out, manifest = dict[str, Histogram](), dataset.manifest
     for split, record in manifest.splits.items():
         if record.rows and not manifest.preference:
-            name = record.shards[0].name.partition("shards/")[0] + ROW_SIZES_NAME
-            data = map_regular(dataset.store.local(name))
-            require_bounded(data, 0)
-            tokens = view(pa.ipc.open_file(data).get_batch(0).column("tokens"))
-            out[split] = fill_histogram(tokens, manifest.row_length)
+            out[split] = fill_histogram(dataset.row_sizes(split).tokens, manifest.row_length)
     return out
 
 

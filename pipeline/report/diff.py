@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.arrays import view
 from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.names import DOCUMENT_TABLE
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line, without_secrets
-from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.notebook import Shown, Table
 from ...schemas.ragged import starts_of
@@ -30,7 +29,6 @@ from ...schemas.units import plural, share
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
 from ..observer import Observer
-from ..pack.documents import NAME
 from .collect import packing_of
 from .grid import Grid, Lines
 from .ledger_lines import ledger_words
@@ -182,7 +180,7 @@ def _documents(dataset: Finished, observer: Observer) -> _Documents:
     Raises:
         IntegrityError: a file is missing or damaged, or the rows have a document that documents.parquet lacks.
     """
-    table = _table(dataset)
+    table = dataset.documents(["doc_id", "id", "tokens"])
     doc_ids, lengths = (view(table[name].combine_chunks()).astype(np.int64) for name in ("doc_id", "tokens"))
     ids, count = table["id"].cast(pa.large_string()).combine_chunks(), len(doc_ids)
     tokens, copies, split = (np.zeros(count, np.int64) for _ in range(3))
@@ -197,7 +195,8 @@ def _documents(dataset: Finished, observer: Observer) -> _Documents:
                 at = np.searchsorted(doc_ids, owners)
                 if not np.array_equal(doc_ids[np.minimum(at, count - 1)] if count else doc_ids, owners):
                     raise IntegrityError(
-                        f"{dataset.store.url} has documents in its rows that {NAME} does not list; run packtrain verify"
+                        f"{dataset.store.url} has documents in its rows that {DOCUMENT_TABLE} does not list; run "
+                        "packtrain verify"
                     )
                 # Where padding begins in the document; without `pack.parallel`, after its last token if at all.
                 ends = flat[UNPADDED][there].astype(np.int64) + starts if UNPADDED in flat else lengths[at]
@@ -218,21 +217,6 @@ def _documents(dataset: Finished, observer: Observer) -> _Documents:
                 split[at] = number
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     return _Documents(ids, tokens // np.maximum(copies, 1), copies, split, sums)
-
-
-def _table(dataset: Finished) -> pa.Table:
-    where = dataset.store.where(NAME)
-    record = next((file for file in dataset.manifest.files if file.name == NAME), None)
-    try:
-        if record is None:
-            raise FileNotFoundError(NAME)
-        path = dataset.store.local(record)
-        with pq.ParquetFile(pa.BufferReader(map_regular(path))) as file:
-            return file.read(columns=["doc_id", "id", "tokens"])
-    except (pa.ArrowException, OSError) as error:
-        raise IntegrityError(
-            f"{where} is damaged or missing ({error}); `packtrain verify --repair` rebuilds it"
-        ) from None
 
 
 # Examples

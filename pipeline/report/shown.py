@@ -73,11 +73,13 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         return _pair(dataset, split, number, decoder, room)
     found = pieces(dataset, number, split)
     listed = found if room is None else found[:LISTED]
-    names = dataset.names({piece.doc_id for piece in listed})
+    origins = dataset.origins({piece.doc_id for piece in listed})
     each = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     documents = []
     for piece in listed:
-        id, source = names.get(piece.doc_id, (str(piece.doc_id), ""))
+        origin = origins.get(piece.doc_id)
+        id = str(piece.doc_id) if origin is None else origin.id
+        source = "" if origin is None else origin.source
         texts, shortened = _texts(piece, decoder, each)
         documents.append(ShownDocument(id, source, piece.start, len(piece.ids), piece.trained, texts, shortened))
     return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.row_length, documents)
@@ -87,7 +89,8 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
     """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
-    id, _ = dataset.names([doc_id]).get(doc_id, (str(doc_id), ""))
+    origin = dataset.origins([doc_id]).get(doc_id)
+    id = str(doc_id) if origin is None else origin.id
     texts = []
     for part in ("prompt", "chosen", "rejected"):
         ids, trained = row[f"{part}_ids"], part != "prompt"

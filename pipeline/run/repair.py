@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...schemas.dataset.manifest import Manifest
+from ...schemas.dataset.manifest import Manifest, read_manifest
 from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import InputError
 from ...schemas.notebook import Shown, Table
 from ...schemas.units import plural
 from ..configfile import load_config
-from ..dataset.open_dataset import open_output, read_manifest
+from ..dataset.open_dataset import open_output
 from ..dataset.output_folder import check_plan, plan_bytes
 from ..dataset.verify import Finding, verify
 from ..observer import Observer

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
-from ...schemas.dataset.manifest import FileRecord, Manifest
+from ...schemas.dataset.manifest import FileRecord, Manifest, read_manifest
 from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
 from ..configfile import load_config, settings_of
 from ..contamination import compare
 from ..dataset.decode import remember
-from ..dataset.open_dataset import Finished, read_manifest
+from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
 from ..encode.notes import notes
@@ -134,7 +134,7 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
                 observer.note(f"its report is missing; packtrain report {out.url} writes it")
             out.sweep()  # a run may have been killed as it ended
             put_card(out, finished, observer)
-            return RunEnd(Finished(out, finished), now=False)
+            return RunEnd(Finished.in_store(out, finished), now=False)
         check_plan(out, plan)  # inputs that have changed are refused before they are encoded
         encoded = encode_inputs(config, prepared, work, executor)
         try:
@@ -154,7 +154,7 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
         packed = pack(selected, out, executor, observer, wrong)
-    dataset = Finished(out, commit(out, plan, packed, lists, selected.form.schema))
+    dataset = Finished.in_store(out, commit(out, plan, packed, lists, selected.form.schema))
     put_card(out, dataset.manifest, observer)
     # Another run that shares the work may have written the report.
     if not config.run.report or (config.run.shard is not None and out.exists(HTML)):

@@ -1,1 +1,3 @@
-"""A dataset as both halves see it: names of its files, its manifest and its ledger."""
+"""A finished dataset as both halves see it: names of its files, manifest, ledger, and the one reader of its rows and
+documents.
+"""

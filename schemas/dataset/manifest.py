@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
@@ -15,7 +15,7 @@ from ..layout import Certificate, fill_of
 from ..notebook import Shown, Table
 from ..units import plural
 from .ledger import Ledger
-from .names import check_hash, check_name
+from .names import MANIFEST, check_hash, check_name
 
 if TYPE_CHECKING:
     from ..config.config import PackConfig
@@ -246,6 +246,26 @@ class Manifest(Shown):
         ):
             if count > most:
                 raise ValueError(f"{shard.name} cannot have {count:,} {name}, but {most:,} at most")
+
+
+class NamedFiles(Protocol):
+    """Files below a folder or URL: `DatasetFiles`, or a store of the pipeline."""
+
+    def where(self, name: str) -> str:
+        """The path or URL of a name, for messages."""
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file, or None if there is no such name."""
+
+
+def read_manifest(files: NamedFiles) -> Manifest | None:
+    """The manifest of a finished dataset; None if there is none.
+
+    Raises:
+        IntegrityError: see `Manifest.read`.
+    """
+    data = files.read(MANIFEST)
+    return None if data is None else Manifest.read(data, files.where(MANIFEST))
 
 
 def _check_numbers(value: Any) -> None:

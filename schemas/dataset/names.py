@@ -6,6 +6,8 @@ from ..errors import IntegrityError
 
 MANIFEST = "manifest.json"
 """The file that a dataset has if and only if it is finished."""
+DOCUMENT_TABLE = "documents.parquet"
+"""The document table: where each example came from. `schemas.rows.DOCUMENTS` has its columns."""
 PLAN = "_run/plan.json"
 """What an output folder is for."""
 REJECTS = "rejects.jsonl"

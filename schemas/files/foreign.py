@@ -27,7 +27,7 @@ SETTINGS_BYTES = 16 << 20
 LISTING_BYTES = 1 << 30
 """Most bytes of a file that lists others or a vocabulary: a manifest, an index of weights, a tokenizer.json."""
 _CHUNK_BYTES = 1 << 24
-_READ_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
+READ_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
 """Linux's flag that reads a mapped file at once; other systems read it page by page."""
 
 
@@ -123,7 +123,7 @@ def map_regular(path: str | Path, *, ahead: bool = True, inside: Iterable[Path] 
         size = os.fstat(file.fileno()).st_size
         if not size:  # which cannot be mapped
             return memoryview(b"")
-        flags = mmap.MAP_SHARED | (_READ_AHEAD if ahead else 0)
+        flags = mmap.MAP_SHARED | (READ_AHEAD if ahead else 0)
         return memoryview(mmap.mmap(file.fileno(), size, flags=flags, prot=mmap.PROT_READ))
 
 

@@ -38,6 +38,7 @@ CHUNK_BYTES = 1 << 20
 """Bytes that are read at once."""
 MAX_READ_BYTES = 1 << 30
 """Most bytes of an object that `read` returns: a manifest of a billion rows has a tenth of it."""
+RUN_AGAIN = "run the same command again: it continues where it stopped"
 _OBSTORE_RETRIES = 3
 """How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _STATUS_IN_MESSAGE = re.compile(r"status code: (\d{3})")
@@ -74,7 +75,7 @@ class Remote:
         options: dict[str, Any] | None = None,
         *,
         attempts: int | None = None,
-        resume: str = "run the same command again: it continues where it stopped",
+        resume: str = RUN_AGAIN,
     ) -> None:
         self.url = url
         self.options = options or {}

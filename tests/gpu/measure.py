@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from packtrain.schemas.dataset.row_batch import Row
 from packtrain.schemas.errors import PacktrainError
 from packtrain.schemas.rows import IGNORE_INDEX
 from packtrain.training.attention.isolation_probe import probe
@@ -22,7 +23,6 @@ from packtrain.training.attention.kernels import HALF, flash, per_document, why_
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_setup import to_device
 from packtrain.training.batch import flatten, unpack
-from packtrain.training.packed_rows import Row
 from packtrain.training.trainer.loss import Forward, fuse_loss, targets
 from transformers import AutoConfig, AutoModelForCausalLM
 

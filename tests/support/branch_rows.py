@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from packtrain.schemas.dataset.row_batch import Row
 from packtrain.stages.pack.shared_prefixes import share_prefixes
-from packtrain.training.packed_rows import Row
 
 MASKED = -100
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...schemas.dataset.row_batch import Row
 from ...schemas.rows import IGNORE_INDEX
 from ..batch import flatten
 from ..model import EXPERTS
-from ..packed_rows import Row
 from .packed_attention import configs_of, unwrap
 
 _SMALL = {

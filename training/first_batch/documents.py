@@ -11,8 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from ...schemas.dataset.row_batch import BatchPieces
 from ...schemas.ragged import ranges
-from ..packed_rows import ChunkPieces, PackedRows
+from ..packed_rows import PackedRows
 
 KEY = 8
 """Tokens by whose hash documents are looked up."""
@@ -75,8 +76,8 @@ class DocumentFinder:
             kept = _without_parts(documents.values())
         return kept, _gaps(ids, padding, kept)
 
-    def _pieces(self) -> Iterator[tuple[int, ChunkPieces]]:
-        return ((first_row, chunk.pieces()) for first_row, chunk in self._rows.chunks())
+    def _pieces(self) -> Iterator[tuple[int, BatchPieces]]:
+        return ((first_row, batch.pieces()) for first_row, batch in self._rows.batches())
 
     def describe(self, ids: NDArray[np.int64], gap: Gap) -> str:
         """What a gap holds, in a sentence. Reads all shards, at worst."""
@@ -101,7 +102,7 @@ class DocumentFinder:
 def _keep(
     documents: dict[Gap, FoundDocument],
     hits: Iterable[tuple[int, int, int]],
-    pieces: ChunkPieces,
+    pieces: BatchPieces,
     first_row: int,
 ) -> None:
     """Add (row of the batch, place in it, piece) to the documents that were found before."""
@@ -129,7 +130,7 @@ def _hash(windows: NDArray[np.integer]) -> NDArray[np.uint64]:
     return keys
 
 
-def _found_by_key(ids: NDArray[np.int64], places: Places, pieces: ChunkPieces) -> Iterator[tuple[int, int, int]]:
+def _found_by_key(ids: NDArray[np.int64], places: Places, pieces: BatchPieces) -> Iterator[tuple[int, int, int]]:
     """(row of the batch, place in it, piece) of pieces that are whole in the batch.
 
     A key begins with its piece, and may reach into the next ones of its row, so that a short piece is found as well.
@@ -160,7 +161,7 @@ def _found_by_key(ids: NDArray[np.int64], places: Places, pieces: ChunkPieces) -
             yield row, begin, near
 
 
-def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: ChunkPieces) -> Iterator[tuple[int, int, int]]:
+def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: BatchPieces) -> Iterator[tuple[int, int, int]]:
     """(row of the batch, place in it, piece) of short pieces that fill a gap, beside padding on either side."""
     short = np.flatnonzero(pieces.lengths < KEY).tolist()
     for gap in gaps:
@@ -176,7 +177,7 @@ def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: ChunkPieces) -
                     yield gap.row, place, piece
 
 
-def _equal(row: NDArray[np.int64], place: int, pieces: ChunkPieces, piece: int) -> bool:
+def _equal(row: NDArray[np.int64], place: int, pieces: BatchPieces, piece: int) -> bool:
     begin, length = int(pieces.begins[piece]), int(pieces.lengths[piece])
     return length > 0 and np.array_equal(pieces.input_ids[begin : begin + length], row[place : place + length])
 

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...schemas.dataset.row_batch import Row
 from ...schemas.errors import ConfigError, did_you_mean
 from ...schemas.rows import IGNORE_INDEX
 from ...schemas.tables.columns import WEIGHTS
 from ..batch import FixedShape
-from ..packed_rows import PackedRows, Row
+from ..packed_rows import PackedRows
 
 
 def torchtune_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, torch.Tensor]:

@@ -18,13 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...schemas.dataset.reader import MAKE_HOLDOUT
 from ...schemas.errors import ConfigError, InputError
 from ..adapter import put_adapter
 from ..attention.packed_attention import use_packed
 from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model
-from ..packed_rows import MAKE_HOLDOUT, PackedRows
+from ..packed_rows import PackedRows
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward, Targets, targets, token_losses
 from .train_config import TrainConfig
@@ -55,8 +56,8 @@ class HeldOut:
     def __post_init__(self) -> None:
         if not len(self):
             raise ConfigError(
-                f"eval: the split of {self.rows.files.where} has no rows to measure a loss on; name another split, or "
-                f"leave eval out; {MAKE_HOLDOUT}"
+                f"eval: the split of {self.rows.files.address} has no rows to measure a loss on; name another split, "
+                f"or leave eval out; {MAKE_HOLDOUT}"
             )
 
     def __len__(self) -> int:
@@ -66,9 +67,9 @@ class HeldOut:
     def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
         """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
         ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
-        names = self.rows.names(ids.tolist())
+        origins = self.rows.origins(ids.tolist())
         numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(names[one][1], len(numbers)) for one in ids.tolist()]
+        codes = [numbers.setdefault(origins[one].source, len(numbers)) for one in ids.tolist()]
         return tuple(numbers), ids, np.array(codes, np.int64)
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:

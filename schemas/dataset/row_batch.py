@@ -1,0 +1,168 @@
+"""Packed rows as views of a record batch: one row at a time, or all pieces of documents at once.
+
+A record batch stores each column of its R rows end to end, with R + 1 offsets. Two rows, of documents A, B and C:
+
+    column          values                    offsets
+    input_ids       a0 a1 a2 b0 b1  c0 c1     0 5 7
+    labels          -  a1 a2 -  b1  -  c1     0 5 7
+    position_ids    0  1  2  0  1   0  1      0 5 7
+    seq_lengths     3        2      2         0 2 3
+    doc_ids         A        B      C         0 2 3
+
+Columns with a value for each token have the same offsets, and so have columns with one for each piece:
+`schemas.tables.columns` says which those are.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..arrays import view
+from ..errors import IntegrityError
+from ..tables.columns import PACKED_COLUMNS, UNPADDED, WEIGHTS, Per
+
+
+@dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
+class Row:
+    """One packed row, T tokens in D pieces; read-only views of a shard."""
+
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    position_ids: NDArray[np.int32]
+    """(T,)"""
+    seq_lengths: NDArray[np.int32]
+    """(D,) with padding"""
+    doc_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), kw_only=True)
+    """(D,) the document of each piece; empty if it is not known."""
+    seq_lengths_unpadded: NDArray[np.int32] | None = field(default=None, kw_only=True)
+    """(D,) without padding; None if the dataset does not say."""
+    loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
+    """(T,) how much each label counts; None if all count 1."""
+    parents: NDArray[np.int32] | None = field(default=None, kw_only=True)
+    """(D,) how many pieces before it stands the piece whose path it continues, or 0; None without branches."""
+
+    @property
+    def own_lengths(self) -> NDArray[np.int32]:
+        """(D,) without padding, as far as the dataset says."""
+        return self.seq_lengths if self.seq_lengths_unpadded is None else self.seq_lengths_unpadded
+
+
+class BatchPieces(NamedTuple):
+    """All pieces of a record batch: D pieces of R rows with T tokens."""
+
+    input_ids: NDArray[np.int32]
+    """(T,)"""
+    labels: NDArray[np.int32]
+    """(T,)"""
+    begins: NDArray[np.int64]
+    """(D,) where each piece begins in the two columns above."""
+    lengths: NDArray[np.int64]
+    """(D,) without padding, as far as the dataset says."""
+    rows: NDArray[np.int64]
+    """(D,) the row of each piece, from 0 for the first row of the batch."""
+    row_ends: NDArray[np.int64]
+    """(D,) where the row of each piece ends."""
+
+
+class RowBatch:
+    """One record batch of packed rows.
+
+    Args:
+        where: the batch's file, for messages.
+
+    Raises:
+        IntegrityError: columns of tokens or of pieces differ in length.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, where: str) -> None:
+        self._where = where
+        self._values: dict[str, NDArray[Any]] = {}
+        offsets: dict[Per, NDArray[np.int32]] = {}
+        for column in PACKED_COLUMNS:
+            if column.condition is not None and column.name not in batch.schema.names:
+                continue
+            lists = batch.column(column.name)
+            self._values[column.name] = view(lists.values)
+            list_offsets = view(lists.offsets)
+            if not np.array_equal(list_offsets, offsets.setdefault(column.per, list_offsets)):
+                first = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
+                raise IntegrityError(
+                    f"{where}: {column.name} and {first} have different lengths; run packtrain verify on its folder"
+                )
+        # Reading one item of a memoryview takes a third of the time that an array needs.
+        self._token_offsets = offsets[Per.TOKEN].data
+        self._piece_offsets = offsets[Per.PIECE].data
+
+    def row(self, index: int) -> Row:
+        """A row of the batch, counted from 0."""
+        values = self._values
+        tokens = slice(self._token_offsets[index], self._token_offsets[index + 1])
+        pieces = slice(self._piece_offsets[index], self._piece_offsets[index + 1])
+        return Row(
+            values["input_ids"][tokens],
+            values["labels"][tokens],
+            values["position_ids"][tokens],
+            values["seq_lengths"][pieces],
+            doc_ids=values["doc_ids"][pieces],
+            seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
+            loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
+        )
+
+    def pieces(self) -> BatchPieces:
+        """All pieces at once, for code that searches through them.
+
+        In the example of the module, `begins` is 0 3 5, `lengths` 3 2 2, `rows` 0 0 1 and `row_ends` 5 5 7.
+
+        Raises:
+            IntegrityError: the pieces of a row do not add up to its tokens.
+        """
+        token_offsets = np.asarray(self._token_offsets, np.int64)
+        piece_offsets = np.asarray(self._piece_offsets, np.int64)
+        padded = self._values["seq_lengths"].astype(np.int64)
+        lengths = self._values[UNPADDED].astype(np.int64) if UNPADDED in self._values else padded
+        # Where each piece would begin if the first row began at token 0; the last one is where the last piece ends.
+        ends = np.concatenate([[0], np.cumsum(padded)])
+        if not self._adds_up(token_offsets, piece_offsets, padded, lengths, ends):
+            raise IntegrityError(
+                f"{self._where}: the lengths of a row's documents do not add up to its tokens; run packtrain verify on "
+                "its folder"
+            )
+        counts = np.diff(piece_offsets)
+        # A batch may be a slice of a longer one, whose values begin before its own.
+        used = slice(int(piece_offsets[0]), int(piece_offsets[-1]))
+        row_shifts = token_offsets[:-1] - ends[piece_offsets[:-1]]
+        return BatchPieces(
+            self._values["input_ids"],
+            self._values["labels"],
+            begins=ends[:-1][used] + np.repeat(row_shifts, counts),
+            lengths=lengths[used],
+            rows=np.repeat(np.arange(len(counts)), counts),
+            row_ends=np.repeat(token_offsets[1:], counts),
+        )
+
+    def _adds_up(
+        self,
+        token_offsets: NDArray[np.int64],
+        piece_offsets: NDArray[np.int64],
+        padded: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        ends: NDArray[np.int64],
+    ) -> bool:
+        """Whether offsets lie inside of the values, and the pieces of each row have as many tokens as the row."""
+        if not _lie_inside(token_offsets, len(self._values["input_ids"])):
+            return False
+        if not _lie_inside(piece_offsets, len(padded)):
+            return False
+        if (lengths < 0).any() or (lengths > padded).any():
+            return False
+        return np.array_equal(np.diff(ends[piece_offsets]), np.diff(token_offsets))
+
+
+def _lie_inside(offsets: NDArray[np.int64], size: int) -> bool:
+    """Whether offsets never decrease, from 0 to `size` at most."""
+    return bool(offsets[0] >= 0 and (np.diff(offsets) >= 0).all() and offsets[-1] <= size)

@@ -1,0 +1,83 @@
+"""What Arrow files of a dataset hold: the record batches of a shard, and the sizes of a split's rows.
+
+Nothing is copied: what these functions give are views of a mapped file.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ..arrays import view
+from ..errors import IntegrityError
+from ..files.arrow_sizes import require_bounded
+from ..rows import ROW_SIZES
+from .files import MappedFile, require_columns
+
+
+def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, whole: bool) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard.
+
+    Args:
+        file: the shard.
+        rows: how many it has, as the manifest says.
+        columns: which it has, in this order.
+        whole: check the offsets and values of a batch before it comes, which reads all of its memory. A loader does
+            without: it looks at the rows that it takes.
+
+    Raises:
+        IntegrityError: the shard is damaged, or does not match its record.
+    """
+    count = 0
+    with file.reading():
+        require_bounded(memoryview(file.buffer), 0)
+        for batch in pa.ipc.open_stream(file.buffer):
+            require_columns(batch.schema, columns)
+            file.check()
+            if whole:
+                batch.validate(full=True)
+            count += batch.num_rows
+            yield batch
+    _require_rows(file, count, rows)  # a stream that was cut short between two batches is read without an error
+
+
+class RowSizes(NamedTuple):
+    """The sizes of a split's R rows."""
+
+    file: MappedFile
+    """Which the columns are views of."""
+    tokens: NDArray[np.int32]
+    """(R,)"""
+    squares: NDArray[np.int64]
+    """(R,) sums of the squared lengths of a row's pieces."""
+
+
+def read_row_sizes(file: MappedFile, rows: int) -> RowSizes:
+    """The sizes of rows, in the order of the shards.
+
+    Args:
+        file: of `schemas.rows.ROW_SIZES`.
+        rows: how many the split has.
+
+    Raises:
+        IntegrityError: the file is damaged, or has other columns, or other rows.
+    """
+    with file.reading():
+        require_bounded(memoryview(file.buffer), 0)
+        content = pa.ipc.open_file(file.buffer)
+        require_columns(content.schema, ROW_SIZES)
+        if content.num_record_batches != 1:
+            raise ValueError(f"it has {content.num_record_batches:,} record batches in place of one")
+        batch = content.get_batch(0)
+    _require_rows(file, batch.num_rows, rows)
+    return RowSizes(file, view(batch.column("tokens")), view(batch.column("squares")))
+
+
+def _require_rows(file: MappedFile, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise IntegrityError(
+            f"{file.where} has {actual:,} rows, but the manifest says {expected:,}; packtrain verify --repair rebuilds "
+            "it"
+        )
