@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..schemas.config.config import CUTTING
 from ..schemas.errors import ConfigError, InputError
 from ..schemas.layout import LayoutPlan
 from ..schemas.ragged import offsets_of, ranges
-from ..stages.pack.plan_rows import Strategy, plan_rows
+from ..schemas.tables.strategies import STRATEGIES, StrategyName
+from ..stages.pack.plan_rows import plan_rows
 
 DatasetT = TypeVar("DatasetT")
 SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
@@ -23,7 +23,7 @@ _BLOCK_TOKENS = 1 << 22
 
 
 def pack_dataset(
-    dataset: DatasetT, seq_length: int, strategy: Strategy = "bfd", *, max_length: int | None = None
+    dataset: DatasetT, seq_length: int, strategy: StrategyName = "bfd", *, max_length: int | None = None
 ) -> DatasetT:
     """Pack the rows of a dataset whose columns all hold one list per row, all together.
 
@@ -52,7 +52,7 @@ def pack_dataset(
     """
     import datasets
 
-    if max_length is not None and strategy in CUTTING:
+    if max_length is not None and strategy in STRATEGIES and STRATEGIES[strategy].cuts_documents:
         raise ConfigError(f"max_length: {strategy} cuts documents where rows end, at seq_length; leave max_length out")
     limit = seq_length if max_length is None else max_length
     plan_rows([], limit, strategy, row_length=seq_length)  # reject a wrong length also of an empty DatasetDict
@@ -71,7 +71,7 @@ def pack_dataset(
     return packed  # type: ignore[no-any-return]
 
 
-def _packed(dataset: Any, seq_length: int, strategy: Strategy, limit: int) -> Any:
+def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -> Any:
     """Pack all rows of a Dataset together, and of each document at most `limit` tokens.
 
     `map` runs over the numbers of the packed rows, and does caching, progress and writing as usual.
@@ -82,7 +82,7 @@ def _packed(dataset: Any, seq_length: int, strategy: Strategy, limit: int) -> An
     documents = dataset.with_format("arrow")
     plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
     features, info = dataset.features.copy(), dataset.info.copy()
-    if strategy != "wrapped":
+    if not STRATEGIES[strategy].joins_documents:
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
     info.features = features
     if plan.rows:
@@ -102,7 +102,7 @@ def _packed(dataset: Any, seq_length: int, strategy: Strategy, limit: int) -> An
     else:
         packed = datasets.Dataset(features.arrow_schema.empty_table(), info=info, split=dataset.split)
     style = dataset.format
-    columns = style["columns"] + ([SEQ_LENGTHS.name] if strategy != "wrapped" else [])
+    columns = style["columns"] + ([SEQ_LENGTHS.name] if not STRATEGIES[strategy].joins_documents else [])
     style |= {"columns": columns} | style.pop("format_kwargs")
     return packed.with_format(**style)
 
@@ -139,7 +139,7 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
     return lengths
 
 
-def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: Strategy) -> pa.Table:
+def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: StrategyName) -> pa.Table:
     """Return packed rows `begin : end` of the plan: all columns, and `seq_lengths` unless the strategy is wrapped.
 
     Args:
@@ -158,6 +158,6 @@ def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: Stra
         large = pa.types.is_large_list(column.type)
         kind, width = (pa.LargeListArray, np.int64) if large else (pa.ListArray, np.int32)
         arrays[name] = kind.from_arrays(tokens.astype(width), values, type=column.type)
-    if strategy != "wrapped":
+    if not STRATEGIES[strategy].joins_documents:
         arrays[SEQ_LENGTHS.name] = pa.ListArray.from_arrays(pieces.astype(np.int32), lengths, type=SEQ_LENGTHS.type)
     return pa.table(arrays)

@@ -15,12 +15,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..schemas.config.config import CUTTING, RunConfig
+from ..schemas.config.config import RunConfig
 from ..schemas.layout import fill_of
 from ..schemas.report import Point
-from .pack.best_fit import rows_needed
+from ..schemas.tables.strategies import STRATEGIES
 from .pack.bounds import bound_of_whole_pieces, size_counts
-from .pack.tight import tight_rows
+from .pack.plan_rows import count_rows
 
 CANDIDATES = tuple(1 << power for power in range(8, 18))
 """Lengths to compare: 256 to 131,072."""
@@ -91,7 +91,7 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, r
     """
     row_length = row_length or limit
     long = stats.lengths > limit
-    whole = strategy in CUTTING or config.truncate.overlong == "split"
+    whole = STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split"
     if whole:
         kept, labels = stats.lengths.astype(np.int64), stats.labels_in_pieces(limit)
         trained = stats.labels_each
@@ -103,23 +103,15 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, r
     documents, tokens, labelled = int(np.count_nonzero(kept)), int(kept.sum()), int(labels[kept > 0].sum())
     align = config.pack.alignment.document
     full, sizes = (int((kept // limit).sum()), kept % limit) if whole else (0, kept)
-    if strategy == "wrapped":  # which ignores alignment and `max_docs`
-        rows = bound = -(-tokens // limit)
+    if STRATEGIES[strategy].joins_documents:  # which ignores alignment and `max_docs`
+        rows = -(-tokens // limit)
+        bound = rows
     else:
-        units, unit = -(-sizes[sizes > 0] // align), -(-limit // align)
+        units = -(-sizes[sizes > 0] // align)
         counts = size_counts(units, row_length // align)
-        counts[unit] += full
-        rows, bound = rows_needed(counts, config.pack.max_docs), bound_of_whole_pieces(counts, config.pack.max_docs)
-        if strategy == "tight" and rows > bound:
-            if unit == len(counts) - 1:  # each full piece has a row of its own
-                counts[unit] -= full
-                rows = full
-            else:
-                units = np.concatenate([units, np.full(full, unit, units.dtype)])
-                rows = 0
-            rows += len(tight_rows(units, counts, config.pack.max_docs).row_offsets) - 1
-        elif strategy == "none":
-            rows = len(units) + full
+        counts[-(-limit // align)] += full
+        rows = count_rows(counts, strategy, config.pack.max_docs)
+        bound = bound_of_whole_pieces(counts, config.pack.max_docs)
     return Point(
         strategy=strategy,
         max_length=limit,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...schemas.errors import ConfigError
+from ...schemas.tables.masks import POLICIES
 from .completion import setting_completer
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ def _choices(*values: str) -> Any:
 Mask = Annotated[
     str | None,
     typer.Option(
-        help="What is trained of a conversation: what follows the prompt (completion), every turn of the assistant "
-        "(assistant), its last turn (last_assistant), or all.",
+        help="What is trained of a conversation. "
+        + "; ".join(f"{policy.name}: {policy.sentence}" for policy in POLICIES.values()),
         metavar="POLICY",
-        autocompletion=_choices("completion", "assistant", "last_assistant", "all"),
+        autocompletion=_choices(*POLICIES),
     ),
 ]
 Format = Annotated[

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import MaskConfig, SourceMaskConfig
 from ...schemas.escape import escape_line
+from ...schemas.tables.masks import POLICIES
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
@@ -84,7 +85,7 @@ def notes(config: RunConfig, prepared: Prepared, encoded: Encoded) -> Iterator[s
             "text, so it gets them as JSON text, whatever the rows have"
         )
     looked = seen_blocks(config, first_blocks(prepared.joined), prepared.look.counts)
-    trained = [one for one in looked if one.mask.policy != "all"]  # which trains headers too
+    trained = [one for one in looked if not POLICIES[one.mask.policy].trains_every_token]  # which trains headers too
     yield from _not_sampled(trained)
     if trained and any(form.make().needs_template for form in prepared.formats.values()):
         yield from _unnamed_stops(prepared)
@@ -152,7 +153,7 @@ def _not_sampled(trained: Sequence[Seen]) -> Iterator[str]:
     """Describe the turns of the first rows that are not what a model would sample: of all if the policy is `assistant`,
     else of those of completions.
     """
-    every = [one for one in trained if one.mask.policy == "assistant"]
+    every = [one for one in trained if POLICIES[one.mask.policy].trains_earlier_turns]
     for seen, kinds in ((every, (SAMPLED, EARLIER)), ([one for one in trained if one not in every], (SAMPLED,))):
         tried, _, _ = _found(seen, *kinds)
         wrong = [one for one in _NOT_SAMPLED if tried[one]]

@@ -20,6 +20,7 @@ from ...schemas.dataset.manifest import Manifest
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
 from ...schemas.tables.columns import COLUMNS, schema_of
+from ...schemas.tables.masks import POLICIES
 from .collect import packing_of
 from .grid import Grid
 from .ledger_lines import describe_supervision, ledger_grid, supervision_of
@@ -80,6 +81,7 @@ def _text(manifest: Manifest, address: str) -> str:
     first = [one["name"] for one in config["sources"] if one["name"] in manifest.ledger.sources]
     ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
     sources = [{key: one[key] for key in _OF_SOURCES if _says(one.get(key))} for one in config["sources"]]
+    policy = POLICIES[config["mask"]["policy"]]
     versions = plan["versions"]
     made = [
         ("dataset", manifest.hash),
@@ -96,7 +98,8 @@ def _text(manifest: Manifest, address: str) -> str:
         longest=manifest.longest_piece,
         total=ledger.total(),
         supervision=describe_supervision(supervision_of(ledger.total())),
-        policy=config["mask"]["policy"],
+        policy=Markup(policy.name),
+        policy_sentence=Markup(policy.sentence),
         weighted=manifest.weighted,
         splits=_table(packing_grid(packing_of(manifest))),
         ledger=_table(ledger_grid(ledger)),

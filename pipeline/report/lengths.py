@@ -22,12 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import CUTTING, RunConfig
+from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 from ...schemas.model_facts import Limit, stretching
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
+from ...schemas.tables.strategies import STRATEGIES
 from ...schemas.units import plural, share
 from ...stages.forecast import CANDIDATES, LengthStats, estimate
 from ..encode.tokenizer import find_tokenizer
@@ -123,7 +124,7 @@ def choose(
             same = points[-1].fill >= _FULL or length < held
             full = full or (lengths == CANDIDATES and length >= longest and same)
     in_all, texts = max(read, stats.in_all), stats.texts
-    cuts = strategy in CUTTING or config.truncate.overlong == "split"
+    cuts = config.pack.cuts_documents or config.truncate.overlong == "split"
     whole = (WHOLE_TEXTS if texts else WHOLE) if cuts else 0.0
     advice = _advise(points, stats, whole, limit, in_all / max(read, 1)) if stats.tokens else None
     if lengths == CANDIDATES:
@@ -132,10 +133,10 @@ def choose(
         most = max(beyond, advice.max_length if advice is not None else 0)
         points = [one for one in points if one.max_length <= most or one.max_length == configured]
     own = next(one for one in points if one.max_length == configured)
-    name = {"bfd": "tight", "none": "bfd"}.get(strategy)
+    fuller = config.pack.does.fuller
     other, saves = None, 0.0
-    if name and own.rows - own.bound > SAVES * own.rows:
-        other = estimate(stats, config, configured, name, own.row_length)
+    if fuller and own.rows - own.bound > SAVES * own.rows:
+        other = estimate(stats, config, configured, fuller, own.row_length)
         saves = 1 - other.rows / own.rows
     longer_rows = _longer_rows(stats, config, own) if held else None
     if in_all == read:
@@ -167,7 +168,7 @@ def _longer_rows(stats: LengthStats, config: RunConfig, own: Point) -> Point | N
     """The same documents in rows of twice the length, or four or eight times: the first that saves `CHEAPER` of the
     space and comes as near to the best of them; None if none does, or too few rows would be left.
     """
-    if config.pack.strategy == "none" or 1 - own.fill <= CHEAPER:
+    if not config.pack.does.is_packing or 1 - own.fill <= CHEAPER:
         return None
     lengths = (own.row_length * times for times in (2, 4, 8))
     points = [
@@ -291,9 +292,9 @@ def advice_sentence(choice: Choice) -> str:
         words += "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in named)
     if choice.texts and not choice.cuts and lost_at(point_at(choice, choice.max_length)) > 1 - KEEPS:
         words += ". These are plain texts: pack.strategy=bfd_split cuts them into pieces, and packs all tokens"
-    if choice.other is not None and choice.other.strategy == "tight":
-        rows = f"rows of {choice.row_length:,}"
-        words += f". pack.strategy=tight fills {rows} better: it needs {share(choice.other_saves)} fewer of them"
+    if choice.other is not None and STRATEGIES[choice.strategy].is_packing:
+        words += f". pack.strategy={choice.other.strategy} fills rows of {choice.row_length:,} better: it needs "
+        words += f"{share(choice.other_saves)} fewer of them"
     return f"{words}."
 
 

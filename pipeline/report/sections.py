@@ -5,6 +5,7 @@ from typing import Any
 
 from ...schemas.dataset.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report import Choice, Contamination, Flow, Made, Packing, Point, Report, SplitFigures, Training
+from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped
 from .ledger_lines import (
@@ -147,7 +148,7 @@ def _choice(choice: Choice) -> Section:
         [f"{one.max_length:,}", *row, *_cells(one), marks.get(one.max_length, "")]
         for one, row in zip(choice.points, own_rows, strict=True)
     ]
-    overlong = "" if choice.strategy in ("bfd_split", "wrapped") else f", overlong: {choice.overlong}"
+    overlong = "" if choice.strategy in CUTTING else f", overlong: {choice.overlong}"
     head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, "")
     grids = [Grid(f"At each length, with {choice.strategy}{overlong}", head, rows)]
     if choice.other is not None:

@@ -13,8 +13,10 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 from ..jsontext import parse_json
 from ..layout import Alignment, ParallelLayout
-from .section import ConfigModel, Paths, Share, Size, alone
-from .source import FilterConfig, MaskConfig, MaskPolicy, SourceMaskConfig
+from ..tables.masks import POLICIES, PolicyName
+from ..tables.strategies import CUTTING, STRATEGIES, Strategy, StrategyName
+from .section import ConfigModel, Paths, Share, Size, alone, describe_choices
+from .source import FilterConfig, MaskConfig, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools", "documents"]
@@ -161,21 +163,22 @@ class ParallelConfig(ConfigModel):
         return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
 
 
-CUTTING = ("bfd_split", "wrapped")
-"""Strategies that cut documents into pieces themselves."""
+_ROW_LENGTH = (
+    "Capacity of a packed row, in tokens, at least `truncate.max_length`: documents of up to 4,096 tokens in rows of "
+    f"32,768, say. {' and '.join(f'`{name}`' for name in CUTTING)} cut documents at this length, whatever `max_length` "
+    "says. Null: `truncate.max_length`."
+)
+_STRATEGY = (
+    describe_choices({strategy.name: strategy.sentence for strategy in STRATEGIES.values()})
+    + " Leave it out for preference pairs, which are not packed."
+)
 
 
 class PackConfig(ConfigModel):
     """How examples share rows."""
 
-    row_length: int | None = Field(default=None, ge=2, le=2**24)
-    """Capacity of a packed row, in tokens, at least `truncate.max_length`: documents of up to 4,096 tokens in rows of
-    32,768, say. `bfd_split` and `wrapped` cut documents at this length, whatever `max_length` says. Null:
-    `truncate.max_length`."""
-    strategy: Literal["bfd", "tight", "bfd_split", "wrapped", "none"] = "bfd"
-    """`bfd`: best-fit decreasing, documents stay whole. `tight`: the same in fewer rows, where they can be filled
-    better. `bfd_split`: longer ones are cut into pieces first. `wrapped`: concatenate and cut. `none`: one document
-    per row. Leave it out for preference pairs, which are not packed."""
+    row_length: int | None = Field(default=None, ge=2, le=2**24, description=_ROW_LENGTH)
+    strategy: StrategyName = Field(default="bfd", description=_STRATEGY)
     shuffle: bool = True
     """Permute the rows by the seed, so that reading them in order is already shuffled."""
     window_tokens: int | None = Field(default=None, ge=1)
@@ -190,9 +193,14 @@ class PackConfig(ConfigModel):
     trained. Rows then also have `seq_lengths_unpadded`."""
 
     @property
+    def does(self) -> Strategy:
+        """What the strategy does with documents."""
+        return STRATEGIES[self.strategy]
+
+    @property
     def cuts_documents(self) -> bool:
         """Whether the strategy cuts documents where rows end, so that no other limit of length applies to them."""
-        return self.strategy in CUTTING
+        return self.does.cuts_documents
 
     @property
     def alignment(self) -> Alignment:
@@ -269,7 +277,7 @@ class RunConfig(ConfigModel):
     tokenizer: TokenizerConfig
     sources: tuple[SourceConfig, ...] = Field(min_length=1)
     """Where rows come from, in this order."""
-    mask: Annotated[MaskConfig, alone("policy", MaskPolicy | MaskConfig)] = MaskConfig()
+    mask: Annotated[MaskConfig, alone("policy", PolicyName | MaskConfig)] = MaskConfig()
     """Which tokens are trained. A policy alone is enough: `mask: assistant`. Keys of a source's own `mask` override
     it."""
     loss: LossConfig = LossConfig()
@@ -301,10 +309,11 @@ class RunConfig(ConfigModel):
             if names.count(name) > 1:
                 raise ValueError(f"two sources are called {name!r}; give each its own name")
         for source in self.sources:
-            if source.expand == "per_turn" and self.mask_of(source).policy == "assistant":
+            policy = POLICIES[self.mask_of(source).policy]
+            if source.expand == "per_turn" and policy.trains_earlier_turns:
                 raise ValueError(
-                    f"mask assistant would train the earlier turns of source {source.name!r} again in every example "
-                    "that expand: per_turn makes; take mask completion, which trains the turn itself"
+                    f"mask {policy.name} would train the earlier turns of source {source.name!r} again in every "
+                    "example that expand: per_turn makes; take mask completion, which trains the turn itself"
                 )
         unweighted = [source.name for source in self.sources if source.weight is None]
         if 0 < len(unweighted) < len(self.sources):
@@ -352,10 +361,11 @@ class RunConfig(ConfigModel):
                 f"{key} ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
                 f"{near or 'a smaller multiple or fewer devices'}"
             )
-        if pack.strategy == "wrapped" and (pack.max_docs is not None or pack.alignment.document > 1):
+        if pack.does.joins_documents and (pack.max_docs is not None or pack.alignment.document > 1):
             raise ValueError(
-                "pack.strategy wrapped cuts anywhere: it cannot keep pack.max_docs, or pad pieces for pack.align or "
-                "pack.parallel with layout thd; leave them out, or take layout ring, or strategy bfd_split"
+                f"pack.strategy {pack.strategy} cuts anywhere: it cannot keep pack.max_docs, or pad pieces for "
+                "pack.align or pack.parallel with layout thd; leave them out, or take layout ring, or strategy "
+                "bfd_split"
             )
 
     def max_rejected_of(self, source: SourceConfig) -> float | None:

@@ -3,7 +3,7 @@
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
@@ -57,6 +57,11 @@ Paths = Annotated[
     WithJsonSchema({"type": ["array", "string"], "items": {"type": "string"}, "minItems": 1}),
 ]
 """Several paths, or one."""
+
+
+def describe_choices(sentences: Mapping[str, str]) -> str:
+    """The values of a key with their sentences: "`bfd`: documents stay whole. `none`: …"."""
+    return " ".join(f"`{value}`: {sentence}." for value, sentence in sentences.items())
 
 
 def alone(key: str, kind: Any) -> BeforeValidator:

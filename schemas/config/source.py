@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from ..errors import did_you_mean
-from .section import ConfigModel, Paths, Share, Size, alone
+from ..tables.masks import POLICIES, PolicyName
+from .section import ConfigModel, Paths, Share, Size, alone, describe_choices
 
 AUTO = "auto"
 PYTHON = "python:"
@@ -48,10 +49,16 @@ _FORMAT_SCHEMA: dict[str, Any] = {
 }
 
 
-MaskPolicy = Literal["completion", "assistant", "last_assistant", "all"]
 Thoughts = Literal["train", "mask", "last"]
 ToolCalls = Literal["train", "mask"]
 Stop = Literal["turn", "auto"]
+
+
+_POLICY = (
+    describe_choices({policy.name: policy.sentence for policy in POLICIES.values()})
+    + " A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained. "
+    "Messages with `train: false` or a `weight` of 0 are never trained; other weights say how much they count."
+)
 
 
 class MaskConfig(ConfigModel):
@@ -59,11 +66,7 @@ class MaskConfig(ConfigModel):
     left out, and listed in rejects.jsonl; only `completion` and `all` need none, without `train_end: false`, `thoughts`
     and `tool_calls`."""
 
-    policy: MaskPolicy = "completion"
-    """`completion`: everything after the prompt, which is everything before a last assistant message. `assistant`:
-    every assistant turn, with tool calls, without headers. `last_assistant`: the last of these turns. `all`: every
-    token. A plain text is trained as a whole; of a plain prompt and completion, only the completion is trained.
-    Messages with `train: false` or a `weight` of 0 are never trained; other weights say how much they count."""
+    policy: PolicyName = Field(default="completion", description=_POLICY)
     train_end: bool = True
     """Train the end-of-turn token with its turn. `all` always does."""
     thoughts: Thoughts = "train"
@@ -81,7 +84,7 @@ class MaskConfig(ConfigModel):
 class SourceMaskConfig(ConfigModel):
     """Which tokens of one source are trained. A key that is null is as in the run's `mask`."""
 
-    policy: MaskPolicy | None = None
+    policy: PolicyName | None = None
     """Which turns are trained."""
     train_end: bool | None = None
     """Whether the end-of-turn token is trained with its turn."""
@@ -141,7 +144,7 @@ class SourceConfig(ConfigModel):
     loss_weight: float | None = Field(default=None, ge=1e-6, le=1e6, allow_inf_nan=False)
     """How much the tokens of this source count in the loss, beside 1 for the others; `weight` says how often they are
     seen. See `loss`."""
-    mask: Annotated[SourceMaskConfig, alone("policy", MaskPolicy | SourceMaskConfig)] = SourceMaskConfig()
+    mask: Annotated[SourceMaskConfig, alone("policy", PolicyName | SourceMaskConfig)] = SourceMaskConfig()
     """Which tokens of this source are trained, instead of what the run's `mask` says. A policy alone is enough."""
     max_solutions: int | None = Field(default=None, ge=1)
     """Of `apps`: take at most this many solutions of a problem, the first ones after removing repeats. Null takes

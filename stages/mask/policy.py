@@ -15,12 +15,13 @@ from ...schemas.rows import (
     THOUGHT_KINDS,
     SpanKind,
 )
+from ...schemas.tables.masks import POLICIES
 from ..tokenize.token_spans import IS_ASSISTANT, IS_END, IS_NEXT_STOP
 
 if TYPE_CHECKING:  # workers import this, and should not import pydantic
-    from ...schemas.config.source import MaskConfig, MaskPolicy, Stop, Thoughts, ToolCalls
+    from ...schemas.config.source import MaskConfig, Stop, Thoughts, ToolCalls
 
-_POLICIES: "dict[MaskPolicy, tuple[SpanKind, ...]]" = {
+TRAINED_KINDS: dict[str, tuple[SpanKind, ...]] = {
     "completion": (SpanKind.TEXT, *COMPLETION_KINDS),
     "assistant": (SpanKind.TEXT, *ASSISTANT_KINDS),
     "last_assistant": (SpanKind.TEXT, *ASSISTANT_KINDS),
@@ -34,7 +35,7 @@ _LAST = 2
 class Mask:
     """Which tokens are trained: the keys of `MaskConfig` that decide it, with their defaults."""
 
-    policy: "MaskPolicy" = "completion"
+    policy: str = "completion"
     train_end: bool = True
     thoughts: "Thoughts" = "train"
     tool_calls: "ToolCalls" = "train"
@@ -50,27 +51,29 @@ class Mask:
         """Whether a stop token in the next message's header counts as the end of the turn before it, not as a part of
         the header.
         """
-        return self.stop == "auto" and self.train_end and self.policy != "all"
+        return self.stop == "auto" and self.train_end and not POLICIES[self.policy].trains_every_token
 
     @property
     def needs_turns(self) -> bool:
         """Whether the mask cannot be applied to a conversation whose turns were not located. `completion` can, if it
         treats ends, thoughts and calls like the rest; so can `all`, which trains ends in any case.
         """
-        parts = (self.thoughts, self.tool_calls) != ("train", "train")
-        turns = self.policy != "completion" or not self.train_end
-        return parts or (turns and self.policy != "all")
+        policy = POLICIES[self.policy]
+        treats_ends_apart = not self.train_end and not policy.trains_every_token
+        treats_parts_apart = self.thoughts != "train" or self.tool_calls != "train"
+        return policy.trains_turns or treats_ends_apart or treats_parts_apart
 
     def table(self) -> NDArray[np.int8]:
         """(kinds,) whether spans of a kind are trained: 0 no, 1 yes, 2 in the last turn of the assistant."""
+        policy = POLICIES[self.policy]
         table = np.zeros(max(SpanKind) + 1, np.int8)
-        table[list(_POLICIES[self.policy])] = 1
+        table[list(TRAINED_KINDS[self.policy])] = 1
         if self.ends_in_next_headers:
             table[list(NEXT_STOP_KINDS)] = 1
-            table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = self.policy != "completion"
-        if self.policy == "last_assistant":
+            table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = SpanKind.HISTORY in TRAINED_KINDS[self.policy]
+        if policy.trains_last_turn_only:
             table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _LAST
-        if not self.train_end and self.policy != "all":
+        if not self.train_end and not policy.trains_every_token:
             table[list(END_KINDS)] = 0
         if self.tool_calls == "mask":
             table[list(CALL_KINDS)] = 0
@@ -101,7 +104,7 @@ def supervised_spans(
         weights = weights.copy()
         weights[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
     trains = mask.table()[kind]
-    if mask.policy in ("assistant", "last_assistant"):
+    if POLICIES[mask.policy].trains_turns:
         # A plain-text completion counts as the assistant's, but has no turn.
         trains[(kind == SpanKind.COMPLETION) & (turn < 0)] = 1
     supervised: NDArray[np.bool_] = (trains > 0) & (weights > 0)

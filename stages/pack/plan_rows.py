@@ -3,8 +3,9 @@
 Legend: `N` documents given, `D` pieces planned, `R` rows, `C` capacity of a row, `L` limit of a document, `T` tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,20 +13,42 @@ from numpy.typing import ArrayLike, NDArray
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import ranges
-from .best_fit import Placement, best_fit_decreasing
+from ...schemas.tables.strategies import STRATEGIES, StrategyName
+from .best_fit import Placement, best_fit_decreasing, rows_needed
 from .bounds import bound_of_whole_pieces, size_counts
 from .copies_apart import best_fit_apart, tight_apart
 from .tight import tight_rows
 
-Strategy: TypeAlias = Literal["bfd", "tight", "bfd_split", "wrapped", "none"]
-"""How documents are put into rows.
+Sizes: TypeAlias = NDArray[np.integer[Any]]
+Counts: TypeAlias = NDArray[np.int64]
 
-`bfd`: best-fit-decreasing; a document longer than L is planned as its first L tokens.
-`tight`: the same pieces, in fewer rows where filling one after another needs fewer.
-`bfd_split`: best-fit-decreasing over the pieces [0:C), [C:2C), ... of every document; no token is left out.
-`wrapped`: concatenate all documents and cut every C tokens.
-`none`: each row holds the first L tokens of one document.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """How a strategy places pieces that it does not join."""
+
+    place: Callable[[Sizes, Counts, int | None], Placement]
+    """(N,) sizes in 1..C; (C + 1,) how many there are of each; the most pieces in a row, or None → the rows."""
+    keep_apart: Callable[[Placement, Sizes, Counts, int | None, NDArray[np.int64]], Placement] | None = None
+    """What `place` gave, its three arguments, and (N,) a number that copies share → rows with copies kept apart. None:
+    they stay where they are."""
+    count_rows: Callable[[Counts, int | None], int] | None = None
+    """(C + 1,) how many pieces there are of each size, and the most pieces in a row → the number of rows, where that is
+    quicker than placing the pieces. None: they are placed."""
+
+
+def one_in_a_row(sizes: Sizes, counts: Counts, max_docs: int | None) -> Placement:
+    """Each piece in a row of its own, in the given order."""
+    return Placement(np.arange(len(sizes), dtype=np.int64), np.arange(len(sizes) + 1, dtype=np.int64))
+
+
+PLACING = {
+    "bfd": Placing(best_fit_decreasing, best_fit_apart, rows_needed),
+    "tight": Placing(tight_rows, tight_apart),
+    "bfd_split": Placing(best_fit_decreasing, best_fit_apart, rows_needed),
+    "none": Placing(one_in_a_row, None, lambda counts, _: int(counts.sum())),
+}
+"""How each strategy of `schemas.tables.strategies` places pieces, but those that join documents."""
 
 _MOST = 1 << 24
 """The largest capacity; the planner keeps a few arrays with one entry per possible size."""
@@ -46,7 +69,7 @@ class _PiecesToPlace:
 def plan_rows(
     lengths: ArrayLike,
     max_length: int,
-    strategy: Strategy = "bfd",
+    strategy: StrategyName = "bfd",
     *,
     row_length: int | None = None,
     max_docs: int | None = None,
@@ -64,7 +87,7 @@ def plan_rows(
         lengths: (N,) tokens of each document, integers of 0 or more.
         max_length: `L`, the most tokens of a document, 2 to 2**24. `bfd_split` and `wrapped`, which cut documents at
             `row_length`, ignore it.
-        strategy: see `Strategy`.
+        strategy: see `schemas.tables.strategies`.
         row_length: `C`, the most tokens a row may hold, `max_length` to 2**24. None: `max_length`.
         max_docs: maximum number of pieces in a row. Not for `wrapped`.
         align: every piece takes a multiple of this in its row; the padding is not part of the plan's `lengths`. Divides
@@ -79,30 +102,27 @@ def plan_rows(
     """
     capacity = max_length if row_length is None else row_length
     _check_options(max_length, capacity, strategy, max_docs, align)
-    given = _as_lengths(lengths)
-    if strategy == "wrapped":
-        return _wrap(given, capacity)
-    pieces = _split(given, capacity) if strategy == "bfd_split" else _truncate(given, max_length)
+    document_lengths = _as_lengths(lengths)
+    does = STRATEGIES[strategy]
+    if does.joins_documents:
+        return _joined(document_lengths, capacity)
+    pieces = _split(document_lengths, capacity) if does.cuts_documents else _truncate(document_lengths, max_length)
     # In units of `align`, so that aligned packing is ordinary packing of fewer, larger units.
     sizes = pieces.lengths if align == 1 else (pieces.lengths - 1) // align + 1
-    units = capacity // align
-    counts = size_counts(sizes, units)
-    if strategy == "none":
-        placement = Placement(np.arange(len(sizes), dtype=np.int64), np.arange(len(sizes) + 1, dtype=np.int64))
-    else:
-        placement = (tight_rows if strategy == "tight" else best_fit_decreasing)(sizes, counts, max_docs)
-        if same is not None:
-            of_pieces = same if pieces.order is None else same[pieces.order]
-            keep_apart = tight_apart if strategy == "tight" else best_fit_apart
-            placement = keep_apart(placement, sizes, counts, max_docs, of_pieces)
-    index, row_offsets = placement.order, placement.row_offsets
+    counts = size_counts(sizes, capacity // align)
+    placing = PLACING[strategy]
+    placement = placing.place(sizes, counts, max_docs)
+    if same is not None and placing.keep_apart is not None:
+        same_pieces = same if pieces.order is None else same[pieces.order]
+        placement = placing.keep_apart(placement, sizes, counts, max_docs, same_pieces)
+    index = placement.order
     return LayoutPlan(
         order=index if pieces.order is None else pieces.order[index],
         starts=np.zeros(len(index), dtype=np.int64) if pieces.starts is None else pieces.starts[index],
         lengths=pieces.lengths[index],
-        row_offsets=row_offsets,
+        row_offsets=placement.row_offsets,
         certificate=Certificate(
-            rows=len(row_offsets) - 1,
+            rows=len(placement.row_offsets) - 1,
             bound=bound_of_whole_pieces(counts, max_docs),
             tokens=int(pieces.lengths.sum(dtype=np.int64)),
             pieces=len(index),
@@ -110,10 +130,28 @@ def plan_rows(
     )
 
 
+def count_rows(counts: Counts, strategy: StrategyName, max_docs: int | None = None) -> int:
+    """Rows that a strategy, which does not join documents, needs for pieces of these sizes, with copies where they fit.
+
+    Args:
+        counts: (C + 1,) how many pieces have each size, none of them size 0.
+    """
+    placing = PLACING[strategy]
+    if placing.count_rows is not None:
+        return placing.count_rows(counts, max_docs)
+    # A piece of size C is alone in its row. A text that is cut has very many of them: they need no place in memory.
+    alone = int(counts[-1])
+    others = counts.copy()
+    others[-1] = 0
+    if not others.any():
+        return alone
+    sizes = np.repeat(np.arange(len(others), dtype=np.int32), others)
+    return alone + len(placing.place(sizes, others, max_docs).row_offsets) - 1
+
+
 def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:
-    if strategy not in get_args(Strategy):
-        known = ", ".join(get_args(Strategy))
-        raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {known}.")
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {', '.join(STRATEGIES)}.")
     pieces = 1 if max_docs is None else max_docs
     lengths = (("max_length", max_length, 2), ("row_length", row_length, 2))
     for name, value, least in (*lengths, ("max_docs", pieces, 1), ("align", align, 1)):
@@ -124,8 +162,10 @@ def _check_options(max_length: int, row_length: int, strategy: str, max_docs: in
     if row_length % align:
         key = "max_length" if row_length == max_length else "row_length"
         raise ConfigError(f"align: {align} does not divide {key} {row_length}.")
-    if strategy == "wrapped" and (max_docs is not None or align > 1):
-        raise ConfigError("strategy wrapped lays documents end to end. Leave max_docs and align out, or use bfd_split.")
+    if STRATEGIES[strategy].joins_documents and (max_docs is not None or align > 1):
+        raise ConfigError(
+            f"strategy {strategy} lays documents end to end. Leave max_docs and align out, or use bfd_split."
+        )
 
 
 def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
@@ -161,7 +201,7 @@ def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
     return _PiecesToPlace(order, starts, np.minimum(tokens[order] - starts, capacity).astype(np.int32))
 
 
-def _wrap(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
+def _joined(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
     """Documents end to end, cut every `capacity` tokens: one piece for each row that a document touches."""
     kept = np.flatnonzero(lengths)
     tokens = lengths[kept].astype(np.int64)

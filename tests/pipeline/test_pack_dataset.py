@@ -11,9 +11,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 from packtrain.pipeline.pack_dataset import pack_dataset
 from packtrain.schemas.errors import ConfigError, InputError
-from packtrain.stages.pack.plan_rows import Strategy
+from packtrain.schemas.tables.strategies import StrategyName
 
-STRATEGIES: tuple[Strategy, ...] = ("bfd", "bfd_split", "wrapped")
+STRATEGIES: tuple[StrategyName, ...] = ("bfd", "bfd_split", "wrapped")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def random_examples(seed: int, number: int = 300, longest: int = 40) -> dict[str
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ids", [[], [[], [], []]])
-def test_nothing_to_pack(strategy: Strategy, ids: list[list[int]]) -> None:
+def test_nothing_to_pack(strategy: StrategyName, ids: list[list[int]]) -> None:
     packed = pack_dataset(Dataset.from_dict({"input_ids": ids}), 4, strategy)
     columns = ["input_ids"] if strategy == "wrapped" else ["input_ids", "seq_lengths"]
     assert (len(packed), packed.column_names) == (0, columns)
@@ -48,7 +48,7 @@ def test_empty_and_missing_documents_are_skipped() -> None:
 # --- TRL as the oracle ---
 
 
-def both(dataset: Dataset, length: int, strategy: Strategy) -> tuple[Any, Any]:
+def both(dataset: Dataset, length: int, strategy: StrategyName) -> tuple[Any, Any]:
     trl = pytest.importorskip("trl")
     packed = pack_dataset(dataset, length, strategy)
     return packed, trl.pack_dataset(dataset, length, strategy, {"batch_size": len(dataset)})
@@ -57,7 +57,7 @@ def both(dataset: Dataset, length: int, strategy: Strategy) -> tuple[Any, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("length", [7, 64])
-def test_as_trl_when_it_is_handed_everything(strategy: Strategy, length: int) -> None:
+def test_as_trl_when_it_is_handed_everything(strategy: StrategyName, length: int) -> None:
     dataset = Dataset.from_dict(random_examples(length))
     ours, theirs = both(dataset, length, strategy)
     assert len(ours) > 20
@@ -86,7 +86,7 @@ def test_as_trl_for_other_types(wide: bool, dtype: pa.DataType) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_as_trl_on_selected_rows_and_many_chunks(strategy: Strategy) -> None:
+def test_as_trl_on_selected_rows_and_many_chunks(strategy: StrategyName) -> None:
     """Tables that are slices, made of chunks, or read through a selection of rows."""
     whole = Dataset.from_dict(random_examples(3))
     parts = datasets.concatenate_datasets([Dataset.from_dict(random_examples(i, 20)) for i in range(12)])
@@ -149,7 +149,7 @@ def test_columns_that_cannot_be_packed() -> None:
 def test_options_that_cannot_be() -> None:
     dataset = Dataset.from_dict(random_examples(1))
     with pytest.raises(ConfigError, match="strategy: 'ffd'"):
-        pack_dataset(dataset, 4, "ffd")  # type: ignore[arg-type]
+        pack_dataset(dataset, 4, "ffd")
     with pytest.raises(ConfigError, match="max_length: 1 "):
         pack_dataset(DatasetDict(), 1)
     with pytest.raises(InputError, match="IterableDataset cannot be packed"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.schemas.tables.columns import PACKED_COLUMNS
+from packtrain.schemas.tables.masks import POLICIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,7 +20,14 @@ def columns() -> Iterator[str]:
         yield f"| `{column.name}` | {column.value} | {column.per} | {when} | {column.sentence} |"
 
 
-TABLES = {("commands.md", "columns"): columns}
+def policies() -> Iterator[str]:
+    yield "| policy | trains | for |"
+    yield "|---|---|---|"
+    for policy in POLICIES.values():
+        yield f"| `{policy.name}` | {policy.sentence} | {policy.suits} |"
+
+
+TABLES = {("commands.md", "columns"): columns, ("masks.md", "policies"): policies}
 
 
 @pytest.mark.parametrize(("page", "name"), TABLES)

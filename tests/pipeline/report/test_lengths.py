@@ -23,9 +23,10 @@ from packtrain.pipeline.report.lengths import (
     point_at,
     warnings_of,
 )
-from packtrain.schemas.config.config import CUTTING, RunConfig
+from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.model_facts import Limit
 from packtrain.schemas.report import Choice
+from packtrain.schemas.tables.strategies import CUTTING
 from packtrain.schemas.units import share
 from packtrain.stages.forecast import CANDIDATES, LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
