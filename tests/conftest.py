@@ -124,7 +124,7 @@ class LastingPool(Pool):
     left: ClassVar[list[Any]] = []
 
     def close(self) -> None:
-        if not self._busy():
+        if not self._busy_workers():
             for worker in self._pool:
                 with suppress(OSError, EOFError):  # it has died
                     worker.pipe.send((operator.call, forget_table))
@@ -133,13 +133,13 @@ class LastingPool(Pool):
             self._pool = [worker for worker in self._pool if worker not in self.left]
         super().close()
 
-    def _start(self) -> Any:
+    def _start_worker(self) -> Any:
         while self.left:
             worker = self.left.pop()
             if worker.process.is_alive():
                 self._pool.append(worker)
                 return worker
-        return super()._start()
+        return super()._start_worker()
 
     @classmethod
     def end(cls) -> None:

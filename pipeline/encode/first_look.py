@@ -15,7 +15,7 @@ from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.encode_counts import EncodeCounts
 from ...stages.tokenize.engine_check import EngineSample, fuzz_texts, samples_of
 from ...stages.tokenize.vocabulary import tokenizer_head
-from ..execute.template_watchdog import rows_of
+from ..execute.template_watchdog import rows_in_errors
 from ..inputs.read import columns_of, read_rows
 from .task import EncodeTask, encoded, load_encoder, load_spec
 
@@ -86,7 +86,7 @@ class LookTask:
         endings = renderer.profile.stop_tokens if renderer is not None else ()
         stops, _ = spec.stop_ids(endings)
         sampled, encoder.sampled, encoder.samples = encoder.sampled, 0, []
-        with rows_of(first.at):
+        with rows_in_errors(first.at):
             for examples in _first_rows(first, encoder.samples):
                 for batch in encoded(encoder, examples, counts, first.block.first_line, pairs=source.pairs):
                     if renderer is None or source.pairs:  # a preference loss does not depend on turns

@@ -25,7 +25,7 @@ from ...stages.tokenize.encode_counts import COLUMNS_NOT_READ, KEYS_NOT_READ, MO
 from ...stages.tokenize.engines import load_engine
 from ...stages.tokenize.preference_tokens import encode_pairs
 from ...stages.tokenize.vocabulary import tokenizer_head
-from ..execute.template_watchdog import note_row, rows_of, watch_templates
+from ..execute.template_watchdog import note_row, rows_in_errors, watch_templates
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
 from ..store.open_store import Store
@@ -186,7 +186,7 @@ class EncodeTask:
         # as much.
         gc.disable()
         try:
-            with rows_of(self.at):
+            with rows_in_errors(self.at):
                 return _encode_block(self)
         finally:
             gc.enable()

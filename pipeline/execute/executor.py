@@ -18,13 +18,13 @@ from ...schemas.errors import PacktrainError, StoppedTemplateError, TaskError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-TRIES = 3
+MAX_TRIES = 3
 """Number of workers that may die over a task before the run gives up."""
-RENDERING_KILLED = signal.SIGVTALRM
+TEMPLATE_TIMEOUT_SIGNAL = signal.SIGVTALRM
 """The signal by which the kernel kills a worker whose chat template does not respond; see `template_watchdog`."""
 
 
-def never(_task: object) -> bool:
+def never_done(_task: object) -> bool:
     """Always false: no task is known to be done."""
     return False
 
@@ -39,15 +39,15 @@ class Executor(ABC):
 
     @abstractmethod
     def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
         """Yield the results of tasks, in any order. Tasks are taken from the iterable one by one, when there is room.
 
-        Several drivers may have the same tasks. What the others finish gives no result here; its records are in the
-        store.
+        Several runs may have the same tasks. A task that another run finishes gives no result here; its records are in
+        the store.
 
         Args:
-            made: tells whether a task is already done; called just before the task would begin.
+            is_done: tells whether a task is already done; called just before the task would begin.
 
         Raises:
             TaskError: several workers died over a task; the message says which. Errors of tasks are raised too.
@@ -64,21 +64,23 @@ class Executor(ABC):
         """End idle workers: the next task starts others, without what these had loaded."""
 
 
-def lost(task: object, why: str) -> TaskError:
-    """The error for a task without tries left.
+def lost_task_error(task: object, reason: str) -> TaskError:
+    """The error for a task over which `MAX_TRIES` workers have died.
 
     Args:
-        why: how its last worker ended, such as `killed by SIGSEGV`.
+        reason: how the last worker ended, such as `killed by SIGSEGV`.
     """
     return TaskError(
-        f"a worker died {TRIES} times over {task}: {why}. Fix or leave out the named input (its source's max_row_bytes "
-        "rejects long rows), use fewer workers so that each gets more memory (run.workers=1), or the reference engine "
-        "(tokenizer.engine=tokenizers)"
+        f"a worker died {MAX_TRIES} times over {task}: {reason}. Fix or leave out the named input (its source's "
+        "max_row_bytes rejects long rows), use fewer workers so that each gets more memory (run.workers=1), or the "
+        "reference engine (tokenizer.engine=tokenizers)"
     )
 
 
-def named(error: Exception, task: object) -> Exception:
-    """Add the task's name to an unexpected error, and to that of a template; packtrain's others name their origin."""
+def with_task_name(error: Exception, task: object) -> Exception:
+    """Add the task's name to an unexpected error, and to that of a stopped template. Other errors of packtrain say
+    where they come from.
+    """
     if isinstance(error, StoppedTemplateError):
         return StoppedTemplateError(f"{task}: {error}")
     if isinstance(error, PacktrainError):
@@ -97,15 +99,17 @@ def limit_threads() -> None:
     """Limit the tokenizer engines of this process to one thread each, because processes run in parallel. Call before
     loading them.
     """
+    # Read when the engines' libraries start their threads: fastokens' own, and rayon's in tokenizers.
     os.environ.update(FASTOKENS_BPE_THREADS="1", RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 
 
-def attempt(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
-    """Run a task; return its result or its error, which can be pickled."""
+def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
+    """Run a task. Returns (result, None) or (None, error); the error can be pickled."""
     try:
         return function(task), None
     except Exception as error:
         error.add_note("in a worker:\n" + traceback.format_exc())
+        # An error of another package may not survive pickling: it may need arguments that it does not keep.
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:
@@ -124,8 +128,8 @@ def exit_reason(code: int, kills_before: int | None) -> str:
         return f"it ended with exit code {code}"
     name = signal.Signals(-code).name
     if -code == signal.SIGKILL:
-        killed = out_of_memory_kills()
-        if killed is not None and kills_before is not None and killed > kills_before:
+        kills_now = out_of_memory_kills()
+        if kills_now is not None and kills_before is not None and kills_now > kills_before:
             return f"killed by {name}: out of memory, according to the kernel's count of such kills"
         return f"killed by {name}, usually by the kernel when memory runs out"
     return f"killed by {name}"
@@ -137,7 +141,10 @@ def out_of_memory_kills() -> int | None:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    for line in lines:
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return None  # a kernel that does not count them
 
 
 # Tasks that are shared with other runs that do not know each other: `packtrain run --shard i/N`
@@ -149,16 +156,19 @@ def parse_shard(shard: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def turns(tasks: int, index: int, count: int) -> Iterator[int]:
-    """Return the positions of tasks in the order in which run `index` of `count` does them.
+def shared_order(task_count: int, index: int, count: int) -> Iterator[int]:
+    """The positions of tasks in the order in which run `index` of `count` does them.
 
     Each of the runs makes the same list of tasks and cuts it into as many shares. It works through its own share from
     the front, then helps with the others' shares from the back, so that helper and owner meet only once. A task whose
     record already exists is skipped. So no run waits for another, no clocks are compared, any run may be missing, late
     or restarted, and even a single run does everything. If two runs do a task at once, they write the same bytes.
+
+    Of 6 tasks, run 0 of 3 does 0 1, then 3 2, then 5 4; run 1 does 2 3, then 5 4, then 1 0.
     """
-    bounds = [tasks * share // count for share in range(count + 1)]
+    bounds = [task_count * share // count for share in range(count + 1)]
     yield from range(bounds[index], bounds[index + 1])
-    for step in range(1, count):  # each run helps a different neighbour first
+    for step in range(1, count):
+        # Each run helps a different neighbour first.
         share = (index + step) % count
         yield from reversed(range(bounds[share], bounds[share + 1]))

@@ -1,4 +1,5 @@
-"""The executor of one machine: processes that are forked from a server which has done the imports.
+"""The executor of one machine: processes that are forked from a server which has done the imports, so that a worker
+begins without importing anything.
 
 Each worker has one task and one pipe. So a death names its task, a dead worker holds no lock that others wait for, and
 a task that takes too long is killed alone. Existing pools do not do that: the standard library's breaks as a whole,
@@ -25,20 +26,20 @@ from typing import Any
 from ...schemas.errors import StoppedTemplateError, TaskError
 from ...schemas.units import duration
 from .executor import (
-    RENDERING_KILLED,
-    TRIES,
+    MAX_TRIES,
+    TEMPLATE_TIMEOUT_SIGNAL,
     Executor,
     Result,
     Task,
-    attempt,
     exit_reason,
     limit_threads,
-    lost,
-    named,
-    never,
+    lost_task_error,
+    never_done,
     out_of_memory_kills,
     parse_shard,
-    turns,
+    run_task,
+    shared_order,
+    with_task_name,
 )
 
 TASK_MODULES = tuple(
@@ -49,10 +50,10 @@ TASK_MODULES = tuple(
 SERVER_ENVIRONMENT: dict[str, str] = {}
 """Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
-_NO_MORE: Any = object()
+_NO_MORE_TASKS: Any = object()
 _STOP_SECONDS = 0.3
 """How long tasks that are stopped may take to remove their drafts. The next run removes what is left."""
-_STOPPED = 143
+_STOPPED_EXIT_CODE = 143
 """The exit code of a worker that was stopped, as shells report it for SIGTERM."""
 
 
@@ -62,12 +63,14 @@ class _Worker:
     pipe: "connection.Connection[Any, Any]"
     row: Any
     """A number in shared memory: the row that it renders, or -1."""
-    task: Any = None
     busy: bool = False
-    tries: int = 0
-    """Number of workers that died over the task before."""
-    began: float = 0.0
+    task: Any = None
+    deaths: int = 0
+    """Number of workers that died over this task before."""
+    start: float = 0.0
+    """When it got the task, by the monotonic clock."""
     late: bool = False
+    """Whether it was killed because its task took too long."""
 
 
 class Pool(Executor):
@@ -76,66 +79,77 @@ class Pool(Executor):
     Args:
         workers: how many processes.
         seconds: time limit of a task; exceeding it counts as a death of its worker.
-        shard: `i/N` for a run that shares its tasks with others; see `turns`. Then no task begins before all are known.
+        shard: `i/N` for a run that shares its tasks with others; see `shared_order`. Then no task begins before all are
+            known.
     """
 
     def __init__(self, workers: int, *, seconds: float | None = None, shard: str | None = None) -> None:
         self.workers = workers
         self._seconds = seconds
-        self._share = parse_shard(shard) if shard is not None else None
+        self._shard = parse_shard(shard) if shard is not None else None
         self._pool: list[_Worker] = []
-        self._killed_before = out_of_memory_kills()
+        self._kills_before = out_of_memory_kills()
         self._context: Any = multiprocessing.get_context("forkserver")
 
     def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
         """See `Executor`. A task over which a worker died runs again, alone, because another one may have used up the
-        memory. If it is left early, by an error or Ctrl-C, it stops the tasks in progress: a task is done as a whole,
+        memory. If it is left early, by an error or Ctrl-C, it stops the tasks in progress: a task is done completely,
         or not at all.
         """
-        if self._share is not None:
-            every = list(tasks)
-            tasks = (every[position] for position in turns(len(every), *self._share))
-        source, suspects = iter(tasks), deque[tuple[Task, int]]()
+        if self._shard is not None:
+            all_tasks = list(tasks)
+            tasks = (all_tasks[position] for position in shared_order(len(all_tasks), *self._shard))
+        new_tasks = iter(tasks)
+        suspects: deque[tuple[Task, int]] = deque()  # tasks over which workers died, and how many
         try:
             while True:
                 while self._has_room(alone=bool(suspects)):
                     if suspects:
-                        self._give(function, *suspects.popleft())
-                    elif (task := next(source, _NO_MORE)) is _NO_MORE:
+                        task, deaths = suspects.popleft()
+                        self._assign(function, task, deaths)
+                        continue
+                    task = next(new_tasks, _NO_MORE_TASKS)
+                    if task is _NO_MORE_TASKS:
                         break
-                    elif not made(task):
-                        self._give(function, task, 0)
-                if not self._busy():
+                    if not is_done(task):
+                        self._assign(function, task, 0)
+                if not self._busy_workers():
                     return
-                for worker in self._ready():
-                    answer, task, tries = self._answer(worker), worker.task, worker.tries + 1
-                    worker.task, worker.busy, worker.tries = None, False, 0
+                for worker in self._wait():
+                    answer = self._receive(worker)
+                    task = worker.task
+                    deaths = worker.deaths
+                    worker.task = None
+                    worker.busy = False
+                    worker.deaths = 0
                     if answer is None:
-                        why = self._bury(worker, task)
-                        if tries == TRIES:
-                            raise lost(task, why)
-                        suspects.append((task, tries))
+                        reason = self._remove_dead(worker, task)
+                        if deaths + 1 == MAX_TRIES:
+                            raise lost_task_error(task, reason)
+                        suspects.append((task, deaths + 1))
                         continue
                     result, error = answer
                     if error is not None:
-                        raise named(error, task) from error
+                        raise with_task_name(error, task) from error
                     yield result
         finally:
-            if self._busy():
+            if self._busy_workers():
                 self.close()
 
     def close(self) -> None:
         """End the workers, and stop the tasks in progress: they remove their drafts if they do it in time."""
-        pool, self._pool = self._pool, []
-        for worker in pool:
+        workers = self._pool
+        self._pool = []
+        # All are told first, then all are waited for.
+        for worker in workers:
             if worker.busy:
                 worker.process.terminate()
-            _hang_up(worker.pipe)
-        until = time.monotonic() + _STOP_SECONDS
-        for worker in pool:
-            worker.process.join(max(0.0, until - time.monotonic()) if worker.busy else self._seconds)
+            _shut_down(worker.pipe)
+        deadline = time.monotonic() + _STOP_SECONDS
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()) if worker.busy else self._seconds)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -150,29 +164,41 @@ class Pool(Executor):
         """See `Executor`."""
         self.close()
 
-    def _busy(self) -> list[_Worker]:
+    def _busy_workers(self) -> list[_Worker]:
         return [worker for worker in self._pool if worker.busy]
 
     def _has_room(self, *, alone: bool) -> bool:
-        """Whether another task may begin: one that runs alone, or one beside others."""
-        busy = self._busy()
-        return not busy or (len(busy) < self.workers and not alone and not any(one.tries for one in busy))
+        """Whether another task may begin.
 
-    def _give(self, function: Callable[[Task], Result], task: Task, tries: int) -> None:
-        worker = next((one for one in self._pool if not one.busy), None) or self._start()
-        worker.task, worker.busy, worker.tries, worker.began = task, True, tries, time.monotonic()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which the next look finds
+        Args:
+            alone: whether the next task must run alone.
+        """
+        busy = self._busy_workers()
+        if not busy:
+            return True
+        runs_alone = any(worker.deaths for worker in busy)
+        return len(busy) < self.workers and not alone and not runs_alone
+
+    def _assign(self, function: Callable[[Task], Result], task: Task, deaths: int) -> None:
+        """Send a task to an idle worker, or to a new one."""
+        idle = [worker for worker in self._pool if not worker.busy]
+        worker = idle[0] if idle else self._start_worker()
+        worker.busy = True
+        worker.task = task
+        worker.deaths = deaths
+        worker.start = time.monotonic()
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which `_wait` will show
             worker.pipe.send((function, task))
 
-    def _start(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         """Start a worker.
 
         Raises:
             TaskError: no worker can be started.
         """
-        ours, theirs = self._context.Pipe()
+        our_end, worker_end = self._context.Pipe()
         row = self._context.RawValue("q", -1)
-        process: BaseProcess = self._context.Process(target=_serve, args=(theirs, row), name="packtrain-worker")
+        process: BaseProcess = self._context.Process(target=_serve, args=(worker_end, row), name="packtrain-worker")
         try:
             _start_server()
             with _without_main():
@@ -182,32 +208,39 @@ class Pool(Executor):
                 f"no worker process can be started ({type(error).__name__}: {error}); the machine is likely "
                 "out of memory or of processes: free some, or use fewer workers, and run the same command again"
             ) from error
-        theirs.close()
-        worker = _Worker(process, ours, row)
+        worker_end.close()  # so that its death closes the pipe
+        worker = _Worker(process, our_end, row)
         self._pool.append(worker)
         return worker
 
-    def _ready(self) -> list[_Worker]:
+    def _wait(self) -> list[_Worker]:
         """Wait until workers have answered or died, and return them; kill those that are late."""
-        busy, left = self._busy(), None
+        busy = self._busy_workers()
+        timeout = None
         if self._seconds is not None:
-            left = max(0.0, min(one.began for one in busy) + self._seconds - time.monotonic())
-        ready = set(connection.wait([one.pipe for one in busy] + [one.process.sentinel for one in busy], left))
-        found = [one for one in busy if one.pipe in ready or one.process.sentinel in ready]
+            first_deadline = min(worker.start for worker in busy) + self._seconds
+            timeout = max(0.0, first_deadline - time.monotonic())
+        ends: list[Any] = [worker.pipe for worker in busy]
+        ends += [worker.process.sentinel for worker in busy]
+        ready_ends = set(connection.wait(ends, timeout))
+        ready = [worker for worker in busy if worker.pipe in ready_ends or worker.process.sentinel in ready_ends]
         for worker in busy:
-            if self._seconds is not None and worker not in found and time.monotonic() > worker.began + self._seconds:
-                worker.late, worker.began = True, time.monotonic()
-                worker.process.kill()
-        return found
+            if self._seconds is None or worker in ready or time.monotonic() <= worker.start + self._seconds:
+                continue
+            # Its death comes with the next wait, until which it must not be late again.
+            worker.late = True
+            worker.start = time.monotonic()
+            worker.process.kill()
+        return ready
 
-    def _answer(self, worker: _Worker) -> tuple[Any, Exception | None] | None:
+    def _receive(self, worker: _Worker) -> tuple[Any, Exception | None] | None:
         """What a worker has sent: the result or the error of its task; None if it died."""
         try:
             return worker.pipe.recv() if worker.pipe.poll() else None
         except (EOFError, OSError):
             return None
 
-    def _bury(self, worker: _Worker, task: object) -> str:
+    def _remove_dead(self, worker: _Worker, task: object) -> str:
         """Remove a worker that died over a task, and describe how it ended.
 
         Raises:
@@ -219,13 +252,15 @@ class Pool(Executor):
         if worker.late:
             return f"it ran longer than run.task_seconds ({duration(self._seconds or 0)}) and was killed"
         code = worker.process.exitcode or 0
-        if code == -RENDERING_KILLED:
-            row, at = worker.row.value, getattr(task, "at", None)
+        if code == -TEMPLATE_TIMEOUT_SIGNAL:
+            row = worker.row.value
+            describe_row = getattr(task, "at", None)
+            place = task if describe_row is None or row < 0 else describe_row(row)
             raise StoppedTemplateError(
-                f"{task if at is None or row < 0 else at(row)}: the chat template was stopped: it rendered for too "
-                "long. Fix the template, or leave the row out"
+                f"{place}: the chat template was stopped: it rendered for too long. Fix the template, or leave the row "
+                "out"
             )
-        return exit_reason(code, self._killed_before)
+        return exit_reason(code, self._kills_before)
 
 
 def _start_server() -> None:
@@ -235,16 +270,17 @@ def _start_server() -> None:
     Terminals interrupt all processes of a command; the driver handles that, and stops the others. So the server and its
     workers inherit that interruptions are blocked.
     """
-    resource_tracker.ensure_running()  # it would unblock them
+    resource_tracker.ensure_running()  # first, because starting it unblocks them
     forkserver.set_forkserver_preload([*TASK_MODULES])
-    before, environ = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS), os.environ.copy()
+    signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
+    environment_before = os.environ.copy()
     os.environ.update(SERVER_ENVIRONMENT)
     try:
         forkserver.ensure_running()
     finally:
-        for name in SERVER_ENVIRONMENT.keys() - environ.keys():
+        for name in SERVER_ENVIRONMENT.keys() - environment_before.keys():
             del os.environ[name]
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
 
 
 @contextmanager
@@ -254,14 +290,15 @@ def _without_main() -> Iterator[None]:
     multiprocessing runs the main script again in every worker, to find functions that are defined there. Our functions
     are not, and a user's script that calls `packtrain.run` without a `__main__` guard would start itself endlessly.
     """
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
 
 
-def _hang_up(pipe: "connection.Connection[Any, Any]") -> None:
+def _shut_down(pipe: "connection.Connection[Any, Any]") -> None:
     """Close a pipe so that the other end notices, even if a forked process also holds this end."""
     with suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
@@ -277,20 +314,20 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
     driver = multiprocessing.parent_process()
     if driver is not None:
-        threading.Thread(target=_end_with, args=(driver.sentinel,), daemon=True).start()
+        threading.Thread(target=_exit_after, args=(driver.sentinel,), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
             function, task = pipe.recv()
             begin_task(row)
-            pipe.send(attempt(function, task))
+            pipe.send(run_task(function, task))
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
     """End a worker. What its task has begun is removed on the way out."""
-    raise SystemExit(_STOPPED)
+    raise SystemExit(_STOPPED_EXIT_CODE)
 
 
-def _end_with(sentinel: int) -> None:
-    # Without this, workers of a killed driver would first finish their tasks.
+def _exit_after(sentinel: int) -> None:
+    """End this worker when the driver ends. Without this, workers of a killed driver would first finish their tasks."""
     connection.wait([sentinel])
     os._exit(1)

@@ -18,9 +18,19 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from ...schemas.errors import ConfigError
-from .executor import TRIES, Executor, Result, Task, attempt, limit_threads, lost, named, never
+from .executor import (
+    MAX_TRIES,
+    Executor,
+    Result,
+    Task,
+    limit_threads,
+    lost_task_error,
+    never_done,
+    run_task,
+    with_task_name,
+)
 
-_QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+_QUIET_ENVIRONMENT = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class RayExecutor(Executor):
@@ -36,7 +46,7 @@ class RayExecutor(Executor):
     """
 
     def __init__(self, address: str | None, workers: int, *, seconds: float | None = None) -> None:
-        for name, value in _QUIET.items():
+        for name, value in _QUIET_ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         try:
             import ray
@@ -44,76 +54,99 @@ class RayExecutor(Executor):
             raise ConfigError("run.executor ray needs Ray: pip install 'packtrain[ray]'") from None
         self._ray: Any = ray
         self._seconds = seconds
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            self._begin(address, workers)
-        self._remote = ray.remote(_perform).options(num_cpus=1, max_retries=0, name="packtrain")
+        # Whoever calls packtrain from a program that uses Ray already has a connection, which stays theirs.
+        self._started_here = not ray.is_initialized()
+        if self._started_here:
+            self._connect(address, workers)
+        self._remote_task = ray.remote(_run_remotely).options(num_cpus=1, max_retries=0, name="packtrain")
 
     def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
         """See `Executor`. Running tasks are left alone when it is left early: `ray.cancel` aborts this process if the
         task ends meanwhile (https://github.com/ray-project/ray/pull/54785, seen with 2.60).
         """
-        running: dict[Any, tuple[Task, int]] = {}
-        again = deque[tuple[Task, int]]()
-        fresh = ((task, 0) for task in tasks if not made(task))
+        running: dict[Any, tuple[Task, int]] = {}  # Ray's reference → the task, and workers that died over it
+        suspects: deque[tuple[Task, int]] = deque()
+        new_tasks = ((task, 0) for task in tasks if not is_done(task))
         while True:
-            room = 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-            while len(running) < room and (job := again.popleft() if again else next(fresh, None)):
-                running[self._remote.remote(function, job[0], self._seconds)] = job
+            processors = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+            while len(running) < 2 * processors:
+                next_task = suspects.popleft() if suspects else next(new_tasks, None)
+                if next_task is None:
+                    break
+                task, deaths = next_task
+                running[self._remote_task.remote(function, task, self._seconds)] = (task, deaths)
             if not running:
                 return
-            done, _ = self._ray.wait(list(running), num_returns=1)
-            for reference in done:
-                task, tries = running.pop(reference)
+            finished, _ = self._ray.wait(list(running), num_returns=1)
+            for reference in finished:
+                task, deaths = running.pop(reference)
                 try:
-                    answer, error = self._ray.get(reference)
-                except self._ray.exceptions.RayError as ending:
-                    if tries + 1 == TRIES:  # the last line of Ray's page says, for example, that packtrain is not there
-                        last = " ".join(str(ending).strip().splitlines()[-1:])
-                        late = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
-                        raise lost(task, f"{type(ending).__name__}{late}: {last}") from ending
-                    again.append((task, tries + 1))
+                    result, error = self._ray.get(reference)
+                except self._ray.exceptions.RayError as ray_error:
+                    if deaths + 1 == MAX_TRIES:
+                        raise lost_task_error(task, self._death_reason(ray_error)) from ray_error
+                    suspects.append((task, deaths + 1))
                     continue
                 if error is not None:
-                    raise named(error, task) from error
-                yield answer
+                    raise with_task_name(error, task) from error
+                yield result
+
+    def _death_reason(self, error: Exception) -> str:
+        # Ray's message fills a page, whose last line says, for example, that packtrain is not installed there.
+        last_line = " ".join(str(error).strip().splitlines()[-1:])
+        # A worker whose time is over ends itself, of which Ray says only that it ended.
+        time_limit = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
+        return f"{type(error).__name__}{time_limit}: {last_line}"
 
     def close(self) -> None:
         """End Ray if it was started here, or disconnect from the cluster."""
-        if self._ours:
+        if self._started_here:
             self._ray.shutdown()
 
-    def _begin(self, address: str | None, workers: int) -> None:
-        # here, even if another cluster runs on this machine; little goes through Ray's object store
-        here = {"address": "local", "num_cpus": workers, "object_store_memory": 100 << 20, "include_dashboard": False}
-        there = here if address is None else {"address": address}
+    def _connect(self, address: str | None, workers: int) -> None:
+        """Connect to a cluster, or start Ray on this machine.
+
+        Raises:
+            ConfigError: there is no cluster at the address.
+        """
+        options: dict[str, Any] = {"address": address}
+        if address is None:
+            # "local": even if another cluster runs on this machine. Little goes through Ray's object store.
+            options = {
+                "address": "local",
+                "num_cpus": workers,
+                "object_store_memory": 100 << 20,
+                "include_dashboard": False,
+            }
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             host, colon, port = (address or "").rpartition(":")
             if colon and "://" not in host:  # Ray itself would retry for minutes, and print messages
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            self._ray.init(**there, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
+            self._ray.init(**options, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
                 f"run.address: there is no Ray cluster at {address} ({error}); `ray start --head` starts one"
             ) from error
+        # Ray installs handlers of its own, which end the process before it can say how to go on.
         if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():  # Ray installs its own; they do not let a run resume
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
 
 
-def _perform(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
+def _run_remotely(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned, because Ray would wrap what is raised."""
     from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
 
     limit_threads()
     begin_task()
+    # Ray has no time limit of a task.
     timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))
     timer.daemon = True
     timer.start()
     try:
-        return attempt(function, task)
+        return run_task(function, task)
     finally:
         timer.cancel()

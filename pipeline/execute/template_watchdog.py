@@ -1,8 +1,8 @@
 """Limits of chat templates, which the kernel enforces while one renders.
 
 - Memory: RLIMIT_AS makes an allocation fail, which the template's error says.
-- Time: a timer makes the kernel kill the worker, which no instruction can hold up, such as a comparison of deeply
-  nested lists. The driver names the row that the worker noted in shared memory.
+- Time: a timer makes the kernel kill the worker. A timer in Python would wait for the end of the instruction that runs,
+  such as a comparison of deeply nested lists. The driver names the row that the worker noted in shared memory.
 """
 
 import os
@@ -15,25 +15,25 @@ from typing import Any
 
 from ...schemas.errors import TemplateError
 from ...stages.template.sandbox import watch_by
-from .executor import RENDERING_KILLED
+from .executor import TEMPLATE_TIMEOUT_SIGNAL
 
-SECONDS = 10.0
-"""Seconds of processor time per rendering; most take a millisecond."""
-SPACE_GROWTH = 2 << 30
+CPU_SECONDS = 10.0
+"""Processor time that one rendering may use; most take a millisecond."""
+ADDRESS_SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
 NO_ROW = -1
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class _Process:
-    """What is known of this process."""
+    """The state of this process."""
 
     row: Any = SimpleNamespace(value=NO_ROW)
     """`value` is the number of the row that is being rendered; in a worker it is shared with the driver."""
-    space = 0
-    """Bytes of address space when it was last looked at; 0 if it must be looked at again."""
-    kills = False
-    """Whether the kernel may kill this process, because it is a worker."""
+    address_space = 0
+    """Bytes of address space when they were last read; 0 if they must be read again."""
+    is_worker = False
+    """Whether the kernel may kill this process."""
 
 
 def note_row(row: int) -> None:
@@ -42,7 +42,7 @@ def note_row(row: int) -> None:
 
 
 @contextmanager
-def rows_of(at: Callable[[int], str]) -> Iterator[None]:
+def rows_in_errors(at: Callable[[int], str]) -> Iterator[None]:
     """Add the file and the noted row to template errors raised inside.
 
     Args:
@@ -61,42 +61,46 @@ def rows_of(at: Callable[[int], str]) -> Iterator[None]:
         raise TemplateError(f"{at(row)}: {error}") from error
 
 
-class Watched:
-    """A context whose body may allocate SPACE_GROWTH of memory and, in a worker, use SECONDS of processor time. Not to
-    be nested.
+class RenderingLimits:
+    """A context whose body may allocate `ADDRESS_SPACE_GROWTH` bytes and, in a worker, use `CPU_SECONDS` of processor
+    time. Not to be nested.
 
     Raises:
         MemoryError: it took too much memory.
     """
 
-    __slots__ = ("_before",)  # entered for every rendering, so it is no generator
+    # A class, not a generator, because it is entered for every rendering.
+    __slots__ = ("_limits_before",)
 
     def __enter__(self) -> None:
-        self._before = soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-        # Only a worker's tasks are short: any other process may have loaded a model since.
-        _Process.space = now = (_Process.kills and _Process.space) or _address_space()
-        if soft == resource.RLIM_INFINITY or now + SPACE_GROWTH < soft:
-            resource.setrlimit(resource.RLIMIT_AS, (now + SPACE_GROWTH, hard))
-        if _Process.kills:
-            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+        self._limits_before = resource.getrlimit(resource.RLIMIT_AS)
+        soft, hard = self._limits_before
+        # Only a worker's tasks are short: any other process may have loaded a model since the last rendering.
+        if not _Process.is_worker or not _Process.address_space:
+            _Process.address_space = _address_space()
+        limit = _Process.address_space + ADDRESS_SPACE_GROWTH
+        if soft == resource.RLIM_INFINITY or limit < soft:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        if _Process.is_worker:
+            signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is MemoryError:
-            _Process.space = 0
-        if _Process.kills:
+            _Process.address_space = 0
+        if _Process.is_worker:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        resource.setrlimit(resource.RLIMIT_AS, self._before)
+        resource.setrlimit(resource.RLIMIT_AS, self._limits_before)
 
 
 def _address_space() -> int:
     """Bytes of address space of the process."""
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  # asked often
-        return int(file.read().split()[0]) * _PAGE
+        return int(file.read().split()[0]) * _PAGE_BYTES
 
 
 def watch_templates() -> None:
     """Watch every rendering of this process from now on."""
-    watch_by(Watched)
+    watch_by(RenderingLimits)
 
 
 def begin_task(row: Any = None) -> None:
@@ -107,6 +111,7 @@ def begin_task(row: Any = None) -> None:
     """
     if row is not None:
         _Process.row = row
-    signal.signal(RENDERING_KILLED, signal.SIG_DFL)
-    _Process.kills = True
-    _Process.space = 0  # asking takes a tenth of a rendering, so it is asked once a task
+    signal.signal(TEMPLATE_TIMEOUT_SIGNAL, signal.SIG_DFL)
+    _Process.is_worker = True
+    # Read once a task, because reading it takes a tenth of a rendering.
+    _Process.address_space = 0

@@ -4,7 +4,7 @@
    the cache.
 2. Divide an epoch's blocks into windows (`Blocks`).
 3. Encode the next window's blocks in worker processes, into the cache that runs use. Processes that stream the same
-   inputs share the work as runs do (`execute.executor.turns`).
+   inputs share the work as runs do (`execute.executor.shared_order`).
 4. Select documents and plan the window's rows (`window`) while the previous window is consumed.
 
 A window is a pure function of the inputs, the configuration, the seed, its epoch and its number.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable
 
-from packtrain.pipeline.execute.executor import Executor, Result, Task, never
+from packtrain.pipeline.execute.executor import Executor, Result, Task, never_done
 
 
 class InThisProcess(Executor):
@@ -12,10 +12,10 @@ class InThisProcess(Executor):
         pass
 
     def map(
-        self, function: Callable[[Task], Result], tasks: Iterable[Task], made: Callable[[Task], bool] = never
+        self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
         for task in tasks:
-            if not made(task):
+            if not is_done(task):
                 yield function(task)
 
     def renew(self) -> None:

@@ -69,7 +69,7 @@ class Rendering:
         from packtrain.pipeline.execute import template_watchdog
         from packtrain.stages.template.chat_template import ChatTemplate
 
-        template_watchdog.SECONDS = self.seconds
+        template_watchdog.CPU_SECONDS = self.seconds
         template_watchdog.watch_templates()
         template_watchdog.note_row(7)
         template = ChatTemplate(self.source, {}, "theirs")

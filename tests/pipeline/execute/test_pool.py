@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from packtrain.pipeline.execute.executor import TRIES, perform
+from packtrain.pipeline.execute.executor import MAX_TRIES, perform
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.schemas.errors import RowRejectedError, StoppedTemplateError, TaskError, TemplateError
 
@@ -33,7 +33,7 @@ def test_every_result_comes_once(pool: Pool) -> None:
 
 
 def test_a_task_that_dies_now_and_then_succeeds(pool: Pool, tmp_path: Path) -> None:
-    (tmp_path / "deaths").write_text(str(TRIES - 1))
+    (tmp_path / "deaths").write_text(str(MAX_TRIES - 1))
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(20)]
     assert sorted(pool.map(tasks.kill, work)) == list(range(20))
     assert (tmp_path / "deaths").read_text() == "0"
@@ -43,10 +43,10 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(pool: Pool, tmp
     (tmp_path / "deaths").write_text("1000")
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     done: list[int] = []
-    said = rf"a worker died {TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*memory runs out.*run.workers=1"
+    said = rf"a worker died {MAX_TRIES} times over \(5, '.*deaths'\): killed by SIGKILL.*memory runs out.*run.workers=1"
     with pytest.raises(TaskError, match=said):
         done.extend(pool.map(tasks.kill, work))
-    assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES
+    assert int((tmp_path / "deaths").read_text()) == 1000 - MAX_TRIES
     # What ran beside it was run again, and the pool goes on.
     assert list(pool.map(tasks.double, [1])) == [2]
     assert 5 not in done
@@ -55,7 +55,7 @@ def test_a_task_that_keeps_dying_is_named_and_the_others_survive(pool: Pool, tmp
 @pytest.mark.slow
 def test_a_task_that_takes_too_long_is_killed_and_its_neighbours_are_not(tmp_path: Path) -> None:
     executor = Pool(2, seconds=2)
-    said = rf"died {TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(2.0 s\)"
+    said = rf"died {MAX_TRIES} times over .*slow'.*: it ran longer than run.task_seconds \(2.0 s\)"
     done: list[str] = []
     with pytest.raises(TaskError, match=said):
         done.extend(

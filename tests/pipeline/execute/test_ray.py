@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.pipeline.execute.executor import TRIES
+from packtrain.pipeline.execute.executor import MAX_TRIES
 from packtrain.pipeline.execute.ray_cluster import RayExecutor
 from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.run.run import run
@@ -117,13 +117,13 @@ def test_a_task_that_keeps_dying_is_named(pool: RayExecutor, tmp_path: Path) -> 
     work = [(n, str(tmp_path / "deaths") if n == 5 else "") for n in range(10)]
     with pytest.raises(TaskError):
         list(pool.map(tasks.kill, work))
-    assert int((tmp_path / "deaths").read_text()) == 1000 - TRIES
+    assert int((tmp_path / "deaths").read_text()) == 1000 - MAX_TRIES
     assert list(pool.map(tasks.double, [1])) == [2]
 
 
 def test_a_task_that_takes_too_long(cluster: Any) -> None:
     with closing(RayExecutor(cluster.address, 1, seconds=1.0)) as executor:
-        late = rf"died {TRIES} times over 601.0: .*longer than run.task_seconds \(1 s\)"
+        late = rf"died {MAX_TRIES} times over 601.0: .*longer than run.task_seconds \(1 s\)"
         with pytest.raises(TaskError, match=late):
             list(executor.map(tasks.sleep, [601.0]))
 
