@@ -94,15 +94,16 @@ class ContentProxy(TrackedStr):
         self._guard().is_stripped = True  # so it is not empty
         return True
 
-    def __eq__(self, other: object) -> Any:
-        if not isinstance(other, str):
+    def __eq__(self, right: object) -> Any:
+        if not isinstance(right, str):
             return NotImplemented
-        is_compared_with_nothing = type(other) is str and not other
-        # A content that does not contain another text does not equal it, either.
-        return not self if is_compared_with_nothing else other in self
+        if type(right) is str and not right:
+            return not self
+        # A content that does not contain a text does not equal it, either.
+        return right in self
 
-    def __ne__(self, other: object) -> Any:
-        return not self == other
+    def __ne__(self, right: object) -> Any:
+        return not self == right
 
     def __contains__(self, text: Any) -> bool:
         if type(text) is not str or not text or PRIVATE_CHARACTER.search(text):

@@ -251,8 +251,7 @@ def _text_around_calls(message: int, rendering: TrackedRendering) -> str:
     pieces = []
     place = begin
     for span in spans:
-        is_call = span.message == message and span.origin & TOOL_CALL
-        if begin <= span.begin < end and not is_call:
+        if begin <= span.begin < end and not (span.origin & TOOL_CALL and span.message == message):
             pieces.append(text[place : span.begin])
             place = max(place, span.end)
     pieces.append(text[place:end])

@@ -70,18 +70,18 @@ def text_for_digest(spans: Spans) -> str:
     """What an example's digest covers of its spans: whole turns, and whole headers after them. Which parts of a turn
     are known does not make another example.
     """
-    whole = _whole_turn_spans(spans)
+    merged = _whole_turn_spans(spans)
     # Splits are drawn by digests, so this text must never change, whatever the classes are called.
     names = [
-        f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>" for kind in whole.kinds
+        f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>" for kind in merged.kinds
     ]
     comma = "," if len(names) == 1 else ""
     kinds = f"({', '.join(names)}{comma})"
-    return f"Runs(ends={whole.ends}, kinds={kinds}, turns={whole.turns}, trains={whole.weights})"
+    return f"Runs(ends={merged.ends}, kinds={kinds}, turns={merged.turns}, trains={merged.weights})"
 
 
 def _whole_turn_spans(spans: Spans) -> Spans:
-    whole: list[tuple[int, int, int, float]] = []
+    merged: list[tuple[int, int, int, float]] = []
     kind_before = -1
     for end, kind, turn, weight in zip(*spans, strict=True):
         if kind in NEXT_STOP_KINDS:
@@ -89,8 +89,8 @@ def _whole_turn_spans(spans: Spans) -> Spans:
         span = (end, _KIND_OF_TURN.get(kind, kind), turn, weight)
         # Two neighbours of the same kind are two turns, and stay so.
         continues_turn = kind in _KIND_OF_TURN and kind != kind_before
-        if continues_turn and whole and whole[-1][1:] == span[1:]:
-            whole.pop()
-        whole.append(span)
+        if continues_turn and merged and merged[-1][1:] == span[1:]:
+            merged.pop()
+        merged.append(span)
         kind_before = kind
-    return Spans(*zip(*whole, strict=True))
+    return Spans(*zip(*merged, strict=True))

@@ -19,8 +19,7 @@ What the template writes without its origin gets no part: `check_lost_content` f
 """
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +33,10 @@ from .rendered_chat import RenderedChat, Turn, UnprovedError
 from .turn_ends import past_space
 
 _PART_KINDS = TOOL_CALL | THOUGHT
+_Part: TypeAlias = tuple[int, int, int]
+"""(kind, begin, end) of a part of a turn. The kind is one of _PART_KINDS, or 0 for an answer."""
 _END_OF_PARTS = -1
+"""The kind of the end of a turn, behind its last part."""
 # A label is the index of the message, shifted left by these bits, plus the kind of the span.
 _KIND_BITS = 5
 _KIND_MASK = (1 << _KIND_BITS) - 1
@@ -89,8 +91,9 @@ def label_spans(chat: RenderedChat, turns: Sequence[Turn], completion_begin: int
     spans_of_message: dict[int, list[SourceSpan]] = {message: [] for message in chat.tracked.messages_with(_PART_KINDS)}
     if spans_of_message:
         for span in chat.source_spans:
-            if span.message in spans_of_message:
-                spans_of_message[span.message].append(span)
+            message_spans = spans_of_message.get(span.message)
+            if message_spans is not None:
+                message_spans.append(span)
     for turn in turns:
         if turn.message in spans_of_message:
             _label_parts(labels, chat, turn, spans_of_message[turn.message])
@@ -192,7 +195,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     thought_kind = SpanKind.HISTORY_THOUGHT if is_earlier else SpanKind.THOUGHT
     call_kind = SpanKind.HISTORY_CALL if is_earlier else SpanKind.TOOL_CALL
     parts = _parts_within(turn, source_spans)
-    has_field = any(part.origin & REASONING_FIELD and not is_blank(text[part.begin : part.end]) for part in parts)
+    has_field = any(kind & REASONING_FIELD and not is_blank(text[begin:end]) for kind, begin, end in parts)
     thought_part = REASONING_FIELD if has_field else TAGGED_THOUGHT
     place = turn.begin
     kind_before: SpanKind | None = None
@@ -223,23 +226,24 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
         place = end
 
 
-def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[SourceSpan]:
-    """The source spans within a turn, before its stop, each with the kind of its part as origin."""
+def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[_Part]:
+    """The source spans within a turn, before its stop."""
     parts = []
-    for span in source_spans:
-        begin = max(span.begin, turn.begin)
-        end = min(span.end, turn.stop_begin)
+    for span_begin, span_end, origin in source_spans:
+        begin = max(span_begin, turn.begin)
+        end = min(span_end, turn.stop_begin)
         if begin < end:
-            parts.append(SourceSpan(begin, end, span.origin & _PART_KINDS))
+            parts.append((origin & _PART_KINDS, begin, end))
     return parts
 
 
-def _neighbours_joined(parts: Sequence[SourceSpan]) -> list[tuple[int, int, int]]:
-    """(kind, begin, end) of parts, with neighbours of one kind as one."""
-    joined = []
-    for kind, group in groupby(parts, attrgetter("origin")):
-        neighbours = list(group)
-        joined.append((kind, neighbours[0].begin, neighbours[-1].end))
+def _neighbours_joined(parts: Sequence[_Part]) -> list[_Part]:
+    """The parts, with neighbours of one kind as one."""
+    joined: list[_Part] = []
+    for kind, begin, end in parts:
+        if joined and joined[-1][0] == kind:
+            begin = joined.pop()[1]
+        joined.append((kind, begin, end))
     return joined
 
 
@@ -247,6 +251,8 @@ def _after_closing_tag(chat: RenderedChat, begin: int, end: int) -> int:
     """Where a part begins in what the template wrote before it: behind the last tag that closes a thought, and white
     space; `begin` if there is no such tag.
     """
+    if begin == end:
+        return begin  # mostly: the template writes nothing between parts
     tags = {chat.profile.thought_closing_tag, CLOSING_TAG} - {""}
     template_text = chat.text[begin:end]
     tag_ends = [template_text.rfind(tag) + len(tag) for tag in tags if tag in template_text]

@@ -167,8 +167,8 @@ def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
         return any(span.origin == before.origin and chat.text[before.begin : before.end] == text for before in earlier)
 
     # The spans up to the first of another message.
-    others = (place for place in range(first, last + 1) if spans[place].message != message)
-    end = next(others, last + 1) - 1
+    places_of_others = (place for place in range(first, last + 1) if spans[place].message != message)
+    end = next(places_of_others, last + 1) - 1
     later_places = [place for place in range(end + 1, last + 1) if spans[place].message == message]
     if not all(is_repeated_name(place) for place in later_places):
         return last  # contents of the turn lie on both sides of another message's
@@ -195,25 +195,24 @@ def with_next_stops(chat: RenderedChat, turns: list[Turn], completion_begin: int
     A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
     the completion begins.
     """
-    return [turn._replace(next_stop_end=_next_stop_end(chat, turn, completion_begin)) for turn in turns]
+    return [_with_next_stop(chat, turn, completion_begin) for turn in turns]
 
 
-def _next_stop_end(chat: RenderedChat, turn: Turn, completion_begin: int) -> int:
-    """See `Turn.next_stop_end`."""
+def _with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Turn:
     roles = chat.tracked.roles
     next_message = turn.message + 1
     has_stop = turn.stop_begin < turn.stop_end
     if has_stop or next_message == len(roles) or roles[next_message] == ASSISTANT:
-        return 0
+        return turn
     header_begin = past_space(chat.text, turn.end, len(chat.text))
     token = chat.profile.header_stop_tokens.match(chat.text, header_begin)
     if token is None or turn.end < completion_begin < token.end():
-        return 0
+        return turn
     later_spans = chat.source_spans[bisect_left(chat.source_spans, (turn.end, 0, 0)) :]
     other_messages = (span for span in later_spans if span.origin >= 0 and span.message != turn.message)
     next_span = next(other_messages, None)
     header_end = next_span.begin if next_span is not None else len(chat.text)
-    return token.end() if token.end() <= header_end else 0
+    return turn._replace(next_stop_end=token.end()) if token.end() <= header_end else turn
 
 
 def past_space(text: str, begin: int, end: int) -> int:

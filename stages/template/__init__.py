@@ -1,2 +1,1 @@
-"""A chat template: what runs it, what it does with every conversation, and where each character it writes comes
-from."""
+"""A chat template: its sandbox, its profile, and text that remembers its message."""

@@ -17,6 +17,7 @@ gives a plain string. So an origin can be lost, but is never wrong.
 """
 
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any, NamedTuple, Self, SupportsIndex
 
 from markupsafe import Markup
@@ -46,8 +47,9 @@ def origin_of(message: int, call_number: int = 0, kind: int = 0) -> int:
         call_number: number of the tool call, from 1; 0 for all calls as one text, and for what is not in a call.
         kind: TOOL_CALL, REASONING_FIELD, TAGGED_THOUGHT, or 0 for content.
     """
-    # Calls beyond 8,191 share a number: their texts are then looked for together.
-    return message << _MESSAGE_SHIFT | min(call_number, _MAX_CALL) << _CALL_SHIFT | kind
+    if call_number > _MAX_CALL:
+        call_number = _MAX_CALL  # calls beyond 8,191 share a number: their texts are then looked for together
+    return message << _MESSAGE_SHIFT | call_number << _CALL_SHIFT | kind
 
 
 def message_of(origin: int) -> int:
@@ -94,13 +96,13 @@ class TrackedStr(str):
     def __str__(self) -> str:
         return self
 
-    def __add__(self, other: Any) -> Any:
-        if type(other) is str:
-            return type(self)(str.__add__(self, other), self._spans)
-        return join_tracked((self, other)) if type(other) is type(self) else NotImplemented
+    def __add__(self, right: Any) -> Any:
+        if type(right) is str:
+            return type(self)(str.__add__(self, right), self._spans)
+        return join_tracked((self, right)) if type(right) is type(self) else NotImplemented
 
-    def __radd__(self, other: Any) -> Any:
-        return join_tracked((other, self)) if type(other) is str else NotImplemented
+    def __radd__(self, left: Any) -> Any:
+        return join_tracked((left, self)) if type(left) is str else NotImplemented
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
@@ -177,15 +179,15 @@ class TrackedMarkup(Markup):
     def __str__(self) -> str:
         return TrackedStr(str.__str__(self), self._spans)
 
-    def __add__(self, other: Any) -> Any:
-        if not isinstance(other, str):
-            return super().__add__(other)
-        return _as_markup(join_tracked((str(self), _escaped(other))))
+    def __add__(self, right: Any) -> Any:
+        if not isinstance(right, str):
+            return super().__add__(right)
+        return _as_markup(join_tracked((str(self), _escaped(right))))
 
-    def __radd__(self, other: Any) -> Any:
-        if not isinstance(other, str):
-            return super().__radd__(other)
-        return _as_markup(join_tracked((_escaped(other), str(self))))
+    def __radd__(self, left: Any) -> Any:
+        if not isinstance(left, str):
+            return super().__radd__(left)
+        return _as_markup(join_tracked((_escaped(left), str(self))))
 
     def strip(self, chars: str | None = None, /) -> Self:
         """`Markup.strip`."""
@@ -241,17 +243,21 @@ def join_tracked(pieces: Iterable[Any], separator: str = "") -> str:
     """`separator.join` that keeps the source spans of the pieces."""
     parts = list(pieces)
     text = separator.join(parts)
+    tracked_parts = [(index, part) for index, part in enumerate(parts) if isinstance(part, _TRACKED)]
+    if not tracked_parts:
+        return text
+    # `str.__len__` instead of `len`, which aborts a trace: see `content_proxy.ContentProxy`.
+    begins = [0, *accumulate(map(str.__len__, parts))]
     spans: list[SourceSpan] = []
-    first_type: type | None = None
-    place = 0  # of the part in the text
-    for part in parts:
-        if isinstance(part, _TRACKED):
-            first_type = first_type or type(part)
-            spans += [SourceSpan(place + span.begin, place + span.end, span.origin) for span in part._spans]
-        # Not `len`: it aborts a trace, see `trace.ContentProxy`.
-        place += str.__len__(part) + len(separator)
-    if not spans or first_type is None:
+    for index, part in tracked_parts:
+        begin = begins[index] + index * len(separator)
+        if begin == 0:
+            spans += part._spans
+            continue
+        spans += [SourceSpan(begin + span.begin, begin + span.end, span.origin) for span in part._spans]
+    if not spans:
         return text
     # In a trace, text that contains a placeholder must remain a placeholder.
+    first_type = type(tracked_parts[0][1])
     text_type = first_type if issubclass(first_type, TrackedStr) else TrackedStr
     return text_type(text, tuple(spans))

@@ -36,12 +36,15 @@ class TrackingEnvironment(Sandbox):
         """See jinja2. Its own method finds a dictionary's keys by catching exceptions, and checks that each name is
         safe; the three types that templates read most often need neither.
         """
-        if type(obj) is GuardedNamespace and attribute in obj.__dict__:
+        kind = type(obj)
+        if kind is dict or kind is TrackedDict:
+            if attribute not in _DICT_NAMES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is LoopContext:
+            if attribute in _LOOP_NAMES:
+                return getattr(obj, attribute)
+        elif kind is GuardedNamespace and attribute in obj.__dict__:
             return obj.__dict__[attribute]  # it refuses unsafe names when they are set
-        if type(obj) is LoopContext and attribute in _LOOP_NAMES:
-            return getattr(obj, attribute)
-        if type(obj) in (dict, TrackedDict) and attribute not in _DICT_NAMES:
-            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
 
