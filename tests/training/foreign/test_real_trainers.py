@@ -5,9 +5,6 @@ that has this folder before its other packages: `RECIPES` says how much of it ru
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +12,8 @@ import packtrain
 import pytest
 from packtrain.pipeline.export.export import write_export
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from tests.support.installed import install_packages, run_with_packages
 
 pytestmark = [pytest.mark.slow, pytest.mark.installs, pytest.mark.xdist_group("foreign trainers")]
 BEGIN = """
@@ -286,11 +285,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def install(name: str) -> Path:
         if name not in folders:
             folder = tmp_path_factory.mktemp(name)
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-            command = [*pip, "--target", str(folder), *RECIPES[name].packages]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-            if done.returncode:
-                pytest.skip(f"{name} cannot be installed: {done.stderr.strip()[-300:]}")
+            install_packages(folder, RECIPES[name].packages)
             folders[name] = folder
         return folders[name]
 
@@ -299,13 +294,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def run(name: str, packages: Path, *arguments: object) -> dict[str, Any]:
     """What a trainer's script prints as JSON."""
-    paths = f"{packages}:{os.environ.get('PYTHONPATH', '')}"
-    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "USE_HF": "1", "PYTHONWARNINGS": "ignore"}
-    command = [sys.executable, "-c", BEGIN + RECIPES[name].script, *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    outcome = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
-    return {**json.loads(outcome), "said": done.stdout}
+    script = BEGIN + RECIPES[name].script
+    printed = run_with_packages(packages, script, *arguments, HF_HUB_OFFLINE="1", USE_HF="1")
+    outcome = next(line for line in reversed(printed.splitlines()) if line.startswith("{"))
+    return {**json.loads(outcome), "said": printed}
 
 
 @pytest.mark.parametrize("name", ["torchtune", "verl", "torchtitan", "nemo-automodel"])
