@@ -2,9 +2,9 @@
 
 import json
 from functools import cache
-from hashlib import file_digest
+from hashlib import blake2b, file_digest
 from importlib import metadata
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,25 @@ _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
+class Hasher(Protocol):
+    """A hash of bytes that come in pieces."""
+
+    def update(self, data: Any, /) -> Any:
+        """Add bytes."""
+
+    def hexdigest(self) -> str:
+        """The hash of all bytes so far, 64 hexadecimal digits."""
+
+
+def new_hasher(data: bytes | memoryview = b"") -> Hasher:
+    """The hash by which all files, blocks and fingerprints are known: BLAKE3, as the `b3sum` program prints it."""
+    from blake3 import blake3  # here, so that processes that never hash do not need it
+
+    return blake3(data)
+
+
 def fingerprint(value: Any) -> str:
-    """BLAKE3 of the one JSON text of a value (keys sorted, no spaces), 64 hexadecimal digits.
+    """The hash of the one JSON text of a value (keys sorted, no spaces), 64 hexadecimal digits.
 
     Raises:
         ConfigError: JSON cannot hold the value.
@@ -31,17 +48,23 @@ def fingerprint(value: Any) -> str:
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
-    """BLAKE3 of the bytes, 64 hexadecimal digits (what the `b3sum` program prints)."""
-    from blake3 import blake3  # here, so that processes that never hash do not need it
-
-    return str(blake3(data).hexdigest())
+    """The hash of the bytes, 64 hexadecimal digits."""
+    return new_hasher(data).hexdigest()
 
 
 def hash_stream(file: IO[bytes]) -> str:
     """As `hash_bytes`, of what is left of an open file, read in pieces."""
-    from blake3 import blake3
+    return file_digest(file, new_hasher).hexdigest()  # type: ignore[arg-type]  # it only calls `update`
 
-    return file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]  # it only calls `update`
+
+def hash_to_bytes(data: bytes, size: int) -> bytes:
+    """The first bytes of the hash, for numbers made of texts."""
+    return bytes.fromhex(hash_bytes(data))[:size]
+
+
+def short_hash(data: bytes, size: int) -> str:
+    """A shorter hash of `size` bytes, as hexadecimal digits, for names of groups, readers and the like: BLAKE2b."""
+    return blake2b(data, digest_size=size).hexdigest()
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

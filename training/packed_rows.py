@@ -2,7 +2,6 @@
 is copied until a batch is made.
 """
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
@@ -23,6 +22,7 @@ from ..schemas.dataset.reader import DatasetReader
 from ..schemas.dataset.row_batch import Row, RowBatch
 from ..schemas.dataset.shards import RowSizes
 from ..schemas.errors import InputError
+from ..schemas.fingerprint import short_hash
 
 LINEAGE = "packtrain/dataset"
 """Key under which logs, checkpoints and models name the dataset that they were trained on."""
@@ -110,7 +110,7 @@ class PackedRows:
     def fingerprint(self) -> str:
         """Fingerprint of the rows and their order, used to refuse states of another dataset."""
         text = "".join(f"{shard.hash} {shard.rows}\n" for shard in self._shards)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return short_hash(text.encode(), 16)
 
     @cached_property
     def lineage(self) -> dict[str, str]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import blake3
 import msgspec
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from ...schemas.escape import without_secrets
 from ...schemas.files.copy_cache import Copies
 from ...schemas.files.remote import Remote, RemoteError, describe_error, filesystem
 from ...schemas.files.web import WEB_PROTOCOLS, open_web
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, hash_to_bytes
 from ..store.local import LocalStore
 from .blocks import Found, choose_split
 from .file_kinds import data_files
@@ -70,7 +69,7 @@ def _look(url: str) -> list[Found]:
 
 def _found(url: str, size: int | None, about: dict[str, Any]) -> Found:
     marks = [f"{key}={about[key]}" for key in _MARKS if about.get(key) is not None]
-    stamp = int.from_bytes(blake3.blake3("\n".join(marks).encode()).digest(7)) if marks else 0
+    stamp = int.from_bytes(hash_to_bytes("\n".join(marks).encode(), 7)) if marks else 0
     return Found(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))
 
 

@@ -9,10 +9,9 @@ from functools import partial
 from io import BufferedReader
 from typing import IO, Any
 
-import blake3
-
 from ...schemas.errors import InputError
 from ...schemas.files.foreign import open_regular
+from ...schemas.fingerprint import Hasher, hash_bytes, new_hasher
 from .blocks import Block, changed
 
 BOM = b"\xef\xbb\xbf"
@@ -39,7 +38,7 @@ def bounded(file: IO[bytes], shown: str, most: int) -> Iterator[bytes]:
 
 
 def cut(
-    stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, whole: "blake3.blake3 | None" = None
+    stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, whole: Hasher | None = None
 ) -> Iterator[tuple[Block, bytes]]:
     """Cut a stream into blocks, in one pass and bounded memory; each with its bytes, if it is not too long.
 
@@ -55,7 +54,7 @@ def cut(
             data, rest = data[:end], data[end:]
         else:  # a line longer than a block
             data, rest = data + stream.readline(max(max_row_bytes + 1 - size, 0)), b""
-        digest, length, piece = blake3.blake3(data), len(data), data
+        digest, length, piece = new_hasher(data), len(data), data
         if whole is not None:
             whole.update(data)
         too_long = not end and len(data.removesuffix(b"\n")) > max_row_bytes
@@ -79,7 +78,7 @@ def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tu
         OSError: it cannot be read.
     """
     start = after_mark(file)
-    whole = blake3.blake3(BOM[:start])
+    whole = new_hasher(BOM[:start])
     blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
     return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
 
@@ -99,6 +98,6 @@ def block_bytes(block: Block) -> bytes:
             f"{block.path} cannot be read: {error.strerror}; fix that, and run again. With several machines, inputs "
             "must be on a file system that all of them share, at the same path"
         ) from error
-    if blake3.blake3(data).hexdigest() != block.content:
+    if hash_bytes(data) != block.content:
         raise changed(block)
     return data

@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import blake3
 import pyarrow as pa
 
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
-from ...schemas.fingerprint import hash_bytes
+from ...schemas.fingerprint import hash_bytes, new_hasher
 from ...stages.prep.rowjson import decode_json
 from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
@@ -136,8 +135,8 @@ def _parquet(path: Path) -> Iterator[tuple[Any, memoryview]]:
 
 
 def _hash_groups(data: memoryview, file: Any, first: int, last: int) -> str:
-    """BLAKE3 of row groups: of their bytes, and of how to decode them."""
-    digest = blake3.blake3(str(file.schema_arrow.remove_metadata()).encode())
+    """The hash of row groups: of their bytes, and of how to decode them."""
+    digest = new_hasher(str(file.schema_arrow.remove_metadata()).encode())
     for number in range(first, last):
         group = file.metadata.row_group(number)
         digest.update(f"\n{group.num_rows}".encode())

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
 import msgspec
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.arrays import numbers, view
 from ...schemas.dataset.manifest import FileRecord
+from ...schemas.digests import text_number
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
 from ...stages.mask.policy import Mask, supervised_turns
@@ -347,6 +347,4 @@ def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArra
     both = zip(groups, batch.column("digest").to_pylist(), strict=True)
     keys = (f"{source}\n{group}".encode() if group else digest for group, digest in both)
     limit = int(config.holdout.fraction * 2**64)
-    return np.fromiter(
-        (xxhash.xxh3_64_intdigest(key, seed=config.seed) < limit for key in keys), np.bool_, batch.num_rows
-    )
+    return np.fromiter((text_number(key, config.seed) < limit for key in keys), np.bool_, batch.num_rows)

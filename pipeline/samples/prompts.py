@@ -12,13 +12,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import blake3
 import msgspec
 
 from ...schemas.config.config import TokenizerConfig
 from ...schemas.errors import InputError, RowRejectedError
 from ...schemas.escape import escape_line
 from ...schemas.files.foreign import open_regular
+from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
@@ -64,9 +64,9 @@ class PromptSet:
 
     @property
     def hash(self) -> str:
-        """BLAKE3, shortened, of ids, rows and tokens."""
+        """A shortened hash of ids, rows and tokens."""
         fields = [(prompt.id, prompt.row, prompt.token_ids) for prompt in self.prompts]
-        return blake3.blake3(msgspec.json.encode(fields)).hexdigest()[:16]
+        return hash_bytes(msgspec.json.encode(fields))[:16]
 
 
 def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:

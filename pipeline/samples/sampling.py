@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from blake3 import blake3
 
+from ...schemas.fingerprint import hash_to_bytes
 from ...schemas.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
 from ..observer import Observer
@@ -49,7 +49,7 @@ class SamplePlan:
     def request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
         """What an engine is asked for a sample."""
         # A hash of its own for each sample: a sample is the same whichever were drawn before it.
-        digest = blake3(f"{self.seed}/{prompt.row}/{number}".encode()).digest(8)
+        digest = hash_to_bytes(f"{self.seed}/{prompt.row}/{number}".encode(), 8)
         return SampleRequest(prompt.token_ids, int.from_bytes(digest, "little"))
 
 

@@ -22,13 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-import blake3
-
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.dataset.names import check_found
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
-from ...schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
-from ...schemas.fingerprint import hash_stream
+from ...schemas.files.foreign import LISTING_BYTES, map_regular, open_regular, read_regular
+from ...schemas.fingerprint import hash_bytes, hash_stream
 
 TEMPORARY = ".tmp-"
 """The prefix of a draft's name."""
@@ -40,7 +38,7 @@ class SizeAndHash:
 
     bytes: int
     hash: str
-    """BLAKE3, in full."""
+    """In full; see `schemas.fingerprint.hash_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Draft:
         """Of the whole content: ask when all is written."""
         self.file.flush()
         # Once it is complete, from a memory map: nothing of ours stands between a writer of Arrow and the file.
-        return SizeAndHash(self.path.stat().st_size, blake3.blake3().update_mmap(self.path).hexdigest())
+        return SizeAndHash(self.path.stat().st_size, hash_bytes(map_regular(self.path)))
 
 
 class Store(ABC):

@@ -9,13 +9,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
-
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
 from ...schemas.files.remote import STORE_PROTOCOLS, Remote, TakenError
-from ...schemas.fingerprint import fingerprint
+from ...schemas.fingerprint import fingerprint, new_hasher
 from .local import Draft, LocalStore, SizeAndHash, Store
 
 CHUNK_BYTES = 16 << 20
@@ -81,7 +79,7 @@ class ObjectStore(Store):
             return []
 
     def hash(self, name: str) -> SizeAndHash | None:
-        digest = blake3()
+        digest = new_hasher()
         size = 0
         try:
             for piece in self.objects.pieces(name):

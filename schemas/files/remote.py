@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from blake3 import blake3
-
 from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
 from ..escape import without_secrets
+from ..fingerprint import new_hasher
 from .web import REQUEST_SECONDS, WEB_PROTOCOLS, EndlessAnswerError, open_web
 
 STORE_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
@@ -194,7 +193,7 @@ class Remote:
         """Write an object into an existing file.
 
         Args:
-            hash: BLAKE3 of the content, if it is known.
+            hash: of the content, if it is known.
 
         Raises:
             FileNotFoundError, RemoteError: see `pieces`.
@@ -203,7 +202,7 @@ class Remote:
         """
         actual_hash = ""
         for attempt in range(1, self.attempts + 1):
-            digest = blake3()
+            digest = new_hasher()
             with path.open("r+b") as file:
                 for piece in self.pieces(name, size):
                     digest.update(piece)
@@ -213,7 +212,7 @@ class Remote:
                 return
             _LOG.warning("%s arrived damaged, in attempt %d of %d", self.where(name), attempt, self.attempts)
         raise IntegrityError(
-            f"{self.where(name)} is damaged: its {size:,} bytes should have the BLAKE3 {hash}, but after "
+            f"{self.where(name)} is damaged: its {size:,} bytes should have the hash {hash}, but after "
             f"{self.attempts} attempts the last download had {actual_hash}; delete it there, and {self.resume}, or "
             "copy the dataset there again"
         )

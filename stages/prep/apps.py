@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 import msgspec
 
 from ...schemas.errors import RowFilteredError, RowRejectedError
+from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example
 from .base import Column, Columns, Format
 
@@ -94,7 +94,7 @@ class AppsFormat(Format):
 def group_of(row: Any) -> str:
     """The problem's id as text, or 16 hexadecimal digits of a hash of its question."""
     if row.id is None or row.id == "":
-        return blake2b(row.question.encode(), digest_size=8).hexdigest()
+        return short_hash(row.question.encode(), 8)
     return str(row.id)
 
 

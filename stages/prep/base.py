@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from ...schemas.fingerprint import short_hash
 from ...schemas.rows import IGNORE_INDEX, Example
 from .rowjson import decode_json, keys_of_row, rejected_row, require_shallow
 
@@ -93,7 +93,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """
         out: dict[str, Any] = msgspec.to_builtins(self)
         if self.reader is not None:
-            digest = blake2b(self.reader.code.encode(), digest_size=16).hexdigest()
+            digest = short_hash(self.reader.code.encode(), 16)
             out["reader"] = {"function": self.reader.function, "code": digest}
         return out
 

@@ -8,12 +8,12 @@ them; and the flags with which other tools take a message out of training become
 
 from collections import Counter
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 import msgspec
 
 from ...schemas.errors import RowRejectedError
+from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example, Message, Messages
 from .base import DOCUMENTS, KWARGS, Column, Columns, Format, is_truth
 from .message_checks import REPLACES_CONTENT, check_messages
@@ -144,7 +144,7 @@ def conversation(
     if not trained:
         return [whole]
     skipped.update(+Counter(not_trained=len(turns) - len(wanted), empty_completion=len(wanted) - len(trained)))
-    group = blake2b(msgspec.json.encode([messages, tools]), digest_size=8).hexdigest()
+    group = short_hash(msgspec.json.encode([messages, tools]), 8)
     return [
         whole._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
         for sub, i in enumerate(trained)

@@ -9,12 +9,12 @@ import types
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, ClassVar
 
 import msgspec
 
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
+from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example
 from .base import Columns, Format, Options, ReaderCode, check_weight
 from .messages import MessagesFormat
@@ -142,7 +142,7 @@ def reader_of(reader: ReaderCode) -> Reader:
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, folder: str) -> types.ModuleType:
     # Not under its own name, because another module may have that name.
-    name = f"_packtrain_reader_{blake2b(code.encode(), digest_size=8).hexdigest()}"
+    name = f"_packtrain_reader_{short_hash(code.encode(), 8)}"
     module = types.ModuleType(name)
     module.__file__ = path
     if folder and folder not in sys.path:

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 import msgspec
-import xxhash
 from jinja2 import nodes
 
+from ...schemas.digests import text_number
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
 from ..template.chat_template import ChatTemplate
@@ -270,4 +270,4 @@ def _is_compared(text: str) -> bool:
     """Whether to compare a row. Decided from part of the text, because hashing all of it takes longer than a trace."""
     length = len(text)
     middle = text[length >> 1 : (length >> 1) + _HASHED_CHARACTERS].encode("utf-8", "surrogatepass")
-    return xxhash.xxh3_64_intdigest(middle, seed=length) & CHECK_MASK == 0
+    return text_number(middle, length) & CHECK_MASK == 0

@@ -15,10 +15,10 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.arrays import digests, lists, numbers, strings
+from ...schemas.digests import text_digest, text_number
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, SpanKind
@@ -71,7 +71,7 @@ class Batch:
         self.characters += len(text)
         # The same text with other flags or weights is another example.
         if spans.weights.count(True) < len(spans.weights):
-            begin ^= xxhash.xxh3_64_intdigest(text_for_digest(spans).encode())
+            begin ^= text_number(text_for_digest(spans).encode())
         self.seeds.append(begin)
 
     @property
@@ -141,7 +141,7 @@ class Encoder:
             kept.append(example)
             tokens.append(ids.astype(np.int32))
             spans.append(_given_spans(len(ids), flags, weight))
-            hashes.append(xxhash.xxh3_128_digest(tokens[-1].tobytes() + said, seed=1 + (flags is not None)))
+            hashes.append(text_digest(tokens[-1].tobytes() + said, 1 + (flags is not None)))
         if kept:
             offsets = offsets_of(lengths_of(tokens))
             counts.examples += len(kept)
@@ -211,7 +211,7 @@ class Encoder:
         tokens = self.engine.encode(texts)
         bounds, bound_offsets = spans.bounds()
         places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
-        hashes = [xxhash.xxh3_128_digest(one.encode(), seed=seed) for one, seed in zip(texts, batch.seeds, strict=True)]
+        hashes = [text_digest(one.encode(), seed) for one, seed in zip(texts, batch.seeds, strict=True)]
         chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & self.sampled == 0
         for index in np.flatnonzero(chosen).tolist():
             if len(texts[index]) <= SAMPLE_CHARACTERS:

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from ...schemas.arrays import digests, lists, numbers, strings, view
+from ...schemas.digests import text_digest
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, SpanKind
@@ -115,7 +115,7 @@ def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDAr
             np.arange(count + 1) * 3,
         ),
         strings(batch.column("group").to_pylist()[0::2]),
-        digests([xxhash.xxh3_128_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)], 16),
+        digests([text_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)], 16),
         *(numbers(view(batch.column(name))[0::2]) for name in ("line", "sub")),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
