@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from .dataset.ledger import Ledger, SourceLedger
-from .model_facts import Limit
+from .models.model_facts import Limit
 from .notebook import Shown, Table
 from .units import plural, share
 

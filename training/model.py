@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..schemas.dataset.names import check_name
 from ..schemas.errors import ConfigError, InputError
 from ..schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular, read_regular_text
 from ..schemas.files.model_folder import check_model_folder
+from ..schemas.files.safe_names import check_name
 from ..schemas.fingerprint import hash_bytes
 from ..schemas.jsontext import parse_json
-from ..schemas.model_facts import Limit, check_counts, stretching
+from ..schemas.models.model_facts import Limit, check_counts, stretching
 from .adapter import import_peft
 from .attention.packed_attention import configs_of, unwrap
 from .packed_rows import PackedRows

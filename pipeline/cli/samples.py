@@ -17,7 +17,7 @@ from .output import show, training_extra
 if TYPE_CHECKING:
     import torch
 
-    from ...schemas.samples import SampleEngine, SampleSettings
+    from ...schemas.models.samples import SampleEngine, SampleSettings
     from ...training.generate import ModelFolder
     from ..observer import Observer
     from ..report.grid import Lines
@@ -63,7 +63,7 @@ def sample(
         base: the model under an adapter; by default what the folder says.
         endpoint (URL): ask an OpenAI-compatible server, such as http://host:8000/v1.
     """
-    from ...schemas.samples import SampleSettings
+    from ...schemas.models.samples import SampleSettings
     from ..execute.executor import parse_shard
     from ..samples.prompts import read_prompts
     from ..samples.sampling import SamplePlan, draw_samples, shard_file

@@ -26,7 +26,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
-from ...schemas.model_facts import Limit, stretching
+from ...schemas.models.model_facts import Limit, stretching
 from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
 from ...schemas.tables.strategies import STRATEGIES
 from ...schemas.units import plural, share

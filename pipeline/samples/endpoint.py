@@ -14,7 +14,7 @@ from ...schemas.errors import PacktrainError
 from ...schemas.escape import escape_line, without_secrets
 from ...schemas.files.web import Clock, open_web
 from ...schemas.jsontext import decode_note
-from ...schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from ...schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 
 KEY = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""

@@ -45,7 +45,7 @@ class SamplePrompt:
     """One prompt."""
 
     id: str
-    """See `schemas.samples.Sample`."""
+    """See `schemas.models.samples.Sample`."""
     row: int
     token_ids: tuple[int, ...]
     """(T,)"""

@@ -15,7 +15,7 @@ from ...schemas.errors import InputError, OutputError
 from ...schemas.escape import escape_line
 from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
-from ...schemas.samples import Sample
+from ...schemas.models.samples import Sample
 from ..inputs.lines import bounded
 from ..store.appended import AppendedFile
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.fingerprint import hash_to_bytes
-from ...schemas.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
+from ...schemas.models.samples import Sample, SampleAnswer, SampleEngine, SampleRequest, SampleSettings
 from ...stages.tokenize.engines import reference_tokenizer
 from ..observer import Observer
 from .prompts import PromptSet, SamplePrompt

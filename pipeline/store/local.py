@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import IO
 
 from ...schemas.dataset.manifest import FileRecord
-from ...schemas.dataset.names import check_found
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
 from ...schemas.files.foreign import LISTING_BYTES, map_regular, open_regular, read_regular
+from ...schemas.files.safe_names import check_found
 from ...schemas.fingerprint import hash_bytes, hash_stream
 
 TEMPORARY = ".tmp-"

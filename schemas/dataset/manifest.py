@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import msgspec
 
 from ..errors import IntegrityError
+from ..files.safe_names import check_hash, check_name
 from ..fingerprint import fingerprint
 from ..jsontext import indented_json, parse_json
 from ..layout import Certificate, fill_of
 from ..notebook import Shown, Table
 from ..units import plural
 from .ledger import Ledger
-from .names import MANIFEST, check_hash, check_name
+from .names import MANIFEST
 
 if TYPE_CHECKING:
     from ..config.config import PackConfig

@@ -1,8 +1,4 @@
-"""Names of files inside a dataset or a cache. Names must not lead out of the folder."""
-
-import re
-
-from ..errors import IntegrityError
+"""Names of files in a dataset, below its folder."""
 
 MANIFEST = "manifest.json"
 """The file that a dataset has if and only if it is finished."""
@@ -12,46 +8,3 @@ PLAN = "_run/plan.json"
 """What an output folder is for."""
 REJECTS = "rejects.jsonl"
 """The list of rejected rows. A run that has nothing left to pack writes only this file."""
-_PART = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
-_HASH = re.compile("[0-9a-f]{64}")
-
-
-def check_name(name: object) -> None:
-    """Refuse a name that is not a plain path below a folder: `..`, an absolute path, a backslash, a URL.
-
-    Raises:
-        ValueError: it is not; shows the name.
-    """
-    if not isinstance(name, str) or not all(map(_PART.fullmatch, name.split("/"))) or len(name) > 1000:
-        raise ValueError(f"{str(name)[:80]!r} is not a name below the folder")
-
-
-def check_hash(hash: object) -> None:
-    """Refuse anything but a 256-bit hash in hexadecimal, because hashes are used as file names.
-
-    Raises:
-        ValueError: it is not; shows the value.
-    """
-    if not isinstance(hash, str) or not _HASH.fullmatch(hash):
-        raise ValueError(f"{str(hash)[:80]!r} is not a hash")
-
-
-def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
-    """Refuse a path that is not a regular file inside its folder.
-
-    Args:
-        path: as given, for messages.
-        real, folder: paths of the file and the folder with all links resolved.
-        regular: whether it is a regular file.
-
-    Raises:
-        IntegrityError: a link out of the folder; a named pipe, a device, a folder.
-    """
-    if not real.startswith(f"{folder.rstrip('/')}/"):
-        raise IntegrityError(
-            f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"
-        )
-    if not regular:
-        raise IntegrityError(
-            f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair rebuilds it"
-        )

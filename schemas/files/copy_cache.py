@@ -21,10 +21,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..dataset.names import check_hash
 from ..errors import IntegrityError, StoreError
 from ..fingerprint import hash_stream
 from . import lock
+from .safe_names import check_hash
 
 FOLDER = "copies"
 """Name of the folder in the cache. It may be deleted while nothing runs, because everything can be fetched again."""

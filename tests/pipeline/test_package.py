@@ -74,14 +74,8 @@ MAY_IMPORT = {
     "pipeline": {"pipeline", "stages", "schemas"},
     "training": {"training", "schemas"},
 }
-LAZILY = {
-    "pipeline.cli.export": {"training"},
-    "pipeline.cli.completion": {"training"},
-    "pipeline.cli.samples": {"training"},
-    "pipeline.cli.training": {"training"},
-    "training.stream": {"pipeline.stream"},
-}
-"""What these modules import besides, and only when it is needed: inside a function."""
+MEETING_POINTS = {"pipeline.cli": "training", "training.stream": "pipeline.stream"}
+"""The two places that use both halves, with what each uses of the other one. `docs/architecture.md` has the rule."""
 LAYERS = {
     "pipeline": (
         "cli",
@@ -111,6 +105,7 @@ LAYERS = {
         "contamination",
     ),
     "training": ("trainer", "launch", "first_batch", "foreign", "attention"),
+    "schemas": ("dataset", "config", "tables", "files", "models"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 
@@ -125,9 +120,43 @@ def test_imports_run_one_way(folder: str) -> None:
         for name in imports(module, tree):
             if name in ("", "__version__"):
                 continue
-            allowed = MAY_IMPORT[folder] | LAZILY.get(module, set())
-            assert any(name == one or name.startswith(f"{one}.") for one in allowed), f"{module} imports {name}"
+            allowed = MAY_IMPORT[folder] | {MEETING_POINTS[point] for point in MEETING_POINTS if is_in(module, point)}
+            assert any(is_in(name, other) for other in allowed), f"{module} imports {name}"
     assert seen > 1, "nothing was looked at"
+
+
+def is_in(module: str, folder: str) -> bool:
+    """Whether a module is another one, or is in it."""
+    return module == folder or module.startswith(f"{folder}.")
+
+
+def imports_at_once(module: str, tree: ast.Module) -> Iterator[str]:
+    """What a module imports when it is imported itself: neither inside functions nor for type checkers only."""
+    statements: list[ast.stmt] = list(tree.body)
+    while statements:
+        statement = statements.pop()
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING":
+            continue
+        yield from imports(module, statement) if isinstance(statement, ast.Import | ast.ImportFrom) else ()
+        statements += [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+
+
+def test_meeting_points_import_the_other_half_when_they_need_it() -> None:
+    """Either half runs without the packages of the other one, and nothing but a user stands above a meeting point."""
+    uses = set()
+    for module, tree in modules():
+        for point, other_half in MEETING_POINTS.items():
+            if not is_in(module, point):
+                above = [name for name in imports_at_once(module, tree) if is_in(name, point)]
+                assert not above, f"{module} imports {above}, where both halves meet"
+                continue
+            if any(is_in(name, other_half) for name in imports(module, tree)):
+                uses.add(point)
+            at_once = [name for name in imports_at_once(module, tree) if is_in(name, other_half)]
+            assert not at_once, f"{module} imports {at_once} outside of functions"
+    assert uses == set(MEETING_POINTS), "a meeting point that needs no other half"
 
 
 def layer(name: str) -> int | None:

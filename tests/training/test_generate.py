@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
-from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from packtrain.schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation
 
 from tests.support.small_models import write_model

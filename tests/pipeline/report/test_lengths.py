@@ -24,7 +24,7 @@ from packtrain.pipeline.report.lengths import (
     warnings_of,
 )
 from packtrain.schemas.config.config import RunConfig
-from packtrain.schemas.model_facts import Limit
+from packtrain.schemas.models.model_facts import Limit
 from packtrain.schemas.report import Choice
 from packtrain.schemas.tables.strategies import CUTTING
 from packtrain.schemas.units import share

@@ -17,7 +17,7 @@ from packtrain.pipeline.samples import endpoint
 from packtrain.pipeline.samples.endpoint import EndpointEngine, ServerError
 from packtrain.pipeline.samples.samples_file import read_samples
 from packtrain.pipeline.store.appended import RECORD_SUFFIX
-from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from packtrain.schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 
 Command = Callable[..., Any]
 SECRET = "sk-very-secret-1234"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packtrain.pipeline.samples.samples_file import open_samples, read_samples
 from packtrain.pipeline.store.appended import RECORD_SUFFIX
 from packtrain.schemas.errors import BusyError, InputError, OutputError
-from packtrain.schemas.samples import Sample
+from packtrain.schemas.models.samples import Sample
 
 KEYS = [(row, sample) for row in range(3) for sample in range(2)]
 GROUPS = [KEYS[:4], KEYS[4:]]

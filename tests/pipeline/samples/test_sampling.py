@@ -13,7 +13,7 @@ from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
 from packtrain.pipeline.samples.samples_file import read_samples
 from packtrain.pipeline.samples.sampling import SamplePlan, draw_samples
-from packtrain.schemas.samples import SampleAnswer, SampleRequest, SampleSettings
+from packtrain.schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 
 SETTINGS = SampleSettings(max_new_tokens=5, stop_ids=(3,))
 
