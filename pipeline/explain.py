@@ -214,8 +214,11 @@ class Follower:
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
                 if (address.source, label) in labels:
                     return replace(address, file=label)
-        where = f"{self.dataset.store.url}; documents.parquet lists the packed ones"
-        raise InputError(f"there is no example {escape_line(id)} in {where}")
+        example = next(iter(sorted(labels)), ("chats", "chats"))
+        raise InputError(
+            f"there is no example {escape_line(id)} in {self.dataset.store.url}: an id is source/file:line, such as "
+            f"{escape_line(_Address(*example, 1).id)}; documents.parquet lists the packed ones"
+        )
 
 
 def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:

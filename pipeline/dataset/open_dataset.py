@@ -134,5 +134,7 @@ def _unfinished(store: Store) -> str:
     if holder is not None and working:
         state = f"{holder} is working on it"
     elif holder is not None and holder.error is not None:
-        state = f"The run ended with: {holder.error}. {state}"
+        state = (
+            f"The run ended with: {holder.error}. Once that is corrected, the same command continues where it stopped"
+        )
     return f"is not finished: it has no {MANIFEST}. {state}"

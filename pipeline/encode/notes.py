@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from ...schemas.config.config import RunConfig
@@ -33,8 +32,6 @@ _NOT_SAMPLED = {
     Outcome.MISSING: "no stop token ends {}, so the model does not learn to stop there",
 }
 """What is said of turns that are not what a model would sample."""
-_OF_OTHER_TOOLS = (*sharegpt.CALLS, "tool_response", "function_response", "observation", "function")
-"""Roles of calls and of their results: renamed alone, a call would be trained as an answer in words."""
 _MOST_NAMES = 20
 """Maximum number of columns that are not read to name; the report lists more."""
 
@@ -142,10 +139,9 @@ def _found(seen: Iterable[Seen], *kinds: str, names: Collection[str] | None = No
 
 def _meant(role: str) -> str:
     """What to do about a role: `; did you mean 'assistant'?`, or "" if no role is near."""
-    name = role.strip().lower()
-    if name in _OF_OTHER_TOOLS:
+    if role.strip().lower() in sharegpt.CALLS_AND_RESULTS:
         return "; format: sharegpt with keys: {conversations: messages} reads it"
-    near = sharegpt.ROLES.get(name) or next(iter(get_close_matches(name, set(sharegpt.ROLES.values()), n=1)), None)
+    near = sharegpt.nearest_role(role)
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
 

@@ -189,7 +189,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
             f"{path} cannot be read: {error.strerror or error}; fix that, or leave it out of sources.{source}.path"
         ) from error
     if not blocks:
-        raise InputError(f"{path} has no rows; remove it from sources.{source}.path, or fill it")
+        raise InputError(f"{path} has no rows; fill it, or leave it out (source {source})")
     return InputFile(source, "", path, size, digest, tuple(msgspec.structs.replace(one, path=path) for one in blocks))
 
 

@@ -27,6 +27,8 @@ _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 """Reasons that mean a line is not a row."""
+_BROKEN = (*_DAMAGED, "half_surrogate")
+"""Reasons that mean a line cannot be read."""
 _PREFERENCE = "preference"
 _NOT_FOR_PAIRS = (
     *("pack.strategy", "pack.row_length", "pack.max_docs", "pack.align", "pack.parallel", "pack.window_tokens"),
@@ -82,33 +84,34 @@ def resolve_formats(sources: Sequence[SourceConfig], base: Path, files: Sequence
     out = {}
     for number, source in enumerate(sources):
         own = [file for file in files if file.source == source.name]
-        out[source.name] = form = resolve_format(source, base, own)
+        out[source.name] = form = resolve_format(source, base, own, number=number)
         if source.format != AUTO and not is_reader(source.format):
             _check_columns(source, number, form, own[0])
     return out
 
 
 def resolve_format(
-    source: SourceConfig, base: Path, files: Sequence[InputFile], *, prompt_only: bool = False
+    source: SourceConfig, base: Path, files: Sequence[InputFile], *, prompt_only: bool = False, number: int = 0
 ) -> SourceFormat:
     """The format of a source. Its condition is tried on the first rows.
 
     Args:
         files: those of the source; `auto` looks into the first.
         prompt_only: completions are not needed.
+        number: which of the sources it is, from 0.
 
     Raises:
         ConfigError: its rows fit no format or several; its reader or its condition cannot be used.
         InputError: it has no rows.
     """
-    form = _format_of(source, base, files[0], prompt_only)
+    form = _format_of(source, base, files[0], prompt_only, number)
     if source.where is not None:
         first = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
         Where(source.where, f"sources.{source.name}.where").check(form.make().prepare(first).examples)
     return form
 
 
-def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: bool) -> SourceFormat:
+def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: bool, number: int) -> SourceFormat:
     where = f"sources.{source.name}"
     if is_reader(source.format):
         options = reader_options(source.format, base, f"{where}.format", per_turn=source.expand == "per_turn")
@@ -120,7 +123,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         first = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
         raise _unusable(source, file, first, f"No row can be used.{what_it_is(file, first[1])}")
     try:
-        found = detect(rows, {str(key): name for key, name in source.keys.items()})
+        found = detect(rows, {str(key): name for key, name in source.keys.items()}, number)
     except ConfigError as error:
         raise ConfigError(f"{where}: format auto: in {file.shown}, {error}") from None
     try:
@@ -157,7 +160,7 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     """
     seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
-    if misfits and len(misfits) + sum(reason in _DAMAGED for _, reason, _ in seen.rejects) == seen.rows:
+    if misfits and len(misfits) + sum(reason in _BROKEN for _, reason, _ in seen.rejects) == seen.rows:
         keys = FORMAT_KEYS[source.format]
         fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
         fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"

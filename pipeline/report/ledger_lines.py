@@ -53,7 +53,7 @@ _LINES = (
     ("dim", "  unknown role", "unknown_roles"),
     ("dim", "columns not read, in rows", "columns_not_read"),
     ("dim", "keys not read, in messages", "keys_not_read"),
-    ("dim", "tool calls without JSON", "call_arguments_not_json"),
+    ("dim", "tool calls whose arguments are not JSON", "call_arguments_not_json"),
 )
 """(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
 a line a reason.
@@ -179,7 +179,7 @@ def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
 
 
 def describe_contents(total: SourceLedger) -> Iterator[str]:
-    """Yield what to know of the contents that are packed: examples that are equal, special tokens in them."""
+    """Yield what to know of the contents: examples that are equal, special tokens in them, calls without JSON."""
     if total.examples_equal:
         packed = sum(total.examples_packed.values())
         what = plural(total.examples_equal, "packed example is", "packed examples are")
@@ -193,6 +193,17 @@ def describe_contents(total: SourceLedger) -> Iterator[str]:
             f"Special tokens: {what} some in the contents ({named}), which are real ones for the model; "
             "remove them, or leave such rows out (where)."
         )
+    if total.call_arguments_not_json:
+        yield _describe_calls(total)
+
+
+def _describe_calls(total: SourceLedger) -> str:
+    """Say that the arguments of tool calls are no JSON."""
+    calls = plural(total.call_arguments_not_json, "tool call has", "tool calls have")
+    return (
+        f"Tool calls: {calls} arguments that are not the JSON of an object; the template writes them as they stand. "
+        "Correct them, if the model is to learn calls that can be parsed."
+    )
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

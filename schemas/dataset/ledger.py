@@ -189,7 +189,11 @@ UNUSABLE = {
     "bad_quotes": "Quotes of the CSV do not close; quote fields that hold quotes or line ends.",
     "bad_tests": "`input_output` is not an object with as many `inputs` as `outputs`; fix the row.",
     "bad_tool_call": "A tool call is not a JSON object with `name` and `arguments`; fix the row.",
+    "call_role": "A role is that of a call or a result in other tools' data; `format: sharegpt` with `keys: "
+    "{conversations: messages}` reads it.",
     "empty_completion": "The answer is empty or blank; remove such rows, or check the column's name.",
+    "half_surrogate": "A text holds half of a surrogate pair, which is no character; its writer cut it in two. Correct "
+    "the text.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
     "invalid_utf8": "Some bytes are not UTF-8; convert the file.",
     "lost_content": "The chat template leaves out a message, a tool call or the tools; take a template that "
@@ -213,6 +217,7 @@ UNUSABLE = {
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
     "train_flags": "Messages have different `train` flags or weights, but cannot be located; split the row, or remove "
     "them.",
+    "two_roles": "A message has two roles that differ, `from` and `role`; leave one out.",
     "two_systems": "The row has two system texts that differ; leave one out.",
     "unknown_key": "Your own reader returned a row with a key that its format does not have.",
     "unknown_role": "A message has a role that the format, or the chat template, does not know; rename it.",

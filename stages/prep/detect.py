@@ -32,12 +32,13 @@ class Detection:
     """Why this format was chosen, to follow "because" in a sentence."""
 
 
-def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
+def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> Detection:
     """The format of rows.
 
     Args:
         rows: the first decoded rows of a source; rows that are not objects fit no format.
         keys: column names that the user gave; only formats that take all of them are tried.
+        number: which of the sources it is, from 0, for the options that the error names.
 
     Raises:
         ConfigError: no format fits, or several do.
@@ -61,8 +62,8 @@ def detect(rows: Sequence[Any], keys: Keys | None = None) -> Detection:
     raise ConfigError(
         f"{seen} fit no format. Looked for:{wanted}\nSay format, and keys for columns of other names, such as format: "
         "prompt_completion, keys: {prompt: question, completion: answer} (as options: --set "
-        "sources.0.format=prompt_completion --set sources.0.keys.prompt=question --set "
-        "sources.0.keys.completion=answer); or read the rows yourself with format: python:module:function"
+        f"sources.{number}.format=prompt_completion --set sources.{number}.keys.prompt=question --set "
+        f"sources.{number}.keys.completion=answer); or read the rows yourself with format: python:module:function"
     )
 
 

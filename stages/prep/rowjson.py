@@ -101,13 +101,14 @@ def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
+    if half := _HALF_PAIR.search(line):
+        what = f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
+        return RowRejectedError("half_surrogate", what)
     return RowRejectedError("invalid_json", _damage(str(error), line))
 
 
 def _damage(said: str, line: bytes) -> str:
     """What is wrong with a line that is not JSON, and at which byte."""
-    if half := _HALF_PAIR.search(line):
-        return f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
     if "truncated" in said:
         return "the line ends early"
     place = _BYTE.search(said)

@@ -1,5 +1,6 @@
 """ShareGPT conversations: turns with `from` and `value`, and different role names."""
 
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
@@ -28,6 +29,16 @@ ROLES = {
 }
 """Maps ShareGPT's role names to those of templates."""
 CALLS = ("function_call", "tool_call")
+CALLS_AND_RESULTS = (*CALLS, "tool_response", "function_response", "observation", "function")
+"""Roles of calls and of their results in other tools' data: renamed alone, a call would be trained as an answer in
+words.
+"""
+
+
+def nearest_role(role: str) -> str | None:
+    """The usual role that a misspelt or foreign one most likely stands for; None if none is near."""
+    name = role.strip().lower()
+    return ROLES.get(name) or next(iter(get_close_matches(name, set(ROLES.values()), n=1)), None)
 
 
 class ShareGPTFormat(MessagesFormat):
@@ -53,7 +64,7 @@ class ShareGPTFormat(MessagesFormat):
     def message(self, said: Message, where: str) -> Message:
         """See `MessagesFormat.message`; other keys stay.
 
-        Rejects `missing_key`, `wrong_type`, `unknown_role`, `bad_tool_call`.
+        Rejects `missing_key`, `wrong_type`, `unknown_role`, `two_roles`, `bad_tool_call`.
         """
         role = said.get("from", said.get("role"))
         if role is None:
@@ -65,7 +76,7 @@ class ShareGPTFormat(MessagesFormat):
         if name not in ROLES:
             raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
         if said.get("role", role) != role:
-            raise RowRejectedError("unknown_role", f"`{where}` has `from` and `role`, which differ; keep one")
+            raise RowRejectedError("two_roles", f"`{where}` has `from` and `role`, which differ; keep one")
         out: Message = {"role": ROLES[name]}
         for key, value in said.items():
             if key == "value" and "content" not in said:

@@ -17,6 +17,7 @@ from typing import Any
 from markupsafe import escape
 
 from ...schemas.errors import RowRejectedError
+from ..prep.sharegpt import CALLS_AND_RESULTS, nearest_role
 from ..template.chat_template import ChatTemplate
 from ..template.tracked_messages import ASSISTANT, CALL_KEYS, TrackedMessages, is_blank, without_tags
 from ..template.tracked_str import THOUGHT, TOOL_CALL, SourceSpan, call_number_of, message_of, origin_of
@@ -64,6 +65,8 @@ class LostContent:
         self._has_lost_reasoning = False
         self._lost: dict[str | None, str] = {}
         """By word of `tokenizer.allow_lost`, a description of the first loss; None for a role that has no word."""
+        self._lost_role = ""
+        """The first role that has no word, and of which a content is lost."""
         self.unproved: UnprovedError | None = None
         """Why the contents of a turn are not found whole and in one place, if so."""
 
@@ -87,7 +90,7 @@ class LostContent:
         self._check_tools(tools or ())
         refused = {kind: description for kind, description in self._lost.items() if kind not in allowed}
         if refused:
-            raise _rejection(refused, allowed, self._template.name)
+            raise _rejection(refused, allowed, self._template.name, self._lost_role)
         losses = {str(kind) for kind in self._lost}
         if self._has_lost_reasoning:
             losses.add(LOST_REASONING)
@@ -148,6 +151,8 @@ class LostContent:
         message = message_of(origin)
         role = self._tracked.roles[message]
         self._lost.setdefault(ALLOWED_AS.get(role), f"{quantity}what message {message + 1} ({role!r}) says")
+        if role not in ALLOWED_AS:
+            self._lost_role = self._lost_role or role
 
     def _set_unproved(self, reason: str, origin: int) -> None:
         self.unproved = self.unproved or UnprovedError(reason, message_of(origin))
@@ -193,17 +198,30 @@ def _lost_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tup
     return ()
 
 
-def _rejection(refused: Mapping[str | None, str], allowed: Set[str], template_name: str) -> RowRejectedError:
-    """The error for losses, by word of `tokenizer.allow_lost`; names the first, and allows all."""
-    if None in refused:
-        description = refused[None]
-        remedy = f"correct the role: common ones are {', '.join(ALLOWED_AS)}"
-    else:
+def _rejection(
+    refused: Mapping[str | None, str], allowed: Set[str], template_name: str, role: str = ""
+) -> RowRejectedError:
+    """The error for losses, by word of `tokenizer.allow_lost`; names the first, and allows all.
+
+    Args:
+        role: the role of the content that is lost under None.
+    """
+    if None not in refused:
         description = next(iter(refused.values()))
         # With those that are allowed already, because this replaces them.
         remedy = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *allowed}))}]"
+        reason = LOST_CONTENT
+    else:
+        description = refused[None]
+        if role.strip().lower() in CALLS_AND_RESULTS:
+            reason = "call_role"
+            remedy = "read the rows with format: sharegpt, keys: {conversations: messages}, which knows such roles"
+        else:
+            reason = "unknown_role"
+            near = nearest_role(role)
+            remedy = f"correct the role{f', perhaps to {near!r}' if near else ''}: usual are {', '.join(ALLOWED_AS)}"
     return RowRejectedError(
-        "unknown_role" if None in refused else LOST_CONTENT,
+        reason,
         f"the chat template '{template_name}' does not write {description}; take a template that does, or {remedy}",
     )
 

@@ -3,7 +3,8 @@
 import ast
 from pathlib import Path
 
-from packtrain.schemas.dataset.ledger import DECISIONS, REASONS
+from packtrain.pipeline.report.ledger_lines import ledger_words
+from packtrain.schemas.dataset.ledger import DECISIONS, REASONS, SourceLedger
 
 from tests.support.sources import trees
 
@@ -37,6 +38,17 @@ def given_reasons() -> set[str]:
             elif isinstance(word, ast.Name) and word.id.isupper():
                 out.add(known.get((path, word.id), by_name.get(word.id, word.id)))
     return out
+
+
+def test_the_documentation_explains_every_line_of_the_ledger() -> None:
+    page = (Path(__file__).parents[3] / "docs/report.md").read_text()
+    table = page.partition("### The lines")[2].partition("\n## ")[0]
+    explained = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
+    fields = SourceLedger.__dataclass_fields__
+    words = [ledger_words(f"all.{field}").removeprefix("all: ").rpartition(", ")[2] for field in fields]
+    undocumented = [word for word in words if word.partition(" ")[2] not in explained and word not in explained]
+    assert undocumented == []
+    assert len(words) > 30, "the fields have gone"
 
 
 def test_every_reason_has_words() -> None:

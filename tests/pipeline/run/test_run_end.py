@@ -105,6 +105,20 @@ def test_copies_and_special_tokens_in_contents_are_counted(tmp_path: Path) -> No
     assert not any(note.startswith("Copies") for note in dropped.notes)
 
 
+def test_arguments_of_tool_calls_that_are_not_json_are_said(tmp_path: Path) -> None:
+    rows = kit.corpus("chats", 3)
+    for arguments in ("{not json", '{"a": 1}', "[1]"):
+        call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+        turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        rows.append({"messages": [*turns, {"role": "tool", "content": "1"}, {"role": "assistant", "content": "a"}]})
+    packed = run(tmp_path / "calls", rows, mask="assistant")
+    (ledger,) = packed.ledger.values()
+    assert ledger["call_arguments_not_json"] == 2
+    (said,) = (note for note in packed.notes if note.startswith("Tool calls: "))
+    assert "2 tool calls have arguments that are not the JSON of an object" in said
+    assert not any(note.startswith("Tool calls: ") for note in run(tmp_path / "good", rows[:3], mask="assistant").notes)
+
+
 def test_special_tokens_in_pairs_are_counted_once(tmp_path: Path) -> None:
     rows = kit.corpus("choices", 5)
     rows[1]["rejected"] = [{"role": "assistant", "content": "no <|im_start|>"}]
