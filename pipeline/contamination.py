@@ -33,11 +33,11 @@ from .store.local import LocalStore
 from .store.open_store import Store, ask_all
 from .store.sealed_notes import get_note, put_note
 
-NAME = "contamination.jsonl"
+HITS_FILE = "contamination.jsonl"
 FORMAT = 6
 """Increase it whenever the same files would give another index, or the same index other hits."""
-_EQUAL_ROWS = 10
-"""Rows with the same text that are known; a set may have a question thousands of times."""
+_MAX_EQUAL_ROWS = 10
+"""Rows with the same text that hits name; a set may have a question thousands of times."""
 _MAX_ROW_BYTES = 64 << 20
 """Longer lines are refused. Rows of programming problems hold megabytes of tests."""
 
@@ -77,13 +77,13 @@ def prepare_evaluation(config: ContaminationConfig, base: Path, scratch: LocalSt
         evaluation = Evaluation(tuple(scan_inputs([source], base, scratch)), config.ngram, config.share)
     except (ConfigError, InputError) as error:
         raise type(error)(str(error).replace("sources.evaluation.path", "contamination.against")) from None
-    indexed(evaluation)
+    make_index(evaluation)  # for its checks; the processes that compare make their own
     return evaluation
 
 
 @lru_cache(maxsize=2)
-def indexed(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tuple[int, int]]]]:
-    """Read all rows, and index their T texts. Equal texts are one text of several rows.
+def make_index(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tuple[int, int]]]]:
+    """Read all rows, and index their T texts. Equal texts are one text of several rows. Made once in each process.
 
     Returns:
         The index, and (T,) the places of the first rows that have each text: number of the file, line from 1.
@@ -91,57 +91,59 @@ def indexed(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tuple
     Raises:
         InputError: a file has changed; see `prepare_evaluation`.
     """
-    texts: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it asks, text) → places
-    for number, file in enumerate(evaluation.inputs):
-        had = False
-        for line, row in _read(file):
-            for one in dict.fromkeys(evaluation_texts(row)):
-                had = True
-                texts.setdefault(one, []).append((number, line))
-        if not had:
+    places: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it asks, text) → where it is
+    for file_number, file in enumerate(evaluation.inputs):
+        has_text = False
+        for line, row in _read_rows(file):
+            for asks, text in dict.fromkeys(evaluation_texts(row)):
+                has_text = True
+                places.setdefault((asks, text), []).append((file_number, line))
+        if not has_text:
             raise InputError(
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
-    index = ContaminationIndex([text for _, text in texts], [asks for asks, _ in texts], evaluation.ngram)
-    return index, [some[:_EQUAL_ROWS] for some in texts.values()]
+    index = ContaminationIndex([text for _, text in places], [asks for asks, _ in places], evaluation.ngram)
+    return index, [equal_rows[:_MAX_EQUAL_ROWS] for equal_rows in places.values()]
 
 
-def _read(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """(line, row) of every row, lines from 1.
 
     Raises:
         InputError: a line is not a JSON object; names it.
     """
     for block in file.blocks:
-
-        def wrong(number: int, problem: str, block: Block = block) -> InputError:
-            where = f"{file.origin or file.path}, line {block.first_line + number + 1:,}"
-            return InputError(f"{where}: {problem}; fix the line, or remove it")
-
-        found = read_rows(block, _MAX_ROW_BYTES)
-        for number, reason, detail in found.rejects:
-            raise wrong(number, f"{reason}: {detail}")
-        yield from ((block.first_line + number + 1, row) for number, row in found.records or ())
-        for number, line in found.lines or ():
+        rows = read_rows(block, _MAX_ROW_BYTES)
+        first_line = block.first_line + 1
+        for number, reason, detail in rows.rejects:
+            raise _bad_line(file, first_line + number, f"{reason}: {detail}")
+        # Tables come as records, JSON lines as lines; a block has one of both.
+        for number, record in rows.records or ():
+            yield first_line + number, record
+        for number, line in rows.lines or ():
             try:
                 row = msgspec.json.decode(line if line.strip() else b"{}", type=dict[str, Any])
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError) as error:
-                raise wrong(number, f"the line is not a JSON object ({error})") from None
-            yield block.first_line + number + 1, row
+                raise _bad_line(file, first_line + number, f"the line is not a JSON object ({error})") from None
+            yield first_line + number, row
+
+
+def _bad_line(file: InputFile, line: int, problem: str) -> InputError:
+    return InputError(f"{file.origin or file.path}, line {line:,}: {problem}; fix the line, or remove it")
 
 
 # The blocks of a run: each is a task
 
 
 class BlockHits(msgspec.Struct, frozen=True):
-    """The hits of a block, which does not know the names of its files."""
+    """The hits of a block. They are kept by the block's content, so they have neither ids nor sources yet."""
 
     examples: int
     """How many were compared."""
     hits: list[tuple[int, int, Hit]]
-    """Ascending: row in the block, from 0, and `schemas.rows.Example.sub` of an example, and its hit without a name."""
+    """(row in the block, from 0, `schemas.rows.Example.sub`, hit) of an example, ascending."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,15 @@ class ContaminationTask:
     @cached_property
     def record(self) -> str:
         """Name of the task's record, which holds the hits."""
+        # What decides which examples a block gives. polars evaluates `where`, so its version is a part of that.
         where = [self.source.where, version("polars")] if self.source.where is not None else []
-        form = [self.form.payload(), self.source.max_row_bytes, where]
-        key = fingerprint([self.block.hash, form, self.evaluation.payload()])
+        reading = [self.form.payload(), self.source.max_row_bytes, where]
+        key = fingerprint([self.block.hash, reading, self.evaluation.payload()])
         return f"contamination/{key[:2]}/{key}.json"
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
-        gc.disable()  # see EncodeTask.run
+        gc.disable()  # see `EncodeTask.run`
         try:
             put_note(self.cache, self.record, self._compare())
         finally:
@@ -172,12 +175,12 @@ class ContaminationTask:
         return self.block.end - self.block.start, self.block.lines
 
     def _compare(self) -> BlockHits:
-        """The hits: of each example, one for each evaluation row and kind of text, that of the text it shares most of.
+        """The hits: for each example, evaluation row and kind of text, that of the text it shares most of.
 
         Raises:
             InputError: the file has changed since the scan, or its rows have token ids instead of text.
         """
-        index, places = indexed(self.evaluation)
+        index, places = make_index(self.evaluation)
         form = (self.form.name, self.form.options)
         examples = block_examples(self.block, form, self.source.max_row_bytes, self.source.where).examples
         if any(example.ids is not None for example in examples):
@@ -185,69 +188,87 @@ class ContaminationTask:
                 f"{self.block.path}: its rows have token ids instead of text, and ids cannot be compared with "
                 "evaluation rows; leave this source out, or leave out contamination"
             )
-        best = dict[tuple[int, int, int, bool], Hit]()
-        for example, text, share, longest in search_examples(index, examples):
-            asks = bool(index.asks[text])
-            for number, line in places[text]:
-                key = (example, number, line, asks)
-                if key not in best or share > best[key].share:
-                    name, kind = self.evaluation.inputs[number].shown, "prompt" if asks else "answer"
-                    best[key] = Hit("", "", name, line, kind, share, longest)
-        return BlockHits(len(examples), [(*examples[key[0]][:2], best[key]) for key in sorted(best)])
+        best: dict[tuple[int, int, int, bool], Hit] = {}  # (example, evaluation file, its line, whether it asks) → hit
+        for shared in search_examples(index, examples):
+            asks = bool(index.asks[shared.text])
+            for file_number, line in places[shared.text]:
+                key = (shared.example, file_number, line, asks)
+                if key not in best or shared.share > best[key].share:
+                    best[key] = Hit(
+                        id="",
+                        source="",
+                        evaluation=self.evaluation.inputs[file_number].shown,
+                        evaluation_line=line,
+                        kind="prompt" if asks else "answer",
+                        share=shared.share,
+                        shared=shared.longest,
+                    )
+        hits = []
+        for key in sorted(best):
+            example = examples[key[0]]
+            hits.append((example.line, example.sub, best[key]))
+        return BlockHits(len(examples), hits)
 
     def __str__(self) -> str:
         return f"{self.block}, compared with evaluation rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Contamination:
+class ContaminationHits:
     """The hits of all blocks of a run. They stay in the cache, and are read block by block."""
 
     evaluation: Evaluation
     blocks: tuple[tuple[InputFile, ContaminationTask], ...]
     """In the order of the run."""
 
-    def each(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
-        """Yield the hits of each block, in order; a hit below the configured share is left out.
+    def by_block(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
+        """The hits of each block, in order; a hit below the configured share is left out.
 
         Raises:
             IntegrityError: another process has removed them meanwhile.
         """
         for file, task in self.blocks:
-            found = get_note(task.cache, task.record, BlockHits)
-            if found is None:
+            block_hits = get_note(task.cache, task.record, BlockHits)
+            if block_hits is None:
                 raise IntegrityError(f"{task.cache.where(task.record)} vanished from the cache; run again")
-            hits = [one for one in found.hits if one[2].share >= self.evaluation.share]
-            yield file, task.block, BlockHits(found.examples, hits)
+            hits = [(row, sub, hit) for row, sub, hit in block_hits.hits if hit.share >= self.evaluation.share]
+            yield file, task.block, BlockHits(block_hits.examples, hits)
 
-    def marked(self) -> list[bytes]:
-        """The examples of each block that share text, as ascending distinct 64-bit numbers made of row and sub."""
-        every = ([(line << 32) + sub + 1 for line, sub, _ in found.hits] for *_, found in self.each())
-        return [np.unique(np.array(keys, np.int64)).tobytes() for keys in every]
+    def contaminated_examples(self) -> list[bytes]:
+        """The examples of each block that share text: ascending distinct int64, as the bytes of an array.
 
-    def examples(self) -> int:
+        A number has the row in its high 32 bits and `sub` + 1 in the low ones, because `sub` may be -1: example 2 of
+        row 5 is 5 · 2³² + 3.
+        """
+        examples_of_blocks = []
+        for _, _, block_hits in self.by_block():
+            keys = [(row << 32) + sub + 1 for row, sub, _ in block_hits.hits]
+            examples_of_blocks.append(np.unique(np.array(keys, np.int64)).tobytes())
+        return examples_of_blocks
+
+    def compared_examples(self) -> int:
         """How many examples were compared."""
-        return sum(found.examples for *_, found in self.each())
+        return sum(block_hits.examples for _, _, block_hits in self.by_block())
 
-    def lines(self) -> Iterator[Hit]:
-        """Yield all hits, in the order of the run, with ids as in documents.parquet."""
-        for file, block, found in self.each():
-            for line, sub, hit in found.hits:
-                mine, number = file.at(block, line)
-                id = example_id(file.source, mine.label, number, sub)
+    def hits(self) -> Iterator[Hit]:
+        """All hits, in the order of the run, with ids as in documents.parquet."""
+        for file, block, block_hits in self.by_block():
+            for row, sub, hit in block_hits.hits:
+                row_file, line = file.at(block, row)
+                id = example_id(file.source, row_file.label, line, sub)
                 yield msgspec.structs.replace(hit, id=id, source=file.source, share=round(hit.share, 4))
 
-    def put(self, out: Store, name: str = NAME) -> FileRecord:
+    def put(self, out: Store, name: str = HITS_FILE) -> FileRecord:
         """Write all hits to a file, and return its entry in the manifest."""
         with out.draft() as draft:
-            for line in self.lines():
-                draft.file.write(escape_json(msgspec.json.encode(line)) + b"\n")
-            put = draft.size_and_hash
+            for hit in self.hits():
+                draft.file.write(escape_json(msgspec.json.encode(hit)) + b"\n")
+            written = draft.size_and_hash
             out.put(draft, name)
-        return FileRecord(name, put.bytes, put.hash)
+        return FileRecord(name, written.bytes, written.hash)
 
 
-def compare(
+def find_contamination(
     sources: Sequence[SourceConfig],
     files: Sequence[InputFile],
     formats: Mapping[str, SourceFormat],
@@ -255,28 +276,31 @@ def compare(
     cache: Store,
     executor: Executor,
     observer: Observer,
-) -> Contamination:
-    """Compare what the cache has no hits for.
+) -> ContaminationHits:
+    """Compare the blocks for which the cache has no hits.
 
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
     """
-    by_name = {source.name: source for source in sources}
-    blocks = tuple(
-        (file, ContaminationTask(block, by_name[file.source], formats[file.source], cache, evaluation))
-        for file in files
-        for block in file.blocks
-    )
+    source_of_name = {source.name: source for source in sources}
+    blocks = []
+    for file in files:
+        for block in file.blocks:
+            source = source_of_name[file.source]
+            blocks.append((file, ContaminationTask(block, source, formats[file.source], cache, evaluation)))
 
-    def known(task: ContaminationTask) -> bool:
+    def is_done(task: ContaminationTask) -> bool:
         return get_note(cache, task.record, BlockHits) is not None
 
-    tasks = list({task.record: task for _, task in blocks}.values())
-    due = [task for task, done in zip(tasks, ask_all(cache, known, tasks), strict=True) if not done]
-    if due:
-        observer.begin("compare", sum(task.block.end - task.block.start for task in due), "B")
-        for result in executor.map(perform, due, known):
+    # Equal blocks have one record, and are compared once.
+    distinct_tasks = list({task.record: task for _, task in blocks}.values())
+    answers = ask_all(cache, is_done, distinct_tasks)
+    pending = [task for task, done in zip(distinct_tasks, answers, strict=True) if not done]
+    if pending:
+        observer.begin("compare", sum(task.block.end - task.block.start for task in pending), "B")
+        for result in executor.map(perform, pending, is_done):
             assert isinstance(result, tuple)
-            observer.advance(result[0], rows=result[1])
+            compared_bytes, compared_rows = result
+            observer.advance(compared_bytes, rows=compared_rows)
         observer.end()
-    return Contamination(evaluation, blocks)
+    return ContaminationHits(evaluation, tuple(blocks))

@@ -12,7 +12,7 @@ from ...schemas.fingerprint import fingerprint, version
 from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.engine_check import difference
 from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
-from ..contamination import Contamination, Evaluation
+from ..contamination import ContaminationHits, Evaluation
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import InputFile
 from ..inputs.source_formats import SourceFormat
@@ -89,7 +89,7 @@ class Encoded:
     """The record of each part in `places`."""
     not_taken: dict[str, int] = field(default_factory=dict)
     """By source, rows beyond `max_rows`; these are not encoded."""
-    contamination: Contamination | None = None
+    contamination: ContaminationHits | None = None
     """What the examples share with evaluation rows; None if they are not compared."""
 
 

@@ -69,7 +69,8 @@ class PartPlace:
     lines: FileLines
     """Where the rows of its block are."""
     contaminated: bytes = b""
-    """The examples that share text with evaluation rows; see `contamination.Contamination.marked`."""
+    """The examples that share text with evaluation rows; see
+    `contamination.ContaminationHits.contaminated_examples`."""
 
     @property
     def path(self) -> Path:

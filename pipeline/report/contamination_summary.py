@@ -14,56 +14,87 @@ from ...schemas.errors import StoreError
 from ...schemas.files.foreign import read_lines
 from ...schemas.report import Contamination, ContaminationCount, Hit
 from ...schemas.units import plural
-from ..contamination import NAME
+from ..contamination import HITS_FILE
 from ..store.open_store import Store
 
-MOST = 12
+_SHOWN_HITS = 12
 """Hits that a report keeps."""
-_MUCH = 0.8
+_MOST_OF_TEXT = 0.8
 """Share of an evaluation text that counts as most of it."""
 
 
 def contamination_of(
-    lines: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = ""
+    hits: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = ""
 ) -> Contamination:
     """The section, from all hits in the order of examples.
 
     Args:
         evaluation: what the plan says about the evaluation data.
-        compared, action: see `Contamination`.
+        compared: how many examples were compared.
+        action: see `Contamination`.
     """
-    examples, much, shown = 0, 0, list[Hit]()
-    counts, most = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    rows = defaultdict[tuple[str, str], set[int]](set)
-    problem, texts = "", set[tuple[str, int, str]]()
-    for _, group in groupby(lines, lambda line: line.id):
+    examples = 0
+    examples_with_most = 0  # that have most or all of an evaluation text
+    # By (source, evaluation file):
+    example_counts: Counter[tuple[str, str]] = Counter()
+    counts_with_most: Counter[tuple[str, str]] = Counter()
+    evaluation_rows: dict[tuple[str, str], set[int]] = defaultdict(set)
+    shown: list[Hit] = []
+    current_row = ""
+    texts_of_row: set[tuple[str, int, str]] = set()
+    for example, group in groupby(hits, lambda hit: hit.id):
+        example_hits = list(group)
         shares: dict[tuple[str, str], float] = {}
-        for line in (some := list(group)):
-            place = (line.source, line.evaluation)
-            rows[place].add(line.evaluation_line)
-            shares[place] = max(shares.get(place, 0.0), line.share)
-        if (row := _row_of(some[0].id)) != problem:
-            problem, texts = row, set()
+        for hit in example_hits:
+            pair = (hit.source, hit.evaluation)
+            evaluation_rows[pair].add(hit.evaluation_line)
+            shares[pair] = max(shares.get(pair, 0.0), hit.share)
+        examples += 1
+        examples_with_most += max(shares.values()) >= _MOST_OF_TEXT
+        example_counts.update(shares.keys())
+        counts_with_most.update(pair for pair, share in shares.items() if share >= _MOST_OF_TEXT)
         # Examples of one row, such as the solutions of a problem, share the same text; it is shown once.
-        new = [line for line in some if (line.evaluation, line.evaluation_line, line.shared) not in texts]
-        texts.update((line.evaluation, line.evaluation_line, line.shared) for line in new)
-        shown = nlargest(MOST, [*shown, *new], key=lambda line: line.share)
-        counts.update(shares.keys())
-        most.update(place for place, share in shares.items() if share >= _MUCH)
-        examples, much = examples + 1, much + (max(shares.values()) >= _MUCH)
-    found = len({(file, line) for (_, file), some in rows.items() for line in some})
-    every = plural(evaluation["counts"]["rows"], "evaluation row")
-    sentence = f"No example shares {evaluation['ngram']} words in a row with any of {every}."
-    if examples:
-        whole = f", {much:,} of them most or all of a question or an answer" if much else ""
-        sentence = f"{examples:,} of {plural(compared, 'example')} share text with {found:,} of {every}{whole}."
+        if _row_of(example) != current_row:
+            current_row = _row_of(example)
+            texts_of_row = set()
+        candidates = [hit for hit in example_hits if _text_of(hit) not in texts_of_row]
+        texts_of_row.update(_text_of(hit) for hit in candidates)
+        shown = nlargest(_SHOWN_HITS, [*shown, *candidates], key=lambda hit: hit.share)
+    counts = []
+    for (source, file), count in example_counts.items():
+        rows = len(evaluation_rows[source, file])
+        counts.append(ContaminationCount(source, file, count, counts_with_most[source, file], rows))
     return Contamination(
-        sentence=sentence,
+        sentence=_describe(examples, examples_with_most, compared, evaluation_rows, evaluation),
         action=action,
         examples=examples,
-        counts=[ContaminationCount(*place, count, most[place], len(rows[place])) for place, count in counts.items()],
+        counts=counts,
         shown=shown,
     )
+
+
+def _describe(
+    examples: int,
+    examples_with_most: int,
+    compared: int,
+    evaluation_rows: Mapping[tuple[str, str], set[int]],
+    evaluation: Mapping[str, Any],
+) -> str:
+    all_rows = plural(evaluation["counts"]["rows"], "evaluation row")
+    if not examples:
+        return f"No example shares {evaluation['ngram']} words in a row with any of {all_rows}."
+    # A row that several sources share text with counts once.
+    shared_rows = {(file, line) for (_, file), lines in evaluation_rows.items() for line in lines}
+    most_clause = ""
+    if examples_with_most:
+        most_clause = f", {examples_with_most:,} of them most or all of a question or an answer"
+    shared = f"{examples:,} of {plural(compared, 'example')} share text with {len(shared_rows):,} of {all_rows}"
+    return f"{shared}{most_clause}."
+
+
+def _text_of(hit: Hit) -> tuple[str, int, str]:
+    """What two hits have in common that show the same text."""
+    return hit.evaluation, hit.evaluation_line, hit.shared
 
 
 def _row_of(example: str) -> str:
@@ -78,10 +109,10 @@ def noted_hits(out: Store) -> Iterator[Hit]:
         StoreError: the file is gone.
     """
     try:
-        for line in read_lines(out.local(NAME)):
+        for line in read_lines(out.local(HITS_FILE)):
             with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 yield msgspec.json.decode(line, type=Hit)
     except OSError as error:
         raise StoreError(
-            f"{out.where(NAME)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"
+            f"{out.where(HITS_FILE)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"
         ) from error

@@ -9,7 +9,7 @@ from ...schemas.config.config import ContaminationConfig, RunConfig
 from ...schemas.errors import ConfigError, OutputError
 from ...schemas.report import Contamination
 from ..configfile import Setting, load_config
-from ..contamination import compare, prepare_evaluation
+from ..contamination import find_contamination, prepare_evaluation
 from ..inputs.scan import scan_inputs
 from ..inputs.source_formats import resolve_formats
 from ..observer import Observer
@@ -48,6 +48,7 @@ def contamination(
     """
     observer = observer or Observer()
     paths = [against] if isinstance(against, str | Path) else against
+    # Both are required keys, and neither is used here.
     if isinstance(config, Mapping):
         config = {"out": "packed", "tokenizer": {"path": "unused"}, **config}
     settings = []
@@ -70,6 +71,7 @@ def _compare(
         require_no_file_above(hits, "--out")
         if hits.exists():
             raise OutputError(f"--out {hits} exists; remove it, or choose another file")
+    # On this machine, whatever the configuration says of a run.
     local = config.run.model_copy(update={"executor": "local", "shard": None})
     work = open_workspace(config, base, observer)
     with open_workers(local, work) as executor:
@@ -79,7 +81,7 @@ def _compare(
             if form.said is not None:
                 observer.note(form.said)
         evaluation = prepare_evaluation(section, base, work.scratch)
-        found = compare(config.sources, files, formats, evaluation, work.cache, executor, observer)
+        all_hits = find_contamination(config.sources, files, formats, evaluation, work.cache, executor, observer)
     if hits is not None:
-        found.put(LocalStore(hits.absolute().parent), hits.name)
-    return contamination_of(found.lines(), evaluation.payload(), found.examples())
+        all_hits.put(LocalStore(hits.absolute().parent), hits.name)
+    return contamination_of(all_hits.hits(), evaluation.payload(), all_hits.compared_examples())

@@ -107,9 +107,7 @@ def plan(
     lines = reject_lines(config, prepared.joined, encoded.records).splitlines()
     if (found := encoded.contamination) is not None:
         action = str(config.identity()["contamination"]["action"])
-        contamination = contamination_of(
-            found.lines(), found.evaluation.payload(), ledger.total().examples_made, action
-        )
+        contamination = contamination_of(found.hits(), found.evaluation.payload(), ledger.total().examples_made, action)
     report = make_report(
         "plan",
         work.out.url,

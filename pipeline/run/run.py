@@ -24,7 +24,7 @@ from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import InputError
 from ...schemas.fingerprint import version
 from ..configfile import load_config, settings_of
-from ..contamination import compare
+from ..contamination import find_contamination
 from ..dataset.decode import remember
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
@@ -187,14 +187,14 @@ def compare_with_evaluation(
     evaluation = prepared.evaluation
     if evaluation is None:
         return encoded
-    found = compare(
+    hits = find_contamination(
         prepared.sources, prepared.joined, prepared.formats, evaluation, work.cache, executor, work.observer
     )
-    contamination = contamination_of(found.lines(), evaluation.payload(), found.examples())
+    contamination = contamination_of(hits.hits(), evaluation.payload(), hits.compared_examples())
     work.observer.note(contamination.sentence.removesuffix("."))
-    each = zip(encoded.places, found.marked(), strict=True)
-    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in each)
-    return replace(encoded, places=places, contamination=found)
+    keys_of_places = zip(encoded.places, hits.contaminated_examples(), strict=True)
+    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in keys_of_places)
+    return replace(encoded, places=places, contamination=hits)
 
 
 def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:

@@ -6,90 +6,97 @@ from typing import Any
 
 from ...schemas.jsontext import parse_json
 from ...schemas.rows import Example, Messages
-from .index import ContaminationIndex, Shared
+from .index import ContaminationIndex, SharedText
 
-_PROMPTS = ("question", "problem", "prompt", "query", "instruction", "input", "text", "content")
+_PROMPT_COLUMNS = ("question", "problem", "prompt", "query", "instruction", "input", "text", "content")
 """Columns that may hold what is asked. `input` belongs to `instruction`; of the others the first one counts."""
-_ANSWERS = (
+_ANSWER_COLUMNS = (
     "solutions", "solution", "answer", "answers", "completion", "response", "output", "canonical_solution", "chosen",
 )  # fmt: skip
 """Columns that may hold what is expected; all of them count."""
-_CONVERSATIONS = ("messages", "conversations", "conversation")
-_SILENT = ("system", "developer", "tool")
-_NAMES = frozenset({"role", "from", "type", "name", "id", "tool_call_id"})
-"""Keys of a message that hold no text."""
-_ASSISTANT = ("assistant", "gpt", "chatgpt", "model")
+_CONVERSATION_COLUMNS = ("messages", "conversations", "conversation")
+_SKIPPED_ROLES = ("system", "developer", "tool")
+"""Messages of these roles are neither questions nor answers."""
+_ASSISTANT_ROLES = ("assistant", "gpt", "chatgpt", "model")
+_KEYS_WITHOUT_TEXT = frozenset({"role", "from", "type", "name", "id", "tool_call_id"})
+"""Keys of a message."""
 
 
 def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
     """(whether it asks, text) of an evaluation row, which must not be in training data: what it asks, and the answers
-    it expects. None if it has no known column.
+    it expects. Empty if it has no known column.
 
     Evaluation sets have many forms, and only a few of them could be trained on. So texts are found by the names of
     columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, its last answer is
     an answer.
     """
-    spoken = next((row[name] for name in _CONVERSATIONS if row.get(name)), None)
-    messages = [one for one in _parts(spoken) if isinstance(one, Mapping)]
-    last = len(messages) - (bool(messages) and _role(messages[-1]) in _ASSISTANT)
-    asked, answers = _texts(messages[:last]), _texts(messages[last:])
-    names = [name for name in _PROMPTS if row.get(name)]
-    if names and not messages:
-        columns = ["instruction", "input"] if names[0] == "instruction" else names[:1]
-        asked = [text for name in columns for text in _texts(_parts(row.get(name)))]
-    if names or messages:  # a row with answers only is something else
-        answers += [text for name in _ANSWERS for text in _texts(_parts(row.get(name)), silent=())]
-    out = [(True, "\n".join(asked)), *((False, text) for text in answers)]
-    return [one for one in out if one[1] and not one[1].isspace()]
+    conversation = next((row[name] for name in _CONVERSATION_COLUMNS if row.get(name)), None)
+    messages = [part for part in _parts(conversation) if isinstance(part, Mapping)]
+    ends_with_answer = bool(messages) and _role(messages[-1]) in _ASSISTANT_ROLES
+    question_count = len(messages) - 1 if ends_with_answer else len(messages)
+    questions = _texts(messages[:question_count])
+    answers = _texts(messages[question_count:])
+
+    prompt_columns = [name for name in _PROMPT_COLUMNS if row.get(name)]
+    if prompt_columns and not messages:
+        first = prompt_columns[0]
+        read_columns = ["instruction", "input"] if first == "instruction" else [first]
+        questions = [text for name in read_columns for text in _texts(_parts(row.get(name)))]
+    if prompt_columns or messages:  # a row with answers only is something else
+        for name in _ANSWER_COLUMNS:
+            answers += _texts(_parts(row.get(name)), skipped_roles=())
+    texts = [(True, "\n".join(questions)), *((False, answer) for answer in answers)]
+    return [(asks, text) for asks, text in texts if text and not text.isspace()]
 
 
 def _parts(value: Any) -> list[Any]:
-    """A text, a message, or those of a list or of its JSON."""
+    """The elements of a list or of the JSON of one; or a list of the value alone."""
     if isinstance(value, str) and value.lstrip().startswith("["):
-        with suppress(ValueError):
+        with suppress(ValueError):  # a text that begins with a bracket
             value = parse_json(value)
     return value if isinstance(value, list) else [value]
 
 
-def _texts(parts: Sequence[Any], silent: Sequence[str] = _SILENT) -> list[str]:
-    """Texts, and what messages say.
-
-    Args:
-        silent: the roles whose messages are left out.
-    """
-    some = [one for one in parts if isinstance(one, str) or (isinstance(one, Mapping) and _role(one) not in silent)]
-    return [_said(one) for one in some]
+def _texts(parts: Sequence[Any], skipped_roles: Sequence[str] = _SKIPPED_ROLES) -> list[str]:
+    """The texts among some parts, and the text of each message among them, unless its role is skipped."""
+    texts: list[str] = []
+    for part in parts:
+        if isinstance(part, str) or (isinstance(part, Mapping) and _role(part) not in skipped_roles):
+            texts.append(_text_of(part))
+    return texts
 
 
 def _role(message: Mapping[str, Any]) -> str:
     return str(message.get("role", message.get("from", ""))).strip().lower()
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     """A text; or all texts in messages: their contents, reasoning, and the arguments of tool calls."""
-    texts = list[str]()
-
-    def add(value: Any) -> None:
+    texts: list[str] = []
+    pending = [value]
+    while pending:
+        value = pending.pop()
         if isinstance(value, str):
             texts.append(value)
         elif isinstance(value, dict):
-            for key, one in value.items():
-                if key not in _NAMES:
-                    add(one)
+            # Reversed, because the last one is taken next.
+            pending += reversed([inner for key, inner in value.items() if key not in _KEYS_WITHOUT_TEXT])
         elif isinstance(value, list):
-            for one in value:
-                add(one)
-
-    add(value)
+            pending += reversed(value)
     return "\n".join(texts)
 
 
-def search_examples(index: ContaminationIndex, examples: Sequence[Example]) -> list[Shared]:
+def search_examples(index: ContaminationIndex, examples: Sequence[Example]) -> list[SharedText]:
     """What examples share with evaluation texts, each of their parts compared alone."""
-    parts: dict[int, tuple[str | Messages, dict[int, None]]] = {}  # by identity: a row's examples share its prompt
+    # Examples of one row, such as the solutions of a problem, have the same prompt object, which is searched once.
+    parts: dict[int, str | Messages] = {}
+    examples_of_part: dict[int, list[int]] = {}
     for number, example in enumerate(examples):
         for part in (example.prompt, example.completion, example.rejected, example.text):
             if part:
-                parts.setdefault(id(part), (part, {}))[1][number] = None
-    texts = [part if isinstance(part, str) else _said(part) for part, _ in parts.values()]
-    return index.search(texts, [list(numbers) for _, numbers in parts.values()])
+                parts.setdefault(id(part), part)
+                numbers = examples_of_part.setdefault(id(part), [])
+                if number not in numbers[-1:]:  # an example may have one object as two of its parts
+                    numbers.append(number)
+    texts = [part if isinstance(part, str) else _text_of(part) for part in parts.values()]
+    return index.search(texts, list(examples_of_part.values()))
