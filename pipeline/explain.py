@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from ..schemas.arrays import view
-from ..schemas.dataset.ledger import NOT_DRAWN
-from ..schemas.dataset.ledger import REASONS as MEANINGS
 from ..schemas.dataset.names import REJECTS
 from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.escape import escape_line
@@ -21,11 +19,11 @@ from ..schemas.jsontext import decode_note
 from ..schemas.notebook import Shown, Table
 from ..schemas.report import Reject
 from ..schemas.rows import example_id
+from ..schemas.tables.reasons import NOT_DRAWN, OUTCOMES, REASONS
 from ..schemas.units import plural
 from .dataset.decode import pieces
 from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name
-from .pack.outcomes import REASONS
 from .pack.table import NAME as TABLE
 from .pack.table import Documents, open_table
 
@@ -189,9 +187,9 @@ class Follower:
         return replace(story, cut=_cut(one), standings=tuple(standings))
 
     def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
-        reason = REASONS[outcome] if outcome < len(REASONS) else ""
+        reason = OUTCOMES[outcome] if outcome < len(OUTCOMES) else ""
         entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        detail = entry.detail if entry is not None else MEANINGS.get(reason, "")
+        detail = entry.detail if entry is not None else REASONS.get(reason, "")
         twin = ""
         if reason == "duplicate" and story.doc_id is not None:
             twin = self._address_of(_twin(self.documents, story.doc_id)).id
@@ -262,7 +260,7 @@ def _twin(documents: Documents, doc_id: int) -> int:
     """The earlier document that a duplicate repeats."""
     same = documents.first_digest == documents.first_digest[doc_id]
     same &= documents.second_digest == documents.second_digest[doc_id]
-    same &= (documents.outcome == 0) | (documents.outcome == REASONS.index(NOT_DRAWN))
+    same &= (documents.outcome == 0) | (documents.outcome == OUTCOMES.index(NOT_DRAWN))
     return int(np.argmax(same))
 
 

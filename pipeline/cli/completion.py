@@ -60,9 +60,10 @@ def key_values(key: str, *, training: bool) -> list[str]:
     if section is not None and "policy" in section.model_fields:  # `mask: assistant` is short for its policy
         field = section.model_fields["policy"]
     if last == "format" and not training:
-        from ...schemas.config.source import AUTO, FORMAT_KEYS
+        from ...schemas.config.source import AUTO
+        from ...schemas.tables.row_formats import ROW_FORMATS
 
-        return [AUTO, *FORMAT_KEYS]
+        return [AUTO, *ROW_FORMATS]
     return list(dict.fromkeys(_values_of(field.annotation)))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from ...schemas.errors import ConfigError
 from ...schemas.tables.masks import POLICIES
+from ...schemas.tables.row_formats import ROW_FORMATS
 from .completion import setting_completer
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ Format = Annotated[
     typer.Option(
         help="With --input: the format of its rows, such as messages; by default it is found from the first rows.",
         metavar="FORMAT",
-        autocompletion=lambda incomplete: [name for name in _formats() if name.startswith(incomplete)],
+        autocompletion=_choices(*ROW_FORMATS),
     ),
 ]
 MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Most tokens of an example.")]
@@ -99,12 +100,6 @@ _STANDS_FOR = {
     "seed": "seed",
 }
 """Option → the key that it stands for."""
-
-
-def _formats() -> list[str]:
-    from ...schemas.config.source import FORMAT_KEYS
-
-    return list(FORMAT_KEYS)
 
 
 def load_run(

@@ -8,11 +8,11 @@ from ...schemas.config.config import RunConfig
 from ...schemas.config.source import MaskConfig, SourceMaskConfig
 from ...schemas.escape import escape_line
 from ...schemas.tables.masks import POLICIES
+from ...schemas.tables.reasons import UNPROVED
 from ...schemas.units import plural
 from ...stages.mask.policy import Mask
 from ...stages.mask.sampling_proof import Outcome
 from ...stages.prep import sharegpt
-from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import (
     COLUMNS_NOT_READ,
     KEYS_NOT_READ,

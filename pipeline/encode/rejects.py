@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from ...schemas.config.config import RunConfig
-from ...schemas.dataset.ledger import OWN, REASONS
 from ...schemas.escape import escape_json
 from ...schemas.report import Reject
+from ...schemas.tables.reasons import OWN_REASON, REASONS, UNPROVED
 from ...stages.mask.policy import Mask
-from ...stages.tokenize.encode import UNPROVED
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED
 from ..inputs.blocks import Block, InputFile
 from ..inputs.excerpt import excerpts
@@ -122,4 +121,4 @@ def _reject(
     group: InputFile, block: Block, row: int, reason: str, detail: str, sub: int = -1
 ) -> tuple[InputFile, Reject]:
     file, line = group.at(block, row)
-    return group, Reject(file.source, file.shown, line, reason, detail, sub, REASONS.get(reason, OWN))
+    return group, Reject(file.source, file.shown, line, reason, detail, sub, REASONS.get(reason, OWN_REASON))

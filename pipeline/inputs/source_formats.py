@@ -10,8 +10,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from ...schemas.config.config import RunConfig, SourceConfig
-from ...schemas.config.source import AUTO, FORMAT_KEYS, PYTHON, SourceMaskConfig
+from ...schemas.config.source import AUTO, PYTHON, SourceMaskConfig
 from ...schemas.errors import ConfigError, InputError, RowRejectedError
+from ...schemas.tables.row_formats import ROW_FORMATS
 from ...stages.prep import Format, Options, ReaderCode, make_format
 from ...stages.prep.detect import detect
 from ...stages.prep.reader import reader_of
@@ -161,7 +162,7 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
     misfits = [one for one in seen.rejects if one[1] in _MISFITS]
     if misfits and len(misfits) + sum(reason in _BROKEN for _, reason, _ in seen.rejects) == seen.rows:
-        keys = FORMAT_KEYS[source.format]
+        keys = ROW_FORMATS[source.format].keys
         fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
         fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"
         raise _unusable(source, file, misfits[0], fix)

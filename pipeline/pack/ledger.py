@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger
+from ...schemas.tables.reasons import OUTCOMES
 from ...stages.select.copies import later_ones
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
 from ...stages.tokenize.encode_counts import (
@@ -26,7 +27,6 @@ from ...stages.tokenize.encode_counts import (
 )
 from ..encode.parts import PartRecord
 from ..inputs.scan import NOT_TAKEN
-from .outcomes import REASONS
 from .planned_rows import Written
 from .table import CONTAMINATED, HELD_OUT, SPLIT, Documents, Table
 
@@ -100,13 +100,13 @@ def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
 
 def _left_out(entry: SourceLedger, some: Documents) -> None:
     """Count the examples that are left out as a whole, by reason, and their tokens."""
-    counts = np.bincount(some.outcome, minlength=len(REASONS)).tolist()
-    tokens = np.bincount(some.outcome, weights=some.length, minlength=len(REASONS)).astype(np.int64).tolist()
-    _add(entry.examples_dropped, dict(zip(REASONS[1:], counts[1:], strict=True)))
-    _add(entry.tokens_dropped, dict(zip(REASONS[1:], tokens[1:], strict=True)))
+    counts = np.bincount(some.outcome, minlength=len(OUTCOMES)).tolist()
+    tokens = np.bincount(some.outcome, weights=some.length, minlength=len(OUTCOMES)).astype(np.int64).tolist()
+    _add(entry.examples_dropped, dict(zip(OUTCOMES[1:], counts[1:], strict=True)))
+    _add(entry.tokens_dropped, dict(zip(OUTCOMES[1:], tokens[1:], strict=True)))
     entry.examples_contaminated += _sum(some.has(CONTAMINATED))
-    supervised = np.bincount(some.outcome, weights=some.supervised, minlength=len(REASONS)).astype(np.int64).tolist()
-    _add(entry.supervised_dropped, dict(zip(REASONS[1:], supervised[1:], strict=True)))
+    supervised = np.bincount(some.outcome, weights=some.supervised, minlength=len(OUTCOMES)).astype(np.int64).tolist()
+    _add(entry.supervised_dropped, dict(zip(OUTCOMES[1:], supervised[1:], strict=True)))
     entry.supervised_encoded += _sum(some.supervised)
 
 

@@ -11,15 +11,14 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.dataset.ledger import NOT_DRAWN
 from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of
+from ...schemas.tables.reasons import CUT_UNTRAINED, NOT_DRAWN, OUTCOMES, UNPROVED
 from ...stages.mask.span_index import SpanIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of
 from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairLengths, cut_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
-from ...stages.tokenize.encode import UNPROVED
 from ..store.local import open_unnamed_file
 from .segments import Segments
 from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, pair_lengths
@@ -27,16 +26,7 @@ from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documen
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
 
-CUT_UNTRAINED = "cut_untrained"
-"""The ledger's reason for documents that a limit left without a trained token."""
-REASONS = (
-    *("", "empty", "equal", UNPROVED, "contaminated", "min_tokens", "max_tokens", "untrained"),
-    *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", NOT_DRAWN, "holdout", "train"),
-)
-"""The ledger's reasons, in the order in which they count; "" stands for packed. The last two are those of a stream for
-the documents of the other split.
-"""
-BY_LENGTH = tuple(map(REASONS.index, ("overlong", CUT_UNTRAINED)))
+BY_LENGTH = tuple(map(OUTCOMES.index, ("overlong", CUT_UNTRAINED)))
 """The outcomes of documents that only the length leaves out."""
 SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
@@ -147,7 +137,7 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
     if config.duplicates == "drop":
         rows = np.flatnonzero(documents.outcome == 0)
         later = later_ones(documents.first_digest[rows], documents.second_digest[rows])
-        documents.outcome[rows[later]] = REASONS.index("duplicate")
+        documents.outcome[rows[later]] = OUTCOMES.index("duplicate")
     for _, here in table.slices():
         documents.copies[here] = documents.outcome[here] == 0
     if mixes(config):
@@ -196,7 +186,7 @@ def _tokens(table: Table, here: slice) -> NDArray[np.int64]:
 
 def _leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
     """Leave out those of the documents that are still in."""
-    some.outcome[which & (some.outcome == 0)] = REASONS.index(reason)
+    some.outcome[which & (some.outcome == 0)] = OUTCOMES.index(reason)
 
 
 def _leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: "RunConfig", source: int) -> None:

@@ -91,7 +91,7 @@ class Documents:
     overlap: NDArray[np.int32]
     """Tokens that its pieces repeat."""
     outcome: NDArray[np.uint8]
-    """Why it is left out, as an index into `outcomes.REASONS`; 0 if it is packed."""
+    """Why it is left out, as an index into `schemas.tables.reasons.OUTCOMES`; 0 if it is packed."""
     copies: NDArray[np.uint16]
     """How often it is packed; 0 if left out."""
 

@@ -9,13 +9,13 @@ would shift slightly.
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.dataset.ledger import NOT_DRAWN
 from ...schemas.ragged import begins_of, offsets_of, ranges
 from ...schemas.rows import SpanKind, example_id
+from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES
 from ...stages.forecast import LengthStats
 from ...stages.select.copies import later_ones
 from ..encode.parts import EncodedPart, Spans
-from ..pack.outcomes import BY_LENGTH, REASONS
+from ..pack.outcomes import BY_LENGTH
 from ..pack.pack import Selected
 from ..pack.table import HELD_OUT
 
@@ -26,7 +26,7 @@ TEXT = 0.9
 alone. What is trained says nothing of it: of chats with a few huge answers, nearly all tokens are trained."""
 NAMED = 3
 """How many of the longest documents are named."""
-_NOT_DRAWN = REASONS.index(NOT_DRAWN)
+_NOT_DRAWN = OUTCOMES.index(NOT_DRAWN)
 
 
 def read_documents(selected: Selected) -> LengthStats:

@@ -5,8 +5,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from ...schemas.dataset.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger, rejected_of
+from ...schemas.dataset.ledger import Ledger, SourceLedger, rejected_of
 from ...schemas.report import Supervision
+from ...schemas.tables.reasons import NOT_DRAWN, OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from .grid import Grid
 
@@ -216,4 +217,4 @@ def _counted(reasons: Mapping[str, int]) -> str:
 
 def meaning_of(reason: str) -> str:
     """What a reason means, and what to do."""
-    return REASONS.get(reason, OWN)
+    return REASONS.get(reason, OWN_REASON)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...schemas.dataset.ledger import NOT_DRAWN, Ledger, SourceLedger, reasons_of, rejected_of
+from ...schemas.dataset.ledger import Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report import Choice, Contamination, Flow, Made, Packing, Point, Report, SplitFigures, Training
+from ...schemas.tables.reasons import NOT_DRAWN
 from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share
 from .grid import Grid, Lines, Section, clipped

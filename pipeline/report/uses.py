@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from ...schemas.dataset.ledger import NOT_DRAWN, SourceLedger
+from ...schemas.dataset.ledger import SourceLedger
+from ...schemas.tables.reasons import NOT_DRAWN
 from ...schemas.units import plural
 
 _NAMED = 8

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from ...schemas.config.config import RunConfig
 from ...schemas.config.source import SourceMaskConfig
-from ...schemas.dataset.ledger import NOT_DRAWN, OWN, REASONS, Ledger, SourceLedger
+from ...schemas.dataset.ledger import Ledger, SourceLedger
+from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES, OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
 from ..encode.rejects import first_reject
 from ..inputs.source_formats import SourceFormat
-from ..pack.outcomes import REASONS as OUTCOMES
 from ..pack.pack import Selected
 
 
@@ -85,7 +85,7 @@ def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, select
     reasons = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
     most = max(reasons, key=lambda reason: reasons[reason], default="")
     first = first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(prepared, selected, most)
-    remedy = f" {REASONS.get(most, OWN)}" if most else ""
+    remedy = f" {REASONS.get(most, OWN_REASON)}" if most else ""
     first = f" The first: {first}" if first else ""
     return f"nothing is left to pack: of {_fate_of_rows(total)}.{first}{remedy}".removesuffix(".")
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from ...schemas.config.config import RunConfig
-from ...schemas.dataset.ledger import OWN, REASONS
 from ...schemas.errors import InputError
+from ...schemas.tables.reasons import OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from ..encode.parts import PartRecord
 from ..encode.rejects import Rejected, count_rejected, first_reject
@@ -70,5 +70,5 @@ def _describe(name: str, rejected: Rejected, limit: float, first: str, key: str,
     return (
         f"source {name}: of {plural(rejected.rows, 'row')}, {number:,}{what} cannot be used ({share(rejected.share)}), "
         f"but max_rejected allows {share(limit)}. Most often {reason} ({rejected.reasons[reason]:,}): "
-        f"{REASONS.get(reason, OWN)} The first: {first} {remedy}, or allow more: {key}=1 allows all"
+        f"{REASONS.get(reason, OWN_REASON)} The first: {first} {remedy}, or allow more: {key}=1 allows all"
     )

@@ -1,51 +1,22 @@
 """The part of the configuration about sources: where rows come from, how they are read, which tokens are trained."""
 
 import re
-from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from ..errors import did_you_mean
 from ..tables.masks import POLICIES, PolicyName
+from ..tables.row_formats import ROW_FORMATS, formats_with
 from .section import ConfigModel, Paths, Share, Size, alone, describe_choices
 
 AUTO = "auto"
 PYTHON = "python:"
 """Prefix of a user's own reader: `python:module:function`."""
 
-_CHAT = ("tools", "chat_template_kwargs", "documents")
-FORMAT_KEYS: dict[str, tuple[str, ...]] = {
-    "messages": ("messages", "system", *_CHAT, "weight"),
-    "sharegpt": ("conversations", "system", *_CHAT, "weight"),
-    "alpaca": (
-        "instruction",
-        "input",
-        "output",
-        "history",
-        "system",
-        "tools",
-        "chat_template_kwargs",
-        "documents",
-        "weight",
-    ),
-    "prompt_completion": ("prompt", "completion", "system", *_CHAT, "weight"),
-    "preference": ("prompt", "chosen", "rejected", "system", *_CHAT),
-    "tokenized": ("input_ids", "labels", "weight"),
-    "text": ("text", "weight"),
-    "apps": ("weight",),
-}
-"""Keys that name columns, for each format. Only `weight` has no default name: without it, all weights are 1."""
-STYLED = ("prompt_completion", "preference")
-"""Formats whose rows can be plain texts with a choice of style."""
-MASKED_ALIKE = ("tokenized", "text")
-"""Formats whose rows are trained alike under every mask."""
-CONVERSATIONAL = ("messages", "sharegpt", "alpaca", "prompt_completion")
-"""Formats whose rows can be conversations of several turns."""
-
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _FORMAT_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"enum": [AUTO, *FORMAT_KEYS]}, {"type": "string", "pattern": f"^{_READER}$"}]
+    "anyOf": [{"enum": [AUTO, *ROW_FORMATS]}, {"type": "string", "pattern": f"^{_READER}$"}]
 }
 
 
@@ -111,17 +82,20 @@ class FilterConfig(ConfigModel):
         return self
 
 
+_FORMAT = (
+    "How a row is read. `auto` detects it from the first rows, and says what it chose and why. "
+    + describe_choices({row_format.name: row_format.sentence for row_format in ROW_FORMATS.values()})
+    + " Or your own function from a row to rows in one of these forms, `python:module:function`; the module is "
+    "searched in the configuration's folder first."
+)
+
+
 class SourceConfig(ConfigModel):
     """One source of rows."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """Its name in ids, the ledger and reports."""
-    format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = AUTO
-    """How a row is read. `auto` detects it from the first rows, and says what it chose and why. `messages`: OpenAI's.
-    `sharegpt`: turns of `from` and `value`. `alpaca`: instruction, input, output. `prompt_completion`: both texts or
-    both messages. `preference`: prompt, chosen, rejected, in a separate run. `tokenized`: `input_ids` with labels
-    or masks. `text`. `apps`. Or your own function from a row to rows in one of these forms, `python:module:function`;
-    the module is searched in the configuration's folder first."""
+    format: Annotated[str, WithJsonSchema(_FORMAT_SCHEMA)] = Field(default=AUTO, description=_FORMAT)
     path: Paths = Field(min_length=1)
     """What to read: JSONL, a JSON array, CSV or .txt (one document per file; all UTF-8, plain, .gz or .zst), Parquet,
     Arrow; patterns such as `data/**/*.jsonl`; folders, from which all data files are taken; folders of `save_to_disk`;
@@ -175,31 +149,47 @@ class SourceConfig(ConfigModel):
     @classmethod
     def _known_format(cls, value: str) -> str:
         own = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
-        if value != AUTO and value not in FORMAT_KEYS and not own:
+        if value != AUTO and value not in ROW_FORMATS and not own:
             if value.startswith("python"):
                 raise ValueError(
                     "write your own reader as python:module:function, such as python:readers:chat for the "
                     "function chat in readers.py"
                 )
-            known = ", ".join([AUTO, *FORMAT_KEYS])
-            near = did_you_mean(value, FORMAT_KEYS)
+            known = ", ".join([AUTO, *ROW_FORMATS])
+            near = did_you_mean(value, ROW_FORMATS)
             raise ValueError(f"input should be {known} or python:module:function{near}")
         return value
 
     @model_validator(mode="after")
     def _fits_the_format(self) -> "SourceConfig":
-        own = self.format.startswith(PYTHON)
-        known = () if own else FORMAT_KEYS.get(self.format) or tuple(dict.fromkeys(chain(*FORMAT_KEYS.values())))
         for key in self.keys:
-            if key not in known:
-                what = f"takes {', '.join(known)}" if known else "renames none"
+            if key not in self._renamable:
+                what = f"takes {', '.join(self._renamable)}" if self._renamable else "renames none"
                 raise ValueError(f"keys.{key}: format {self.format} {what}")
-        if self.style is not None and self.format not in (AUTO, *STYLED):
-            raise ValueError(f"style is for {', '.join(STYLED)}, not for format {self.format}; leave it out")
-        if self.max_solutions is not None and self.format not in (AUTO, "apps"):
-            raise ValueError(f"max_solutions is for apps, not for format {self.format}; leave it out")
-        if self.expand != "none" and not own and self.format not in (AUTO, *CONVERSATIONAL):
+        if self.style is not None and not self._may_take("style"):
+            raise ValueError(
+                f"style is for {', '.join(formats_with('style'))}, not for format {self.format}; leave it out"
+            )
+        if self.max_solutions is not None and not self._may_take("max_solutions"):
+            raise ValueError(
+                f"max_solutions is for {', '.join(formats_with('max_solutions'))}, not for format {self.format}; "
+                "leave it out"
+            )
+        is_own_reader = self.format.startswith(PYTHON)
+        if self.expand != "none" and not is_own_reader and not self._may_take("expand"):
             raise ValueError(f"expand: rows of format {self.format} have no turns; leave it out")
-        if self.mask != SourceMaskConfig() and self.format in MASKED_ALIKE:
+        if self.mask != SourceMaskConfig() and not is_own_reader and not self._may_take("mask"):
             raise ValueError(f"mask: rows of format {self.format} are trained alike under every mask; leave it out")
         return self
+
+    @property
+    def _renamable(self) -> tuple[str, ...]:
+        """The columns that `keys` can rename; with `auto`, those of any format."""
+        if self.format.startswith(PYTHON):
+            return ()
+        formats = ROW_FORMATS.values() if self.format == AUTO else [ROW_FORMATS[self.format]]
+        return tuple(dict.fromkeys(key for row_format in formats for key in row_format.keys))
+
+    def _may_take(self, option: str) -> bool:
+        """Whether the format takes an option, or one that may be detected does."""
+        return self.format == AUTO or self.format in formats_with(option)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ...schemas.config.source import FORMAT_KEYS
 from ...schemas.errors import ConfigError
+from ...schemas.tables.row_formats import ROW_FORMATS
 from ...schemas.units import plural
 from . import FORMATS
 from .base import Format, Options
@@ -69,8 +69,8 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
 
 def _candidates(given: dict[str, str]) -> Iterator[Format]:
     """Formats with column names to try."""
-    for name, known in FORMAT_KEYS.items():
-        if not set(given) <= set(known):
+    for name, row_format in ROW_FORMATS.items():
+        if not set(given) <= set(row_format.keys):
             continue
         kind = FORMATS[name]
         yield kind(Options(keys=given))

@@ -22,6 +22,7 @@ from ...schemas.digests import text_digest, text_number
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, SpanKind
+from ...schemas.tables.reasons import UNPROVED
 from ..render.rendered import Rendered, Spans, text_for_digest
 from ..render.renderer import Renderer
 from ..template.call_arguments import call_arguments_not_json
@@ -43,8 +44,6 @@ NO_TURN = -1
 """The turn of spans outside of conversations."""
 TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
-UNPROVED = "unproved"
-"""The ledger's reason for conversations whose turns could not be located, if the mask needs them."""
 
 
 @dataclass(slots=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import OutputError
+from packtrain.schemas.tables.row_formats import ROW_FORMATS
 
 from tests import kit
 from tests.kit import Packed, Row
@@ -126,6 +126,6 @@ def test_the_reader_of_the_page_about_data_runs(bench: Bench) -> None:
 
 def test_the_page_about_data_names_every_format_and_key() -> None:
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
-    for format, keys in FORMAT_KEYS.items():
+    for format, keys in ((name, row_format.keys) for name, row_format in ROW_FORMATS.items()):
         assert f"`{format}`" in page
         assert [key for key in keys if f"`{key}`" not in page] == []

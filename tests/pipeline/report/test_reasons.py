@@ -4,7 +4,8 @@ import ast
 from pathlib import Path
 
 from packtrain.pipeline.report.ledger_lines import ledger_words
-from packtrain.schemas.dataset.ledger import DECISIONS, REASONS, SourceLedger
+from packtrain.schemas.dataset.ledger import SourceLedger
+from packtrain.schemas.tables.reasons import DECISIONS, REASONS
 
 from tests.support.sources import trees
 

@@ -6,7 +6,7 @@ from typing import Any
 import datasets
 import packtrain
 import pytest
-from packtrain.schemas.dataset.ledger import REASONS
+from packtrain.schemas.tables.reasons import REASONS
 
 from tests import kit
 

@@ -8,7 +8,7 @@ import packtrain as package
 import pytest
 from packtrain.pipeline.inputs.excerpt import CHARACTERS
 from packtrain.pipeline.run.plan import plan
-from packtrain.schemas.dataset.ledger import REASONS
+from packtrain.schemas.tables.reasons import REASONS
 
 from tests import kit
 

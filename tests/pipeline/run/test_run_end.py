@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from packtrain.pipeline.report.ledger_lines import supervision_style
-from packtrain.schemas.dataset.ledger import REASONS
 from packtrain.schemas.errors import InputError
 from packtrain.schemas.report import Supervision
+from packtrain.schemas.tables.reasons import REASONS
 
 from tests import kit
 

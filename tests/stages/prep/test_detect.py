@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.schemas.config.source import FORMAT_KEYS
 from packtrain.schemas.errors import ConfigError
+from packtrain.schemas.tables.row_formats import ROW_FORMATS
 from packtrain.stages.prep import FORMATS
 from packtrain.stages.prep.detect import detect
 
@@ -43,7 +43,7 @@ def test_each_format(row: Any, format: str, keys: dict[str, str]) -> None:
 
 
 def test_every_format_but_a_persons_own_is_looked_for() -> None:
-    assert {format for _, format, _ in ROWS} == set(FORMAT_KEYS) == set(FORMATS) - {"python"}
+    assert {format for _, format, _ in ROWS} == set(ROW_FORMATS) == set(FORMATS) - {"python"}
 
 
 @pytest.mark.parametrize(
