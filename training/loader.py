@@ -1,47 +1,37 @@
 """The loader: packed shards → batches, with the same rows in every step for any number of ranks.
 
-`rows_per_step` is global. Step s holds positions s·B .. s·B + B - 1 of one canonical order (`Steps`); they are dealt to
-the ranks by their cost, and each rank makes batches of its share. The state counts returned rows, so a run can resume
-exactly where it stopped with another number of ranks or rows per step.
+`rows_per_step` (B) is global. Step s holds positions s·B .. s·B + B - 1 of one canonical order (`Steps`); they are
+divided among the ranks by their cost, and each rank makes batches of its share. With B = 4 and two ranks:
+
+    step                    0                   1
+    positions               0  1  2  3          4  5  6  7
+    rows (order=full)       7 12  3 30         25  4 19  8
+    batch of rank 0         7  3                4 19
+    batch of rank 1        12 30               25  8
+    state after the step    rows: 4             rows: 8
+
+The state counts returned rows, so a run can resume exactly where it stopped with another number of ranks or rows per
+step.
 """
 
-import atexit
 import logging
 import sys
-import threading
-import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from ..schemas.dataset.files import CACHE_BYTES
 from ..schemas.dataset.row_batch import Row
-from ..schemas.errors import ConfigError, StalledError, choice
+from ..schemas.errors import ConfigError, choice
 from ..schemas.escape import escape_line
-from ..schemas.units import duration
 from .batch import FixedShape, flatten, unpack, untrained
-from .order import Order, Steps, Tail, detect_rank, divisible
+from .order import Order, Steps, Tail
 from .packed_rows import LINEAGE, PackedRows
+from .prefetch import ShardsAhead, results_ahead
+from .rank_info import detect_rank, divisible
 
 _LOG = logging.getLogger(__name__)
-_Task = TypeVar("_Task")
-_Made = TypeVar("_Made")
-
-REPORT_AFTER = 30.0
-"""Seconds until a warning says what a rank waits for. It is repeated after twice that time, and so on."""
-GIVE_UP_AFTER = 480.0
-"""Seconds until the waiting rank stops with an error: collectives of the others time out after ten minutes (NCCL) or
-thirty (gloo), and name no reason.
-"""
-_NAME = "packtrain"
-"""Of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +109,31 @@ class PackedLoader:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
-        for name, value, least in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", balance, 1)):
-            if value < least:
-                raise ConfigError(f"{name}={value}: must be at least {least}")
+        for name, value, minimum in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", balance, 1)):
+            if value < minimum:
+                raise ConfigError(f"{name}={value}: must be at least {minimum}")
         if unpacked and static_shapes:
             raise ConfigError(
                 "static_shapes and unpacked exclude each other: padded rows differ in length; leave out one of the two"
             )
-        tails, orders = choice("tail", tail, Tail), choice("order", order, Order)
         self.corpus = PackedRows(data, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
         if not len(self.corpus):
             raise ConfigError(f"{data}: the split {split!r} has no rows; name another split")
         self.steps = Steps(
-            self.corpus, seed=seed, order=orders, epochs=epochs, balance=balance,
-            rows_per_step=rows_per_step, ranks=self.place.world_size, tail=tails,
-        )  # fmt: skip
+            self.corpus,
+            seed=seed,
+            order=choice("order", order, Order),
+            epochs=epochs,
+            balance=balance,
+            rows_per_step=rows_per_step,
+            ranks=self.place.world_size,
+            tail=choice("tail", tail, Tail),
+        )
         """The order, cut into steps and divided among the ranks."""
-        self.accumulate, self.prefetch, self.unpacked, self.seq_idx = accumulate, prefetch, unpacked, seq_idx
+        self.accumulate = accumulate
+        self.prefetch = prefetch
+        self.unpacked = unpacked
+        self.seq_idx = seq_idx
         self._pad_id = self.corpus.manifest.pad_id
         self.shape = FixedShape.of(self.corpus) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
@@ -168,21 +166,22 @@ class PackedLoader:
             ConfigError: this is one of several worker processes of a torch DataLoader.
         """
         refuse_workers("PackedLoader")
-        first, width = self._rows, self.rows_per_step
-        positions = range(first, first + self.steps.left(first) * width, width)
-        shards = None if self.corpus.files.is_local else _ShardsAhead(self.steps)
-        made = _made_ahead(self._batches, positions, self.prefetch, self._whereabouts)
+        width = self.rows_per_step
+        positions = range(self._rows, self._rows + self.steps.left(self._rows) * width, width)
+        shards_ahead = None if self.corpus.files.is_local else ShardsAhead(self.steps)
+        steps = results_ahead(self._batches, positions, self.prefetch, self._describe_wait)
         try:
-            for position, batches in zip(positions, made, strict=True):
-                if shards is not None:
-                    shards.move(position)
+            for position, batches in zip(positions, steps, strict=True):
+                if shards_ahead is not None:
+                    shards_ahead.move(position)
                 for number, batch in enumerate(batches, 1):
+                    # Before the last batch is yielded, because a trainer saves the state while it has that batch.
                     if number == self.accumulate:
                         self._rows = min(position + width, self.total_rows)
                     yield batch
         finally:
-            if shards is not None:
-                shards.close()
+            if shards_ahead is not None:
+                shards_ahead.close()
 
     @property
     def lineage(self) -> dict[str, str]:
@@ -201,9 +200,9 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        # The same rows may be in a dataset with another manifest.
-        given = {key: value for key, value in state.items() if key != LINEAGE} if isinstance(state, Mapping) else state
-        rows = read_state(given, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        if isinstance(state, Mapping):  # the same rows may be in a dataset with another manifest
+            state = {key: value for key, value in state.items() if key != LINEAGE}
+        rows = read_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
         if rows > self.total_rows:
             raise ConfigError(
                 f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "
@@ -219,30 +218,31 @@ class PackedLoader:
         """
         if not 0 <= step < self.steps.left(0):
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
-        found = self.steps.at(step * self.rows_per_step)
-        hands = [(rank, index) for rank, hand in enumerate(found.hands) for index in found.rows[hand].tolist()]
-        rows = {index: self.corpus.row(index) for _, index in hands}
+        contents = self.steps.at(step * self.rows_per_step)
+        rows = {index: self.corpus.row(index) for index in contents.rows.tolist()}
         origins = self.corpus.origins([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
-        return [
-            StepDocument(rank, index, doc_id, *origins[doc_id], tokens)
-            for rank, index in hands
-            for doc_id, tokens in zip(rows[index].doc_ids.tolist(), rows[index].own_lengths.tolist(), strict=True)
-        ]
+        documents = []
+        for rank, share in enumerate(contents.shares):
+            for index in contents.rows[share].tolist():
+                row = rows[index]
+                for doc_id, tokens in zip(row.doc_ids.tolist(), row.own_lengths.tolist(), strict=True):
+                    documents.append(StepDocument(rank, index, doc_id, *origins[doc_id], tokens))
+        return documents
 
     def _batches(self, position: int) -> list[dict[str, Any]]:
         """This rank's batches of the step that begins at a position."""
         step = self.steps.at(position)
-        hand = step.hands[self.place.rank]
-        rows = [self.corpus.row(index) for index in step.rows[hand].tolist()]
+        share = step.shares[self.place.rank]
+        rows = [self.corpus.row(index) for index in step.rows[share].tolist()]
         if step.real < self.rows_per_step:
-            rows = [row if index < step.real else untrained(row) for index, row in zip(hand, rows, strict=True)]
-        share = len(rows) // self.accumulate
-        return [self._batch(rows[begin : begin + share]) for begin in range(0, len(rows), share)]
+            rows = [row if index < step.real else untrained(row) for index, row in zip(share, rows, strict=True)]
+        batch_size = len(rows) // self.accumulate
+        return [self._batch(rows[begin : begin + batch_size]) for begin in range(0, len(rows), batch_size)]
 
     def _batch(self, rows: list[Row]) -> dict[str, Any]:
         return unpack(rows, self._pad_id) if self.unpacked else flatten(rows, seq_idx=self.seq_idx, shape=self.shape)
 
-    def _whereabouts(self, position: int) -> str:
+    def _describe_wait(self, position: int) -> str:
         """What the batches of a step wait for."""
         rows = self.steps.rows(position, position + self.rows_per_step)
         urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows.tolist()})
@@ -268,141 +268,27 @@ def refuse_workers(name: str) -> None:
         )
 
 
-def read_state(given: Any, mine: dict[str, Any], of: str, counts: Collection[str]) -> dict[str, Any]:
+def read_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Collection[str]) -> dict[str, Any]:
     """A state that was saved, from untrusted plain data.
 
     Args:
-        mine: the state at the beginning.
-        of: name of the object that it belongs to, for messages.
-        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `mine`.
+        beginning: the state at the beginning.
+        owner: name of the object that it belongs to, for messages.
+        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `beginning`.
 
     Raises:
         ConfigError: it is of another version or order, damaged, or not a state of this kind; the message names the key.
     """
-    found = dict(given) if isinstance(given, Mapping) else {}
-    for key in {**mine, **found}:
-        theirs: Any = found.get(key)
-        own: Any = mine.get(key)
-        fits = type(theirs) is type(own) and (0 <= theirs <= 2**62 if key in counts else theirs == own)
+    state = dict(saved) if isinstance(saved, Mapping) else {}
+    for key in {**beginning, **state}:
+        value: Any = state.get(key)
+        expected: Any = beginning.get(key)
+        # The same type first: True is 1, and would pass for a count.
+        fits = type(value) is type(expected) and (0 <= value <= 2**62 if key in counts else value == expected)
         if not fits:
             raise ConfigError(
-                f"the state of a {of} does not fit: {escape_line(str(key))} differs: here it is {own!r}, in the state "
-                f"{theirs!r:.60}. Resuming would repeat some rows and leave others out: configure it as before, resume "
-                "from another checkpoint, or start again without the state"
+                f"the state of a {owner} does not fit: {escape_line(str(key))} differs: here it is {expected!r}, in "
+                f"the state {value!r:.60}. Resuming would repeat some rows and leave others out: configure it as "
+                "before, resume from another checkpoint, or start again without the state"
             )
-    return found
-
-
-# Ahead of time
-
-
-class _Threads:
-    """Threads that do one task after another. They end with the process, even if one hangs in a store."""
-
-    def __init__(self, count: int) -> None:
-        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._closed = threading.Event()
-        arguments = (self._tasks, self._closed)
-        self._threads = [threading.Thread(target=_work, args=arguments, name=_NAME, daemon=True) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
-        _OPEN.add(self)
-
-    def submit(self, task: Callable[[], _Made]) -> "Future[_Made]":
-        """Have a task done."""
-        made: Future[_Made] = Future()
-        self._tasks.put((made, task))
-        return made
-
-    def close(self) -> None:
-        """Drop the tasks that have not been begun."""
-        self._closed.set()
-        for _ in self._threads:
-            self._tasks.put(None)
-
-
-_OPEN: "weakref.WeakSet[_Threads]" = weakref.WeakSet()
-
-
-@atexit.register
-def _end() -> None:
-    """Let threads finish what takes a moment: stopped by the interpreter in the middle of foreign code, they abort the
-    process.
-    """
-    for threads in list(_OPEN):
-        threads.close()
-    until = time.monotonic() + 1.0
-    for thread in threading.enumerate():  # also those that finish a task for what is closed already
-        if thread.name == _NAME:
-            thread.join(max(0.0, until - time.monotonic()))
-
-
-def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: threading.Event) -> None:
-    while (given := tasks.get()) is not None and not closed.is_set():
-        made, task = given
-        try:
-            made.set_result(task())
-        except BaseException as error:
-            made.set_exception(error)
-        del given, made, task  # while it waits for the next one, what was made is not its own
-
-
-def _made_ahead(
-    make: Callable[[_Task], _Made], tasks: Iterable[_Task], count: int, what: Callable[[_Task], str]
-) -> Iterator[_Made]:
-    """Yield `make(task)` for every task, in order, while a thread makes the next `count`.
-
-    Args:
-        count: with 0, each is made when it is asked for, however long that takes.
-        what: describes what a task waits for.
-
-    Raises:
-        StalledError: nothing came for a long time. Errors of `make` come when their turn comes.
-    """
-    if not count:
-        yield from map(make, tasks)
-        return
-    threads, left = _Threads(1), iter(tasks)
-    waiting: deque[tuple[Future[_Made], _Task]] = deque()
-    try:
-        while True:
-            for task in islice(left, count - len(waiting)):
-                waiting.append((threads.submit(partial(make, task)), task))
-            if not waiting:
-                return
-            made, task = waiting.popleft()
-            began, report = time.monotonic(), REPORT_AFTER
-            while not wait([made], max(0.0, min(report, GIVE_UP_AFTER) - (time.monotonic() - began))).done:
-                waited = time.monotonic() - began
-                if waited >= GIVE_UP_AFTER:
-                    raise StalledError(f"{what(task)}; gave up after {duration(waited)}. Check the store that is named")
-                _LOG.warning("%s; %s by now", what(task), duration(waited))
-                report *= 2
-            yield made.result()
-    finally:
-        threads.close()
-
-
-class _ShardsAhead:
-    """Downloads the shards of the next rows into the cache."""
-
-    def __init__(self, steps: Steps) -> None:
-        self._steps, corpus = steps, steps.corpus
-        self._rows = max(4 * steps.rows_per_step, 2 * len(corpus) // max(1, corpus.shard_of(len(corpus) - 1)))
-        self._next = -1
-        self._asked: set[int] = set()
-        self._threads = _Threads(4)
-        self.close = self._threads.close
-
-    def move(self, position: int) -> None:
-        """Ask for the shards after a position. Cheap if little has changed."""
-        if position < self._next:
-            return
-        corpus = self._steps.corpus
-        shards = map(corpus.shard_of, self._steps.rows(position, position + self._rows).tolist())
-        wanted = list(dict.fromkeys(shards))[: corpus.most]
-        for shard in wanted:
-            if shard not in self._asked:  # if it fails, reading the shard raises the error again
-                self._threads.submit(partial(corpus.fetch, shard))
-        self._asked = set(wanted)  # others may be gone from the cache by the time they are needed again
-        self._next = position + self._rows // 4
+    return state

@@ -1,5 +1,5 @@
-"""Which rows a step has, and which rank gets each: positions of a keyed order, in O(1), dealt to the ranks. A step has
-the same rows on any number of ranks.
+"""Which rows a step has, and which rank gets each: positions of a keyed order, in O(1), divided among the ranks. A
+step has the same rows on any number of ranks.
 
 A permutation passes a position through a Feistel network (Luby and Rackoff, 1988) over the smallest power of two that
 holds the rows, with SplitMix64's finaliser as its round function. A result outside of the rows passes through again
@@ -11,12 +11,10 @@ holds the same rows as before, so only the steps within a block differ more from
 """
 
 import heapq
-import os
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +29,9 @@ ROUNDS = 6
 positions find no pattern.
 """
 FORMAT = 4
-_TOGETHER = 1024
+_BLOCK_ROWS = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
-_GROUPS = 8
-"""Groups of a block, if they are."""
+_GROUPS_PER_BLOCK = 8
 
 
 class Order(StrEnum):
@@ -71,12 +68,14 @@ class Permutation:
         bits = max(2, (self.size - 1).bit_length())
         seeds = np.array([self.key % 2**64], np.uint64) + GOLDEN * np.arange(1, ROUNDS + 1, dtype=np.uint64)
         keys = list(mix(seeds))
-        out = _network(positions.astype(np.uint64), bits, keys)
-        outside = np.flatnonzero(out >= np.uint64(self.size))
+        images = _network(positions.astype(np.uint64), bits, keys)
+        # Cycle walking. Of 5 rows, the network permutes 0 to 7: where 1 → 6 → 3, the image of 1 is 3. No other position
+        # gets it, because what leads into 6 is 1 alone.
+        outside = np.flatnonzero(images >= np.uint64(self.size))
         while len(outside):
-            out[outside] = _network(out[outside], bits, keys)
-            outside = outside[out[outside] >= np.uint64(self.size)]
-        return out.astype(np.int64)
+            images[outside] = _network(images[outside], bits, keys)
+            outside = outside[images[outside] >= np.uint64(self.size)]
+        return images.astype(np.int64)
 
 
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:
@@ -88,14 +87,20 @@ def epoch_key(seed: int, epoch: int, purpose: str) -> int:
     return int(state[0])
 
 
-def _network(x: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
-    """Pass positions through the network once. The halves may differ in width by a bit; they swap places and widths
-    every round.
+def _network(positions: NDArray[np.uint64], bits: int, keys: list[np.uint64]) -> NDArray[np.uint64]:
+    """Pass positions through the network once.
+
+    A position is split into two halves, of which the left one may be a bit wider: of 5 bits, 10110 is 101 and 10. Each
+    round mixes one half into the other, then they swap places, and so widths.
     """
-    left_bits, right_bits, one = np.uint64((bits + 1) // 2), np.uint64(bits // 2), np.uint64(1)
-    left, right = x >> right_bits, x & ((one << right_bits) - one)
+    one = np.uint64(1)
+    left_bits = np.uint64((bits + 1) // 2)
+    right_bits = np.uint64(bits // 2)
+    left = positions >> right_bits
+    right = positions & ((one << right_bits) - one)
     for key in keys:
-        left, right = right, left ^ (mix(right ^ key) & ((one << left_bits) - one))
+        mixed = left ^ (mix(right ^ key) & ((one << left_bits) - one))
+        left, right = right, mixed
         left_bits, right_bits = right_bits, left_bits
     return (left << right_bits) | right
 
@@ -115,20 +120,25 @@ def grouped(
         key: chooses the permutations.
         first: the position of `rows[0]`. Groups begin at positions that are multiples of `size`, where steps begin too.
     """
+    # With groups of 4 and rows at positions 6 to 20, the whole groups are those at 8, 12 and 16: `begin` is 2.
     begin = -first % size
-    whole = max(len(rows) - begin, 0) // size
-    if whole < 2:
+    count = max(len(rows) - begin, 0) // size
+    if count < 2:
         return rows
-    end = begin + whole * size
-    groups = rows[begin:end][np.argsort(costs[begin:end], kind="stable")].reshape(whole, size)
+    end = begin + count * size
+    by_cost = np.argsort(costs[begin:end], kind="stable")
+    groups = rows[begin:end][by_cost].reshape(count, size)
     tickets = mix(groups.astype(np.uint64) ^ np.uint64(key % 2**64))
     groups = np.take_along_axis(groups, np.argsort(tickets, axis=1), axis=1)
-    groups = groups[Permutation(whole, key)(np.arange(whole))]
+    groups = groups[Permutation(count, key)(np.arange(count))]
     return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
 
 
-def deal(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
+def divide_by_cost(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
     """Give every rank equally many rows, with similar sums of costs: longest processing time first (Graham, 1969).
+
+    Costs 9, 1, 8, 2 for two ranks: 9 goes to one, 8 to the other, which with less so far then gets 2; 1 is left for the
+    first. The shares are rows 0, 1 and rows 2, 3.
 
     A rank's rows are ascending, and ranks are ordered by their first rows, so the most expensive row of a step is not
     always on rank 0.
@@ -139,17 +149,17 @@ def deal(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
     Returns:
         For each rank, B / ranks indices into `costs`.
     """
-    share = len(costs) // ranks
+    share_size = len(costs) // ranks
     heap = [(0, rank) for rank in range(ranks)]
-    hands: list[list[int]] = [[] for _ in range(ranks)]
+    shares: list[list[int]] = [[] for _ in range(ranks)]
     # In whole numbers, so that all machines agree.
-    whole = np.rint(costs / max(float(costs.max(initial=0)), 1e-300) * 2.0**40).astype(np.int64)
-    for row in np.argsort(-whole, kind="stable").tolist():
+    whole_costs = np.rint(costs / max(float(costs.max(initial=0)), 1e-300) * 2.0**40).astype(np.int64)
+    for index in np.argsort(-whole_costs, kind="stable").tolist():
         cost, rank = heapq.heappop(heap)
-        hands[rank].append(row)
-        if len(hands[rank]) < share:
-            heapq.heappush(heap, (cost + int(whole[row]), rank))
-    return sorted(sorted(hand) for hand in hands)
+        shares[rank].append(index)
+        if len(shares[rank]) < share_size:  # else the rank is full, and not put back
+            heapq.heappush(heap, (cost + int(whole_costs[index]), rank))
+    return sorted(sorted(share) for share in shares)
 
 
 @dataclass(slots=True)  # not frozen, as `Row`
@@ -160,7 +170,7 @@ class Step:
     """(B,) the rows."""
     real: int
     """Number of rows that count; the others fill up the last step."""
-    hands: list[list[int]]
+    shares: list[list[int]]
     """For each rank, indices into `rows`."""
 
 
@@ -191,9 +201,14 @@ class Steps:
         ranks: int,
         tail: Tail,
     ) -> None:
-        self.corpus, self.seed, self.order, self.balance = corpus, seed, order, balance
-        self.rows_per_step, self.ranks, self.tail = rows_per_step, ranks, tail
-        self._shuffled = corpus.manifest.pack.shuffle
+        self.corpus = corpus
+        self.seed = seed
+        self.order = order
+        self.balance = balance
+        self.rows_per_step = rows_per_step
+        self.ranks = ranks
+        self.tail = tail
+        self._is_stored_shuffled = corpus.manifest.pack.shuffle
         self.total = len(corpus) * epochs
         """Number of positions."""
         if tail is Tail.DROP and self.total < rows_per_step:
@@ -202,116 +217,62 @@ class Steps:
                 "step would be full; take fewer rows a step, or tail=pad"
             )
         # Blocks begin at multiples of their size, as steps do, counted over all epochs.
-        self._size = _TOGETHER if balance == 1 else _GROUPS * balance
-        self._block = lru_cache(8)(self._block_of)
+        self._block_size = _BLOCK_ROWS if balance == 1 else _GROUPS_PER_BLOCK * balance
+        self._block = lru_cache(8)(self._rows_of_block)
 
     @property
     def beginning(self) -> dict[str, Any]:
         """The state before the first step: what the order depends on, and the rows returned by then. It is equal on all
         ranks, for any number of ranks and rows per step.
         """
-        depends = {"dataset": self.corpus.fingerprint, "seed": self.seed, "order": self.order.value}
-        return {"format": FORMAT, **depends, "balance": self.balance, "rows": 0}
+        return {
+            "format": FORMAT,
+            "dataset": self.corpus.fingerprint,
+            "seed": self.seed,
+            "order": self.order.value,
+            "balance": self.balance,
+            "rows": 0,
+        }
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
-        whole, rest = divmod(max(0, self.total - position), self.rows_per_step)
-        return whole + (1 if rest and self.tail is not Tail.DROP else 0)
+        full_steps, rest = divmod(max(0, self.total - position), self.rows_per_step)
+        return full_steps + (1 if rest and self.tail is not Tail.DROP else 0)
 
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""
         width = self.rows_per_step
+        share = width // self.ranks
         rows = self.rows(position, position + width)
-        real, share = len(rows), width // self.ranks
-        if real < width:
+        real = len(rows)
+        if real < width:  # fill up with the first rows of the order, again if there are fewer
             rows = np.concatenate([rows, np.resize(self.rows(0, width), width - real)])
         if 1 < share < width and real == width:
-            return Step(rows, real, deal(self.corpus.costs(rows), self.ranks))
+            return Step(rows, real, divide_by_cost(self.corpus.costs(rows), self.ranks))
         return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
-        numbers = range(first // self._size, -(-min(last, self.total) // self._size))
-        found = np.concatenate([np.zeros(0, np.int64), *map(self._block, numbers)])
-        return found[first % self._size :][: last - first]
+        # In blocks of 1,024, positions 1,000 to 2,099 are in blocks 0 to 2, of which the first 1,000 are cut off.
+        size = self._block_size
+        blocks = range(first // size, -(-min(last, self.total) // size))
+        rows = np.concatenate([np.zeros(0, np.int64), *map(self._block, blocks)])
+        return rows[first % size :][: last - first]
 
-    def _block_of(self, number: int) -> NDArray[np.int64]:
+    def _rows_of_block(self, number: int) -> NDArray[np.int64]:
         """The rows of a block of positions. Each epoch in it is grouped by itself, and so has the same rows."""
-        size, begin, pieces = len(self.corpus), number * self._size, []
-        epochs, places = np.divmod(np.arange(begin, min(begin + self._size, self.total)), size)
+        size = len(self.corpus)
+        begin = number * self._block_size
+        end = min(begin + self._block_size, self.total)
+        # With 700 rows, a block of positions 0 to 1,023 has epoch 0 whole, and places 0 to 323 of epoch 1.
+        epochs, places = np.divmod(np.arange(begin, end), size)
+        rows_of_epochs = []
         for epoch in np.unique(epochs).tolist():
             rows = places[epochs == epoch]
-            if self.order is Order.FULL and not (epoch == 0 and self._shuffled):
+            if self.order is Order.FULL and not (epoch == 0 and self._is_stored_shuffled):
                 rows = Permutation(size, epoch_key(self.seed, epoch, "rows"))(rows)
             if self.balance > 1:
                 key = epoch_key(self.seed, epoch * 2**32 + number, "groups")
                 rows = grouped(rows, self.corpus.costs(rows), self.balance, key, max(begin, epoch * size))
-            pieces.append(rows)
-        return np.concatenate(pieces)
-
-
-# Ranks
-
-
-class RankInfo(NamedTuple):
-    """A rank, the number of ranks, and where they were read from."""
-
-    rank: int
-    world_size: int
-    origin: str
-
-
-def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankInfo:
-    """The given rank; else the one from torch.distributed, or from the environment of torchrun or Slurm; else a single
-    rank.
-
-    Raises:
-        ConfigError: only one of the two was given, or the rank is out of range.
-    """
-    if (rank is None) != (world_size is None):
-        raise ConfigError("give both rank and world_size, or neither")
-    found = RankInfo(0, 1, "single process: neither torch.distributed nor the environment names a rank")
-    # Only if already imported: a process without torch.distributed is not one of its ranks.
-    distributed = sys.modules.get("torch.distributed")
-    if rank is not None and world_size is not None:
-        found = RankInfo(rank, world_size, "given")
-    elif distributed is not None and distributed.is_available() and distributed.is_initialized():
-        found = RankInfo(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    else:
-        for launcher, mine, every in (
-            ("torchrun", "RANK", "WORLD_SIZE"),
-            ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-        ):
-            if mine in os.environ and every in os.environ:
-                numbers = os.environ[mine], os.environ[every]
-                if not all(map(str.isdecimal, numbers)):
-                    raise ConfigError(f"{mine}={numbers[0]}, {every}={numbers[1]}: both must be numbers")
-                found = RankInfo(int(numbers[0]), int(numbers[1]), f"the environment of {launcher}")
-                break
-    if not 0 <= found.rank < found.world_size:
-        raise ConfigError(f"rank {found.rank} of {found.world_size} ({found.origin}): ranks count from 0")
-    return found
-
-
-def divisible(rows_per_step: int, world_size: int, accumulate: int = 1) -> int:
-    """`rows_per_step`, if it can be divided equally among ranks and their batches.
-
-    Raises:
-        ConfigError: it cannot; the message names the nearest numbers that can.
-    """
-    if accumulate < 1:
-        raise ConfigError(f"accumulate={accumulate}: must be at least 1")
-    shares = world_size * accumulate
-    if rows_per_step >= 1 and rows_per_step % shares == 0:
-        return rows_per_step
-    batches = f" with {accumulate:,} batches each" if accumulate > 1 else ""
-    raise ConfigError(
-        f"rows_per_step={rows_per_step:,} cannot be divided among {world_size:,} ranks{batches}, which must all get "
-        f"the same number; take {nearest(rows_per_step, shares)}"
-    )
-
-
-def nearest(number: int, factor: int) -> str:
-    """The multiples of `factor` next to a number, for a message; only the larger one if the smaller would be 0."""
-    low = number // factor * factor
-    return f"{low:,} or {low + factor:,}" if low > 0 else f"{factor:,}"
+            rows_of_epochs.append(rows)
+        return np.concatenate(rows_of_epochs)

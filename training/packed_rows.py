@@ -64,9 +64,9 @@ class PackedRows:
         # it is no longer mapped: this one maps a quarter of its part at most.
         room = remote.get("cache_bytes", CACHE_BYTES) // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
         largest = 1 if self.files.is_local else max((shard.bytes for shard in self._shards), default=1)
-        self.most = max(1, min(OPEN_SHARDS, room // largest))
+        self.max_mapped = max(1, min(OPEN_SHARDS, room // largest))
         """Most shards that are mapped at once; rows in use keep their memory."""
-        self._shard = lru_cache(self.most)(self._open)
+        self._shard = lru_cache(self.max_mapped)(self._open)
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -19,7 +19,8 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.units import plural
 from .batch import flatten, untrained
 from .loader import read_state, refuse_workers
-from .order import Tail, detect_rank, divisible
+from .order import Tail
+from .rank_info import detect_rank, divisible
 
 if TYPE_CHECKING:
     from ..pipeline.stream.window import PlannedWindow

@@ -82,15 +82,15 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     from ...schemas.rows import IGNORE_INDEX
 
     step = loader.steps.at(number * loader.rows_per_step)
-    hand = step.hands[loader.place.rank]
-    costs = loader.corpus.costs(step.rows)[step.hands].sum(axis=1)
+    share = step.shares[loader.place.rank]
+    costs = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
     lengths, tokens = batch["cu_seq_lens_q"].diff(), batch["input_ids"].numel()
-    own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[hand].tolist())
-    counts = (number, len(hand), int((lengths > 0).sum()), tokens)
+    own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[share].tolist())
+    counts = (number, len(share), int((lengths > 0).sum()), tokens)
     return [
         *(f"{count:,}" for count in counts),
         f"{int((batch['labels'] != IGNORE_INDEX).sum()) / max(tokens, 1):.1%}",
-        f"{fill_of(own, len(hand), loader.corpus.row_length):.2%}",
+        f"{fill_of(own, len(share), loader.corpus.row_length):.2%}",
         f"{int(lengths.max()):,}",
         f"{float(costs.max() / costs.mean()) if costs.any() else 1.0:.3f}",
     ]

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
 from packtrain.schemas.files import remote
-from packtrain.training import PackedLoader
-from packtrain.training import loader as loading
+from packtrain.training import PackedLoader, prefetch
 
 from tests import kit
 from tests.support import warm
@@ -191,8 +190,8 @@ def test_an_endless_body_ends(folder: Path, tmp_path: Path, endless: str, monkey
 def test_a_store_that_hangs_is_reported_and_given_up(
     store: Faulty, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "REPORT_AFTER", 0.01)
-    monkeypatch.setattr(loading, "GIVE_UP_AFTER", 3.0)
+    monkeypatch.setattr(prefetch, "REPORT_AFTER_SECONDS", 0.01)
+    monkeypatch.setattr(prefetch, "GIVE_UP_AFTER_SECONDS", 3.0)
     options = {**OPTIONS, "world_size": 2, "rank": 1}
     loader = PackedLoader(where(store), **options, cache=tmp_path / "cache", order="sequential")
     store.always = "hang"
@@ -209,8 +208,8 @@ def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None
     """Its threads still wait when it has given up."""
     program = """
 import sys
-from packtrain.training import PackedLoader, loader
-loader.GIVE_UP_AFTER = 0.5
+from packtrain.training import PackedLoader, prefetch
+prefetch.GIVE_UP_AFTER_SECONDS = 0.5
 loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2])
 print("made", flush=True)
 sys.stdin.readline()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.errors import ConfigError, IntegrityError, PacktrainError
 from ...schemas.units import plural
-from ..order import detect_rank
+from ..rank_info import detect_rank
 from . import Say, print_line
 from .train_config import TrainConfig, validated
 

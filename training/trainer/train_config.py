@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
-from ..order import divisible, nearest
+from ..rank_info import divisible, nearest
 
 CUT = (
     "context and sequence parallelism cut rows across ranks and drop the bounds between documents; tensor parallelism "

@@ -48,8 +48,8 @@ from ..model import (
     refuse_other_tokenizer,
     vocabulary_of,
 )
-from ..order import detect_rank
 from ..packed_rows import PackedRows
+from ..rank_info import detect_rank
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure
