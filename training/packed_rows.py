@@ -23,6 +23,7 @@ from ..schemas.dataset.row_batch import Row, RowBatch
 from ..schemas.dataset.shards import RowSizes
 from ..schemas.errors import InputError
 from ..schemas.fingerprint import short_hash
+from ..schemas.tables.columns import shares_tokens
 
 LINEAGE = "packtrain/dataset"
 """Key under which logs, checkpoints and models name the dataset that they were trained on."""
@@ -75,6 +76,11 @@ class PackedRows:
     def manifest(self) -> Manifest:
         """What the dataset was made from, and every file of it."""
         return self._reader.manifest
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether documents of a row share tokens."""
+        return shares_tokens(self.manifest.schema)
 
     @property
     def row_length(self) -> int:

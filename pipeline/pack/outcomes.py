@@ -22,6 +22,7 @@ from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ..store.local import open_unnamed_file
 from .segments import Segments
 from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, pair_lengths
+from .units import groups_of_rows, share_in_rows
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -79,6 +80,8 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     pieces.flush()
     if pieces.tell():
         table.pieces = np.memmap(pieces, PIECE, "r")
+    if config.pack.share == "row":
+        share_in_rows(table, config, scratch)
 
 
 def decide_pairs(table: Table, config: "RunConfig") -> None:
@@ -169,10 +172,15 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
             )
         tokens, copies = _tokens(table, here), np.full(here.stop - here.start, int(often), np.uint16)
         if more := float((often - int(often)) * available[number]):
+            # Documents that share tokens are drawn together, since only equally many copies of them can share.
+            groups = groups_of_rows(table, here) if config.pack.share == "row" else np.arange(len(copies))
+            sizes = np.bincount(groups, weights=tokens).astype(np.int64)
             # In the order of their keys, until their tokens are as near as possible to the passes beyond whole ones.
-            order = np.argsort(draw_keys(len(copies), config.seed, number), kind="stable")
-            sums = offsets_of(tokens[order])
-            copies[order[: int(np.argmin(np.abs(sums - more)))]] += 1
+            order = np.argsort(draw_keys(len(sizes), config.seed, number), kind="stable")
+            sums = offsets_of(sizes[order])
+            is_drawn = np.zeros(len(sizes), np.bool_)
+            is_drawn[order[: int(np.argmin(np.abs(sums - more)))]] = True
+            copies += is_drawn[groups]
         mine = table.documents.copies[here]
         mine[:] = np.where(tokens > 0, copies, mine)
 

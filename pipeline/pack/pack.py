@@ -106,7 +106,8 @@ def select(
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
-        form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
+        weights = loss_weights(config) if weighted else None
+        form = RowForm(config.pack.alignment, pad_id, weights, branches=config.pack.share == "row")
     ledger = open_ledger(
         [source.name for source in config.sources],
         [place.source for place in encoded.places],

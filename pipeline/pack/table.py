@@ -35,18 +35,22 @@ if TYPE_CHECKING:  # workers import this to read the table, and should not impor
 NAME = "_run/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
-PIECE = np.dtype([("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32)])
-"""A piece of a document: its tokens, and how many of the first ones an earlier piece has, untrained here."""
+PIECE = np.dtype(
+    [("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32), ("parent", np.int32)]
+)
+"""A piece of a document: its tokens; how many of the first ones another piece has as well, untrained here; and how many
+pieces before it the piece stands whose path it continues (`units`), or 0."""
 Pieces: TypeAlias = NDArray[Any]
 """(M,) pieces, each a `PIECE`."""
-HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED = (1 << bit for bit in range(6))
+HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED, SHARES = (1 << bit for bit in range(7))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
-before packing; shares text with evaluation rows; some trained token has another loss weight than 1."""
+before packing; shares text with evaluation rows; some trained token has another loss weight than 1; its piece is in
+`Table.units`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last six are decided by `outcomes.decide`.
+    """Columns of N documents. The last seven are decided by `outcomes.decide`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -90,6 +94,8 @@ class Documents:
     """Tokens of one copy, each counted once; 0 if left out."""
     overlap: NDArray[np.int32]
     """Tokens that its pieces repeat."""
+    shared: NDArray[np.int32]
+    """First tokens of one copy that are stored in pieces of other documents; 0 without `pack.share`."""
     outcome: NDArray[np.uint8]
     """Why it is left out, as an index into `schemas.tables.reasons.OUTCOMES`; 0 if it is packed."""
     copies: NDArray[np.uint16]
@@ -169,6 +175,8 @@ class Table:
     """The mask of each source."""
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
     """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
+    units: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
+    """The pieces of documents that share tokens, unit by unit; mapped. Decided by `units.share_in_rows`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""

@@ -55,6 +55,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/pack/outcomes.py", "memmap"): (1, OURS),
     ("pipeline/pack/shard.py", "fromfile"): (1, OURS),
     ("pipeline/pack/table.py", "memmap"): (1, OURS),
+    ("pipeline/pack/units.py", "memmap"): (1, OURS),
     ("pipeline/pack/table.py", "memory_map"): (1, OURS),
     ("pipeline/store/appended.py", "fdopen"): (1, LOCKED),
     ("pipeline/store/appended.py", "open"): (1, LOCKED),
