@@ -23,7 +23,7 @@ from ..schemas.dataset.row_batch import Row, RowBatch
 from ..schemas.dataset.shards import RowSizes
 from ..schemas.errors import InputError
 from ..schemas.fingerprint import short_hash
-from ..schemas.tables.columns import shares_tokens
+from ..schemas.rows import PACKED_OUTCOME
 
 LINEAGE = "packtrain/dataset"
 """Key under which logs, checkpoints and models name the dataset that they were trained on."""
@@ -78,11 +78,6 @@ class PackedRows:
         return self._reader.manifest
 
     @property
-    def shares_tokens(self) -> bool:
-        """Whether documents of a row share tokens."""
-        return shares_tokens(self.manifest.schema)
-
-    @property
     def row_length(self) -> int:
         """The capacity of a row, in tokens."""
         return self.manifest.row_length
@@ -109,7 +104,8 @@ class PackedRows:
         """
         import pyarrow.compute as pc
 
-        tokens = pc.max(self._reader.documents(["tokens"]).column(0)).as_py() or 0
+        packed = self._reader.documents(["tokens"], values={"outcome": PACKED_OUTCOME})
+        tokens = pc.max(packed.column(0)).as_py() or 0
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property

@@ -75,18 +75,17 @@ def export(
         OutputError: the destination holds something, or cannot be written.
         StoreError: the Hub failed, or cannot be reached.
     """
-    to_hub = to.startswith(HUB)
-    # (option, whether it is given, whether it is for this kind of target, what it is for)
+    hub = to.startswith(HUB)
     options = (
-        ("--eos-id", eos_id is not None, not to_hub, "olmo-core"),
-        ("--private", private, to_hub, "hf://OWNER/NAME"),
-        ("--dry-run", dry_run, to_hub, "hf://OWNER/NAME"),
-        ("--out", out is not None, not to_hub, "a format or a model"),
+        ("--eos-id", eos_id is not None, not hub, "olmo-core"),
+        ("--private", private, hub, "hf://OWNER/NAME"),
+        ("--dry-run", dry_run, hub, "hf://OWNER/NAME"),
+        ("--out", out is not None, not hub, "a format or a model"),
     )
-    for name, is_given, is_for_target, target in options:
-        if is_given and not is_for_target:
+    for name, is_given, fits, target in options:
+        if is_given and not fits:
             raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")
-    if to_hub:
+    if hub:
         return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
     if out is None:
         raise ConfigError("--out DIR is needed: the folder to write")
