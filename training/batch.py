@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -13,9 +13,12 @@ from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
-from ..schemas.tables.columns import WEIGHTS
-from .branches import expanded, path_arguments
+from ..schemas.tables.columns import COLUMNS, PARENTS, WEIGHTS
+from .branches import expanded, path_arguments, require_attention
 from .packed_rows import PackedRows
+
+if TYPE_CHECKING:
+    from .attention.packed_attention import Applied
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 
@@ -99,15 +102,26 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
     return batch
 
 
-def collate(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def collate(examples: Sequence[Mapping[str, Any]], attention: "Applied | None" = None) -> dict[str, Any]:
     """A `collate_fn` for rows as `datasets.load_from_disk` reads them from a packed folder: one flattened batch; see
     `flatten`.
+
+    Args:
+        attention: what `use_packed(model)` returned, as in `partial(collate, attention=use_packed(model))`: only rows
+            whose documents share tokens need it.
+
+    Raises:
+        ConfigError: documents share tokens, and the model is not known to follow their paths.
     """
     rows = []
     for example in examples:
-        parts = (np.asarray(example[name], np.int32) for name in (*_COLUMNS, "seq_lengths"))
-        weights = np.asarray(example[WEIGHTS], np.float32) if WEIGHTS in example else None
-        rows.append(Row(*parts, loss_weights=weights))
+        usual = {COLUMNS[name].usual if name in COLUMNS else name: values for name, values in example.items()}
+        parts = (np.asarray(usual[name], np.int32) for name in (*_COLUMNS, "seq_lengths"))
+        weights = np.asarray(usual[WEIGHTS], np.float32) if WEIGHTS in usual else None
+        parents = np.asarray(usual[PARENTS], np.int32) if PARENTS in usual else None
+        rows.append(Row(*parts, loss_weights=weights, parents=parents))
+    if rows and rows[0].parents is not None:
+        require_attention(attention, "the dataset")
     return flatten(rows)
 
 

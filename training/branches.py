@@ -15,16 +15,45 @@ Legend: `T` stored tokens, `D` pieces, `K` tokens of all paths.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..schemas.dataset.row_batch import Row
-from ..schemas.errors import IntegrityError
+from ..schemas.errors import ConfigError, IntegrityError
 from ..schemas.ragged import offsets_of
 from ..schemas.rows import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from .attention.packed_attention import Applied
+
+PATHS_ATTENTION = "packed_varlen"
+"""The only attention that follows paths."""
+
+
+def require_attention(attention: "Applied | None", data: object) -> None:
+    """Require the proof that a model follows paths: any other one would train the pieces as documents, without a word.
+
+    Args:
+        attention: what `use_packed(model)` returned.
+        data: the rows, for the message.
+
+    Raises:
+        ConfigError: there is no proof, or it is of another attention.
+    """
+    if attention is None:
+        raise ConfigError(
+            f"{data} has rows whose documents share tokens (pack.share): give attention=use_packed(model), so that no "
+            "other attention trains them, or take PackedLoader(unpacked=True), which makes each document whole"
+        )
+    if attention.name != PATHS_ATTENTION:
+        raise ConfigError(
+            f"{data} has rows whose documents share tokens (pack.share), and attention: {attention.name} does not know "
+            f"them; set attention: auto or {PATHS_ATTENTION}, pack with pack.share: none, or take "
+            "PackedLoader(unpacked=True)"
+        )
 
 
 def paths_of(row: Row) -> list[NDArray[np.int64]]:

@@ -19,17 +19,21 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..schemas.dataset.files import CACHE_BYTES
 from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import ConfigError, choice
 from ..schemas.escape import escape_line
 from .batch import FixedShape, flatten, unpack, untrained
+from .branches import require_attention
 from .order import Order, Steps, Tail
 from .packed_rows import LINEAGE, PackedRows
 from .prefetch import ShardsAhead, results_ahead
 from .rank_info import detect_rank, divisible
+
+if TYPE_CHECKING:
+    from .attention.packed_attention import Applied
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,6 +77,8 @@ class PackedLoader:
         unpacked: one document per row, padded, with an attention mask: for models that cannot separate packed
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
+        attention: what `use_packed(model)` returned. Only data whose documents share tokens (`pack.share`) need it, and
+            may get it later, as the attribute: without it, no batch is made.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
@@ -102,6 +108,7 @@ class PackedLoader:
         unpacked: bool = False,
         seq_idx: bool = False,
         accumulate: int = 1,
+        attention: "Applied | None" = None,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
@@ -135,6 +142,12 @@ class PackedLoader:
         self.unpacked = unpacked
         self.seq_idx = seq_idx
         self._pad_id = self.corpus.manifest.pad_id
+        self.attention = attention
+        if self.corpus.shares_tokens and (static_shapes or seq_idx):
+            raise ConfigError(
+                f"{data} has rows whose documents share tokens (pack.share), which have no fixed shape, and do not go "
+                "with recurrent layers; leave static_shapes and seq_idx out, or pack with pack.share: none"
+            )
         self.shape = FixedShape.of(self.corpus) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
         self._rows = 0
@@ -163,9 +176,12 @@ class PackedLoader:
         """Yield the rank's batches from the current state on. The state advances as batches are returned.
 
         Raises:
-            ConfigError: this is one of several worker processes of a torch DataLoader.
+            ConfigError: this is one of several worker processes of a torch DataLoader; or documents share tokens, and
+                nothing shows that the model's attention follows them.
         """
         refuse_workers("PackedLoader")
+        if self.corpus.shares_tokens and not self.unpacked:
+            require_attention(self.attention, self.corpus.files.address)
         width = self.rows_per_step
         positions = range(self._rows, self._rows + self.steps.left(self._rows) * width, width)
         shards_ahead = None if self.corpus.files.is_local else ShardsAhead(self.steps)

@@ -23,7 +23,7 @@ from ..schemas.dataset.row_batch import Row, RowBatch
 from ..schemas.dataset.shards import RowSizes
 from ..schemas.errors import InputError
 from ..schemas.fingerprint import short_hash
-from ..schemas.rows import PACKED_OUTCOME
+from ..schemas.tables.columns import shares_tokens
 
 LINEAGE = "packtrain/dataset"
 """Key under which logs, checkpoints and models name the dataset that they were trained on."""
@@ -78,6 +78,11 @@ class PackedRows:
         return self._reader.manifest
 
     @property
+    def shares_tokens(self) -> bool:
+        """Whether documents of a row share tokens."""
+        return shares_tokens(self.manifest.schema)
+
+    @property
     def row_length(self) -> int:
         """The capacity of a row, in tokens."""
         return self.manifest.row_length
@@ -104,8 +109,7 @@ class PackedRows:
         """
         import pyarrow.compute as pc
 
-        packed = self._reader.documents(["tokens"], values={"outcome": PACKED_OUTCOME})
-        tokens = pc.max(packed.column(0)).as_py() or 0
+        tokens = pc.max(self._reader.documents(["tokens"]).column(0)).as_py() or 0
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property

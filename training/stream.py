@@ -18,6 +18,7 @@ from ..schemas.dataset.row_batch import RowBatch
 from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.units import plural
 from .batch import flatten, untrained
+from .branches import require_attention
 from .loader import read_state, refuse_workers
 from .order import Tail
 from .rank_info import detect_rank, divisible
@@ -25,6 +26,7 @@ from .rank_info import detect_rank, divisible
 if TYPE_CHECKING:
     from ..pipeline.stream.window import PlannedWindow
     from ..schemas.config.config import RunConfig
+    from .attention.packed_attention import Applied
 
     Place = tuple[PlannedWindow, int]
     """A row of the stream: its window, and its number in it."""
@@ -49,6 +51,7 @@ class PackedStream:
             last.
         tail: see `Tail`. The number of steps is equal on every rank.
         seq_idx: also return the number of each token's document.
+        attention: what `use_packed(model)` returned; only `pack.share` needs it.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
@@ -69,12 +72,14 @@ class PackedStream:
         epochs: int = 1,
         tail: str = "drop",
         seq_idx: bool = False,
+        attention: "Applied | None" = None,
     ) -> None:
         self.place = detect_rank(rank, world_size)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
         if epochs < 1:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
         self.epochs, self.tail, self.seq_idx = epochs, choice("tail", tail, Tail), seq_idx
+        self.attention = attention
         # imported late, because a trainer's image may lack the pipeline
         from ..pipeline.stream.live_windows import LiveWindows
 
@@ -173,6 +178,8 @@ class PackedStream:
             window, at = step[number]
             row = RowBatch(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
+        if rows[0].parents is not None:
+            require_attention(self.attention, "the stream")
         return flatten(rows, seq_idx=self.seq_idx)
 
     def _count(self, begun: "list[PlannedWindow]") -> None:

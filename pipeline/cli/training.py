@@ -41,13 +41,17 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
         rank (I/N): rank I, from 0, of N; by default from the environment.
     """
     with training_extra():
+        from ...training.attention.packed_attention import NAME, Applied
         from ...training.loader import PackedLoader
+    no_model = Applied(NAME, "none", "batches are counted, and no model takes them")
     mine, _, every = (rank or "").partition("/")
     if rank is not None and not (mine.isdecimal() and every.isdecimal()):
         raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
     place = (int(mine), int(every)) if rank is not None else (None, None)
     show(
-        lambda _: PackedLoader(folder, rows_per_step=rows_per_step, seed=seed, rank=place[0], world_size=place[1]),
+        lambda _: PackedLoader(
+            folder, rows_per_step=rows_per_step, seed=seed, rank=place[0], world_size=place[1], attention=no_model
+        ),
         partial(_step_lines, steps),
     )
 
@@ -80,11 +84,12 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     """
     from ...schemas.layout import fill_of
     from ...schemas.rows import IGNORE_INDEX
+    from ...training.branches import piece_bounds
 
     step = loader.steps.at(number * loader.rows_per_step)
     share = step.shares[loader.place.rank]
     costs = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
-    lengths, tokens = batch["cu_seq_lens_q"].diff(), batch["input_ids"].numel()
+    lengths, tokens = piece_bounds(batch).diff(), batch["input_ids"].numel()
     own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[share].tolist())
     counts = (number, len(share), int((lengths > 0).sum()), tokens)
     return [

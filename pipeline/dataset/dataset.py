@@ -62,7 +62,8 @@ class Dataset(Shown):
 
         record = self._finished.split(split)
         batches = (batch for shard in record.shards for batch in self._finished.batches(shard))
-        return pa.Table.from_batches(batches, schema_of(self.manifest.schema))
+        schema = schema_of(self.manifest.schema)
+        return pa.Table.from_batches((batch.rename_columns(schema.names) for batch in batches), schema)
 
     def summary(self) -> str:
         return f"{self.path}, {self.manifest.summary()}"

@@ -21,12 +21,11 @@ from ..dataset.verify import verify
 from ..observer import Observer
 from ..store.local import require_no_file_above, store_error, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, WITH_EMPTY_SHARDS, Layout, MisfitError
+from .foreign_formats import FORMATS, Layout, MisfitError
 
-NOTE = "export.json"
+NOTE_FILE = "export.json"
 """What an export says of itself: the hash of the dataset's manifest, the format `to`, for each of `splits` its `rows`,
 `tokens` and `trained` tokens, as the manifest counts them, and how many `files` and `bytes` it has."""
-_CARRY_ALL = ("mds", "trl")
 
 
 def write_export(
@@ -37,7 +36,9 @@ def write_export(
     eos_id: int | None = None,
     observer: Observer | None = None,
 ) -> dict[str, Any]:
-    """Write a finished dataset in another format. Returns what `NOTE` holds. The destination is complete or not there.
+    """Write a finished dataset in another format. The destination is complete or not there.
+
+    Returns what `NOTE_FILE` holds.
 
     Args:
         dataset: its folder or URL.
@@ -52,31 +53,38 @@ def write_export(
     """
     observer = observer or Observer()
     _check_options(to, eos_id)
-    place = _free(out)
+    destination = _free_destination(out)
     source = open_sound(dataset, observer)
     manifest = source.manifest
     if manifest.preference:
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
         )
-    if to not in _CARRY_ALL and WEIGHTS in manifest.schema:
+    if not FORMATS[to].has_weights and WEIGHTS in manifest.schema:
+        with_weights = [name for name, form in sorted(FORMATS.items()) if form.has_weights]
         raise ConfigError(
             f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
-            f"another objective; take --to {' or '.join(_CARRY_ALL)}, or pack without weights"
+            f"another objective; take --to {' or '.join(with_weights)}, or pack without weights"
         )
-    multiple = _multiple(source) if to == "megatron-bridge" else 1
     layout = Layout(
-        schema_of(manifest.schema), manifest.row_length, manifest.pad_id, manifest.hash,
-        eos_id=eos_id, multiple=multiple,
-    )  # fmt: skip
+        schema=schema_of(manifest.schema),
+        row_length=manifest.row_length,
+        pad_id=manifest.pad_id,
+        dataset=manifest.hash,
+        eos_id=eos_id,
+        document_multiple=_document_multiple(source) if to == "megatron-bridge" else 1,
+    )
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
         for name, split in manifest.splits.items()
     }
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-", suffix=".part") as beside:
-            draft = Path(beside) / place.name
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the destination, so that it is on the same disk, and can be renamed.
+        with tempfile.TemporaryDirectory(
+            dir=destination.parent, prefix=f".{destination.name}-", suffix=".part"
+        ) as temporary:
+            draft = Path(temporary) / destination.name
             draft.mkdir()
             _write(source, draft, to, layout, observer)
             files = [path for path in draft.rglob("*") if path.is_file()]
@@ -89,13 +97,13 @@ def write_export(
                 "packtrain": version("packtrain"),
                 "pyarrow": pa.__version__,
             }
-            (draft / NOTE).write_bytes(indented_json(note, 1))
+            (draft / NOTE_FILE).write_bytes(indented_json(note, 1))
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
-            draft.rename(place)
-            sync_folder(place.parent)
+            draft.rename(destination)
+            sync_folder(destination.parent)
     except OSError as error:
-        raise store_error(error, place) from error
+        raise store_error(error, destination) from error
     return note
 
 
@@ -114,7 +122,8 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
             raise InputError(
                 f"{dataset}: its manifest has a split named {name[:80]!r}; packtrain run writes no such name"
             )
-    if findings := verify(source.store.url, deep=True, observer=observer).findings:
+    findings = verify(source.store.url, deep=True, observer=observer).findings
+    if findings:
         raise InputError(
             f"{source.store.url} is damaged: {findings[0]}; packtrain verify {source.store.url} --repair rebuilds it"
         )
@@ -123,8 +132,8 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
 
 def _check_options(to: str, eos_id: int | None) -> None:
     if to not in FORMATS:
-        known = ", ".join((*FORMATS, "hf://OWNER/NAME", "model"))
-        raise ConfigError(f"--to {to[:80]}: choose one of {known}")
+        targets = ", ".join((*FORMATS, "hf://OWNER/NAME", "model"))
+        raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
     if eos_id is not None and (to != "olmo-core" or not 0 <= eos_id < 2**31):
         raise ConfigError(
             "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "
@@ -132,7 +141,7 @@ def _check_options(to: str, eos_id: int | None) -> None:
         )
 
 
-def _multiple(source: Finished) -> int:
+def _document_multiple(source: Finished) -> int:
     """The `pad_seq_to_mult` that a dataset's `pack.parallel` asks for."""
     parallel = source.manifest.pack.parallel
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
@@ -143,7 +152,7 @@ def _multiple(source: Finished) -> int:
     return parallel.document_multiple if parallel is not None else 1
 
 
-def _free(out: str | Path) -> Path:
+def _free_destination(out: str | Path) -> Path:
     """The destination, which may be written.
 
     Raises:
@@ -152,31 +161,40 @@ def _free(out: str | Path) -> Path:
     """
     if is_url(str(out)):
         raise ConfigError(f"--out {out}: an export is written to a folder of this machine; copy it from there")
-    place = Path(out).absolute()
+    destination = Path(out).absolute()
     require_no_file_above(Path(out), "--out")
-    if os.path.lexists(place) and not (place.is_dir() and not place.is_symlink()):
+    is_folder = destination.is_dir() and not destination.is_symlink()
+    if os.path.lexists(destination) and not is_folder:
         raise OutputError(f"--out {out} is there already, and no folder; choose another folder")
-    if place.is_dir() and any(place.iterdir()):
+    if is_folder and any(destination.iterdir()):
         raise OutputError(f"--out {out} is not empty; delete it, or choose another folder")
-    for folder in place.resolve().parents:
-        dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()
-        if dataset or (folder / PLAN).exists() or (folder / NOTE).exists():
+    # Files in a dataset's folder that it does not list would make it damaged.
+    for folder in destination.resolve().parents:
+        is_dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()
+        if is_dataset or (folder / PLAN).exists() or (folder / NOTE_FILE).exists():
             raise OutputError(f"--out {out} lies inside {folder}, a dataset or an export; choose another folder")
-    return place
+    return destination
 
 
 def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Observer) -> None:
+    """Write all shards into the draft of the destination.
+
+    Raises:
+        InputError: the format cannot hold a row; names it.
+    """
+    form = FORMATS[to]
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
-        before, layout = 0, replace(layout, shards=len(split.shards))
+        split_layout = replace(layout, shards=len(split.shards))
+        rows_before = 0
         for index, shard in enumerate(split.shards):
             try:
-                if shard.rows or to in WITH_EMPTY_SHARDS:
-                    FORMATS[to](source.sound_batches(shard), draft, name, index, layout)
+                if shard.rows or form.numbers_files:
+                    form.write(source.sound_batches(shard), draft, name, index, split_layout)
             except MisfitError as error:
-                row = before + error.row
+                row = rows_before + error.row
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
-            before += shard.rows
+            rows_before += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()

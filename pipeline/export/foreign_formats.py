@@ -29,14 +29,15 @@ Row = dict[str, Array]
 
 
 class MisfitError(ValueError):
-    """A row does not fit into the format.
+    """The format cannot hold a row.
 
     Args:
-        row: its place in the shard, from 0.
+        row: its number in the shard, from 0.
+        reason: a clause for messages.
     """
 
-    def __init__(self, row: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
         self.row = row
 
 
@@ -51,10 +52,10 @@ class Layout:
     dataset: str
     """Hash of the dataset's manifest."""
     shards: int = 1
-    """Of the split."""
+    """How many the split has."""
     eos_id: int | None = None
     """OLMo-core: the token after which its reader ends a document; None if it reads bounds from files."""
-    multiple: int = 1
+    document_multiple: int = 1
     """Megatron-Bridge: the length of each document at run time is padded to a multiple of this."""
 
 
@@ -62,27 +63,47 @@ Writer = Callable[[Iterable[pa.RecordBatch], Path, str, int, Layout], None]
 """(rows of a shard as they are stored, folder of the export, split, number of the shard in it, layout)."""
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignFormat:
+    """A format of another trainer."""
+
+    write: Writer
+    has_weights: bool = False
+    """Whether it has a place for `loss_weights`."""
+    numbers_files: bool = False
+    """Whether its files are numbered, so that the file of a shard without rows may not be missing."""
+
+
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     """The rows, one after the other."""
     for batch in batches:
-        columns = {name: _split(batch.column(name)) for name in batch.schema.names}
+        columns = {name: _lists(batch.column(name)) for name in batch.schema.names}
         for number in range(batch.num_rows):
-            yield {name: values[number] for name, values in columns.items()}
+            yield {name: lists[number] for name, lists in columns.items()}
 
 
-def _split(column: pa.ListArray) -> list[Array]:
+def _lists(column: pa.ListArray) -> list[Array]:
+    """The lists of a column as arrays that share its memory."""
+    if not len(column):
+        return []
+    # A batch may be a slice of a longer one, whose first offset is not 0.
     offsets = view(column.offsets)
-    return np.split(view(column.flatten()), offsets[1:-1] - offsets[0]) if len(column) else []
+    return np.split(view(column.flatten()), offsets[1:-1] - offsets[0])
 
 
-def _trained(row: Row) -> NDArray[np.bool_]:
+def _trained_mask(row: Row) -> NDArray[np.bool_]:
     """(T,) which tokens are trained, that is, predicted from the tokens before them."""
     return np.not_equal(row["labels"], IGNORE_INDEX)
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _round_up(length: Any, multiple: int) -> Any:
+    """A length, or an array of them, rounded up: 16 for 9 and a multiple of 8."""
+    return -(-length // multiple) * multiple
 
 
 # Parquet, for `datasets`, TRL and the Hub
@@ -90,7 +111,7 @@ def _made(folder: Path) -> Path:
 
 def write_trl(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """Parquet with all columns, also of a shard without rows. By these names, `datasets` finds the splits."""
-    path = _made(folder / "data") / f"{split}-{index:05d}-of-{layout.shards:05d}.parquet"
+    path = _make_folder(folder / "data") / f"{split}-{index:05d}-of-{layout.shards:05d}.parquet"
     with pq.ParquetWriter(path, layout.schema, compression="zstd") as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -98,11 +119,12 @@ def write_trl(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
 
 # Folders of `datasets`, as `save_to_disk` writes them, for LLaMA-Factory and ms-swift
 
-_MULTIPLE = 8
-"""LLaMA-Factory's collator fills tokens, labels and mask up to this, but not positions."""
-_NAMES = {"holdout": "validation"}
+_LLAMA_FACTORY_MULTIPLE = 8
+"""LLaMA-Factory's collator fills tokens, labels and mask up to a multiple of this, but not positions, so rows are
+stored with such a length."""
+_SPLIT_NAMES = {"holdout": "validation"}
 """How LLaMA-Factory finds a held-out split."""
-_LISTS = pa.list_(pa.field("item", pa.int32(), nullable=False))
+_INT32_LIST = pa.list_(pa.field("item", pa.int32(), nullable=False))
 
 
 def write_llama_factory(
@@ -113,17 +135,19 @@ def write_llama_factory(
     All rows have one length. `attention_mask` numbers the documents of a row from 1, and has 0 at padding; tokens see
     those of their own number.
     """
-    length = -(-layout.row_length // _MULTIPLE) * _MULTIPLE
+    stored_length = _round_up(layout.row_length, _LLAMA_FACTORY_MULTIPLE)
     columns: dict[str, list[Array]] = {"input_ids": [], "attention_mask": [], "labels": [], "position_ids": []}
     for row in _rows(batches):
-        gap = length - len(row["input_ids"])
+        padding = stored_length - len(row["input_ids"])
         lengths = row["seq_lengths"]
-        columns["input_ids"].append(np.append(row["input_ids"], np.full(gap, layout.pad_id)))
-        columns["attention_mask"].append(np.append(np.repeat(np.arange(len(lengths)) + 1, lengths), np.zeros(gap)))
-        columns["labels"].append(np.append(row["labels"], np.full(gap, IGNORE_INDEX)))
-        columns["position_ids"].append(np.append(row["position_ids"], np.zeros(gap)))
-    table = pa.table({name: _list_column(values) for name, values in columns.items()})
-    _write_part(table, folder, _NAMES.get(split, split), index, layout)
+        # Documents of 3 and 2 tokens in a row of 8: 1 1 1 2 2 0 0 0.
+        document_numbers = np.repeat(np.arange(len(lengths)) + 1, lengths)
+        columns["input_ids"].append(np.append(row["input_ids"], np.full(padding, layout.pad_id)))
+        columns["attention_mask"].append(np.append(document_numbers, np.zeros(padding)))
+        columns["labels"].append(np.append(row["labels"], np.full(padding, IGNORE_INDEX)))
+        columns["position_ids"].append(np.append(row["position_ids"], np.zeros(padding)))
+    table = pa.table({name: _list_column(lists) for name, lists in columns.items()})
+    _write_part(table, folder, _SPLIT_NAMES.get(split, split), index, layout)
 
 
 def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
@@ -131,90 +155,96 @@ def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, ind
     labels and positions, which say where documents begin, `length` and, of its parts, `lengths`.
     """
     rows = list(_rows(batches))
-    names = ("input_ids", "labels", "position_ids")
-    lengths = np.array([len(row["input_ids"]) for row in rows], np.int32)
-    table = pa.table(
-        {name: _list_column([row[name] for row in rows]) for name in names}
-        | {"lengths": _list_column(list(lengths[:, None])), "length": pa.array(lengths)}
-    )
-    _write_part(table, folder, _NAMES.get(split, split), index, layout)
+    row_lengths = np.array([len(row["input_ids"]) for row in rows], np.int32)
+    columns = {name: _list_column([row[name] for row in rows]) for name in ("input_ids", "labels", "position_ids")}
+    columns["lengths"] = _list_column(list(row_lengths[:, None]))  # a row is one part, to its reader
+    columns["length"] = pa.array(row_lengths)
+    table = pa.table(columns)
+    _write_part(table, folder, _SPLIT_NAMES.get(split, split), index, layout)
 
 
 def _list_column(lists: list[Array]) -> pa.Array:
     values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
     offsets = offsets_of([len(values) for values in lists], np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_LISTS)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_INT32_LIST)
 
 
 def _write_part(table: pa.Table, folder: Path, split: str, index: int, layout: Layout) -> None:
     """One Arrow file of a split; with the last one, the files by which `datasets.load_from_disk` finds all."""
     names = [f"data-{number:05d}-of-{layout.shards:05d}.arrow" for number in range(layout.shards)]
-    place = _made(folder / split)
-    with pa.OSFile(str(place / names[index]), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    split_folder = _make_folder(folder / split)
+    with pa.OSFile(str(split_folder / names[index]), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     if index < layout.shards - 1:
         return
     for name, content in split_files(table.schema, names, split, layout.dataset):
-        (place / name).write_bytes(content)
+        (split_folder / name).write_bytes(content)
     splits = sorted(path.name for path in folder.iterdir() if path.is_dir())
     (folder / "dataset_dict.json").write_text(json.dumps({"splits": splits}))
 
 
 # Megatron-Bridge
 
-_INT32 = pa.list_(pa.field("item", pa.int32(), nullable=False))
-_INT8 = pa.list_(pa.field("item", pa.int8(), nullable=False))
-_BRIDGE = pa.schema([("input_ids", _INT32), ("loss_mask", _INT8), ("seq_start_id", _INT32)])
-_GROUP_ROWS = 500
-"""Rows of a row group, as its own writer makes them; the reader keeps one in memory."""
+_INT8_LIST = pa.list_(pa.field("item", pa.int8(), nullable=False))
+_BRIDGE_SCHEMA = pa.schema([("input_ids", _INT32_LIST), ("loss_mask", _INT8_LIST), ("seq_start_id", _INT32_LIST)])
+_ROW_GROUP_ROWS = 500
+"""Rows of a row group, as its own writer makes them; the reader keeps one group in memory."""
 
 
 def write_bridge(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """Packed Parquet by the rules of `src/megatron/bridge/data/packing/` of Megatron-Bridge at commit 067f987
     (22 August 2026).
 
-    A row has `input_ids`, `seq_start_id` (where each document begins, from 0) and `loss_mask`, in which a place stands
-    for the token that is predicted there, the next one. The reader drops the last token of every document from the
-    inputs, so a document of L stored tokens has L - 1 places at run time, which must be a multiple.
+    A row has `input_ids`, `seq_start_id` (where each document begins, from 0) and `loss_mask`, in which a position
+    stands for the token that is predicted there, the next one. The reader drops the last token of every document from
+    the inputs, so a document of L stored tokens has L - 1 positions at run time, which must be a multiple of
+    `Layout.document_multiple`: with 4, documents of 6 and 2 tokens are stored as 9 and 5.
     """
-    made: list[tuple[Array, Array, Array]] = []
+    columns: dict[str, list[Array]] = {name: [] for name in _BRIDGE_SCHEMA.names}
     for row in _rows(batches):
         lengths = row["seq_lengths"]
-        stored = -(-(lengths - 1) // layout.multiple) * layout.multiple + 1
-        ids, mask = np.full(stored.sum(), layout.pad_id, np.int32), np.zeros(stored.sum(), np.int8)
-        places = ranges(starts_of(stored), lengths)
-        ids[places] = row["input_ids"]
-        # The first token of a piece is never trained, so no piece reaches into another.
-        mask[places] = np.append(_trained(row)[1:], False)
-        made.append((ids, mask, starts_of(stored).astype(np.int32)))
-    columns = dict(zip(_BRIDGE.names, zip(*made, strict=True), strict=True))
-    path = _made(folder / split) / f"{index:05d}.idx.parquet"
-    pq.write_table(pa.table(columns, schema=_BRIDGE), path, row_group_size=_GROUP_ROWS, compression="zstd")
+        stored_lengths = _round_up(lengths - 1, layout.document_multiple) + 1
+        stored_starts = starts_of(stored_lengths)
+        row_length = stored_lengths.sum()
+        positions = ranges(stored_starts, lengths)  # of the tokens, without padding
+        input_ids = np.full(row_length, layout.pad_id, np.int32)
+        input_ids[positions] = row["input_ids"]
+        # Shifted by one: position i says whether token i + 1 is trained. The first token of a piece is never trained,
+        # so no piece reaches into another.
+        loss_mask = np.zeros(row_length, np.int8)
+        loss_mask[positions] = np.append(_trained_mask(row)[1:], False)
+        columns["input_ids"].append(input_ids)
+        columns["loss_mask"].append(loss_mask)
+        columns["seq_start_id"].append(stored_starts.astype(np.int32))
+    table = pa.table(columns, schema=_BRIDGE_SCHEMA)
+    path = _make_folder(folder / split) / f"{index:05d}.idx.parquet"
+    pq.write_table(table, path, row_group_size=_ROW_GROUP_ROWS, compression="zstd")
 
 
 # Megatron
 
-_CODES = {"uint8": 1, "int32": 4}
+_TYPE_CODES = {"uint8": 1, "int32": 4}
 
 
 def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
     """A pair of `.bin` and `.idx` by the rules of `megatron/core/datasets/indexed_dataset.py` of megatron-core 0.16.1,
     and the mask as a pair of uint8. A sequence is one piece of a document, and a Megatron document is one packed row.
     """
-    kinds: dict[Path, np.dtype[Any]] = {
-        folder / split: np.dtype(np.int32),
-        folder / f"{split}-mask": np.dtype(np.uint8),
-    }
-    lengths: list[Array] = []
-    tokens, mask = (_made(place) / f"{index:05d}.bin" for place in kinds)
-    with tokens.open("wb") as ids, mask.open("wb") as flags:
+    token_folder = _make_folder(folder / split)
+    mask_folder = _make_folder(folder / f"{split}-mask")
+    piece_lengths: list[Array] = []
+    with (
+        (token_folder / f"{index:05d}.bin").open("wb") as token_file,
+        (mask_folder / f"{index:05d}.bin").open("wb") as mask_file,
+    ):
         for row in _rows(batches):
-            ids.write(row["input_ids"].tobytes())
-            flags.write(_trained(row).tobytes())
-            lengths.append(row["seq_lengths"])
-    bounds = np.cumsum([0, *map(len, lengths)])
-    for place, dtype in kinds.items():
-        (place / f"{index:05d}.idx").write_bytes(_megatron_index(np.concatenate(lengths), bounds, dtype))
+            token_file.write(row["input_ids"].tobytes())
+            mask_file.write(_trained_mask(row).tobytes())
+            piece_lengths.append(row["seq_lengths"])
+    bounds = np.cumsum([0, *map(len, piece_lengths)])
+    lengths = np.concatenate(piece_lengths)
+    (token_folder / f"{index:05d}.idx").write_bytes(_megatron_index(lengths, bounds, np.dtype(np.int32)))
+    (mask_folder / f"{index:05d}.idx").write_bytes(_megatron_index(lengths, bounds, np.dtype(np.uint8)))
 
 
 def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> bytes:
@@ -224,9 +254,11 @@ def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> by
     length (int32), and for each its first byte (int64); then the bounds (int64): document d is sequences `bounds[d]` to
     `bounds[d + 1] - 1`.
     """
-    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, _CODES[dtype.name], len(lengths), len(bounds))
-    pointers = starts_of(lengths) * dtype.itemsize
-    return head + lengths.astype("<i4").tobytes() + pointers.astype("<i8").tobytes() + bounds.astype("<i8").tobytes()
+    header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, _TYPE_CODES[dtype.name], len(lengths), len(bounds))
+    first_bytes = starts_of(lengths) * dtype.itemsize
+    return (
+        header + lengths.astype("<i4").tobytes() + first_bytes.astype("<i8").tobytes() + bounds.astype("<i8").tobytes()
+    )
 
 
 # MosaicML streaming
@@ -246,9 +278,9 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
         MisfitError: the shard has 4 GiB or more.
     """
     names = sorted(layout.schema.names)
-    kinds = [layout.schema.field(name).type.value_type for name in names]
+    types = [layout.schema.field(name).type.value_type for name in names]
     config = {
-        "column_encodings": [f"ndarray:{np.dtype(kind.to_pandas_dtype())}" for kind in kinds],
+        "column_encodings": [f"ndarray:{np.dtype(type.to_pandas_dtype())}" for type in types],
         "column_names": names,
         "column_sizes": [None] * len(names),
         "compression": None,
@@ -259,22 +291,25 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
     }
     samples = []
     for row in _rows(batches):
-        data = [_mds_array(row[name]) for name in names]
-        samples.append(np.array([len(one) for one in data], "<u4").tobytes() + b"".join(data))
-    about = json.dumps(config, sort_keys=True).encode()
-    begins = np.cumsum([4 + 4 * (len(samples) + 1) + len(about), *map(len, samples)])
-    if begins[-1] >= 1 << 32:
+        values = [_mds_array(row[name]) for name in names]
+        sizes = np.array([len(value) for value in values], "<u4")
+        samples.append(sizes.tobytes() + b"".join(values))
+    description = json.dumps(config, sort_keys=True).encode()
+    header_bytes = 4 + 4 * (len(samples) + 1) + len(description)
+    sample_starts = np.cumsum([header_bytes, *map(len, samples)])  # and where the last one ends
+    if sample_starts[-1] >= 1 << 32:
         raise MisfitError(0, "its shard has 4 GiB or more; pack with a smaller output.shard_bytes")
-    whole = b"".join([struct.pack("<I", len(samples)), begins.astype("<u4").tobytes(), about, *samples])
+    content = b"".join([struct.pack("<I", len(samples)), sample_starts.astype("<u4").tobytes(), description, *samples])
     name = f"shard.{index:05d}.mds"
-    (_made(folder / split) / name).write_bytes(whole)
-    raw = {"basename": name, "bytes": len(whole), "hashes": {"sha256": hashlib.sha256(whole).hexdigest()}}
+    (_make_folder(folder / split) / name).write_bytes(content)
+    raw = {"basename": name, "bytes": len(content), "hashes": {"sha256": hashlib.sha256(content).hexdigest()}}
     entry = json.dumps({**config, "raw_data": raw, "samples": len(samples), "zip_data": None}, sort_keys=True)
-    # The index grows in place. Writing it anew for each of thousands of shards takes minutes.
+    # The index grows in place: its end is cut off, and written again behind the new entry. Writing all of it again for
+    # each of thousands of shards takes minutes.
     with (folder / split / "index.json").open("a+b") as file:
-        begins_with = b", " if file.tell() else b'{"shards": ['
+        before_entry = b", " if file.tell() else b'{"shards": ['
         file.truncate(max(0, file.tell() - len(_MDS_END)))
-        file.write(begins_with + entry.encode() + _MDS_END)
+        file.write(before_entry + entry.encode() + _MDS_END)
 
 
 def _mds_array(values: Array) -> bytes:
@@ -300,48 +335,50 @@ def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, inde
         MisfitError: that reader would not cut a row where its pieces end.
     """
     # Any id but the end-of-sequence token, after which the reader would cut.
-    filler = layout.pad_id if layout.pad_id != layout.eos_id else int(layout.eos_id == 0)
-    place, masks = _made(folder / split), _made(folder / f"{split}-mask")
+    fill_id = layout.pad_id
+    if fill_id == layout.eos_id:
+        fill_id = 1 if layout.eos_id == 0 else 0
+    token_folder = _make_folder(folder / split)
+    mask_folder = _make_folder(folder / f"{split}-mask")
     name = f"{index:05d}.npy"
     bounds: list[str] = []
-    begin = 0
-    with (place / name).open("wb") as tokens, (masks / name).open("wb") as mask:
+    row_start = 0  # of the row in the file, in tokens
+    with (token_folder / name).open("wb") as token_file, (mask_folder / name).open("wb") as mask_file:
         for number, row in enumerate(_rows(batches)):
-            if layout.eos_id is not None and not _ends_fit(row, layout.eos_id):
+            if layout.eos_id is not None and not _is_cut_at_pieces(row, layout.eos_id):
                 raise MisfitError(
                     number,
                     f"a document has the end-of-sequence token {layout.eos_id} inside, where NumpyFSLDataset would cut "
                     "it, or does not end with it, and would be joined to the next one; leave --eos-id out, and read "
                     "documents by NumpyPackedFSLDataset with use_array_if_local=False",
                 )
-            rest = 0 if layout.eos_id is None else layout.row_length - len(row["input_ids"])
-            tokens.write(row["input_ids"].astype(np.uint32).tobytes() + np.full(rest, filler, np.uint32).tobytes())
-            mask.write(_trained(row).tobytes() + bytes(rest))
-            ends = begin + np.cumsum(row["seq_lengths"])
+            padding = 0 if layout.eos_id is None else layout.row_length - len(row["input_ids"])
+            token_file.write(row["input_ids"].astype(np.uint32).tobytes())
+            token_file.write(np.full(padding, fill_id, np.uint32).tobytes())
+            mask_file.write(_trained_mask(row).tobytes() + bytes(padding))
+            ends = row_start + np.cumsum(row["seq_lengths"])
             bounds += [f"{end - length},{end}\n" for end, length in zip(ends, row["seq_lengths"], strict=True)]
-            begin += len(row["input_ids"]) + rest
+            row_start += len(row["input_ids"]) + padding
     # Without a time, so that the bytes are always the same.
-    (place / f"{index:05d}.csv.gz").write_bytes(gzip.compress("".join(bounds).encode(), mtime=0))
+    (token_folder / f"{index:05d}.csv.gz").write_bytes(gzip.compress("".join(bounds).encode(), mtime=0))
 
 
-def _ends_fit(row: Row, eos_id: int) -> bool:
+def _is_cut_at_pieces(row: Row, eos_id: int) -> bool:
     """Whether the reader cuts a row where its pieces end, and nowhere else.
 
     The last piece may end without an end-of-sequence token, because only masked filling follows it.
     """
-    cuts = row["input_ids"] == eos_id
-    ends = np.cumsum(row["seq_lengths"]) - 1
-    return bool(cuts[ends[:-1]].all() and not np.delete(cuts, ends).any())
+    is_eos = row["input_ids"] == eos_id
+    last_tokens = np.cumsum(row["seq_lengths"]) - 1
+    return bool(is_eos[last_tokens[:-1]].all() and not np.delete(is_eos, last_tokens).any())
 
 
-FORMATS: dict[str, Writer] = {
-    "megatron-bridge": write_bridge,
-    "megatron": write_megatron,
-    "mds": write_mds,
-    "olmo-core": write_olmo,
-    "trl": write_trl,
-    "llama-factory": write_llama_factory,
-    "ms-swift": write_swift,
+FORMATS: dict[str, ForeignFormat] = {
+    "megatron-bridge": ForeignFormat(write_bridge),
+    "megatron": ForeignFormat(write_megatron),
+    "mds": ForeignFormat(write_mds, has_weights=True),
+    "olmo-core": ForeignFormat(write_olmo),
+    "trl": ForeignFormat(write_trl, has_weights=True, numbers_files=True),
+    "llama-factory": ForeignFormat(write_llama_factory, numbers_files=True),
+    "ms-swift": ForeignFormat(write_swift, numbers_files=True),
 }
-WITH_EMPTY_SHARDS = ("trl", "llama-factory", "ms-swift")
-"""Formats whose files are numbered, so that one of a shard without rows may not be missing."""

@@ -38,9 +38,9 @@ class Published(Shown):
     url: str = ""
 
     def summary(self) -> str:
-        state = (
-            f"{self.url}, commit {self.commit[:12]}" if self.commit is not None else "nothing was published: a dry run"
-        )
+        state = "nothing was published: a dry run"
+        if self.commit is not None:
+            state = f"{self.url}, commit {self.commit[:12]}"
         return f"{state}; {plural(len(self.files), 'file')}, {size(sum(self.files.values()))}"
 
     def tables(self) -> Iterator[Table]:
@@ -76,40 +76,41 @@ def publish(
     source = open_sound(dataset, observer)
     card = dataset_card(source.manifest, repository)
     shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}
-    sizes = {name: shard.bytes for name, shard in shards.items()} | {CARD: len(card)}
-    listed = Published(card.decode(), dict(sorted(sizes.items())))
+    sizes = {name: shard.bytes for name, shard in shards.items()}
+    sizes[CARD] = len(card)
+    plan = Published(card.decode(), dict(sorted(sizes.items())))
     if dry_run:
-        return listed
-    with _explained(target) as hub:
+        return plan
+    with _hub_client(target) as hub:
         api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
-        names = {"repo_id": repository, "repo_type": "dataset"}
+        where = {"repo_id": repository, "repo_type": "dataset"}
         if not sys.stderr.isatty():
             hub.utils.disable_progress_bars()
-        url = api.create_repo(**names, private=private or None, exist_ok=True)
-        if private and not api.repo_info(**names).private:
+        url = api.create_repo(**where, private=private or None, exist_ok=True)
+        if private and not api.repo_info(**where).private:
             raise OutputError(
                 f"{target} is there already, and public; make it private in its settings, or leave --private out"
             )
         # What else would be read as rows of a split: shards of an earlier dataset.
         folders = {name.rpartition("/")[0] for name in shards}
-        held = api.list_repo_files(**names)
-        stale = [name for name in held if name not in shards and name.rpartition("/")[0] in folders]
+        published_names = api.list_repo_files(**where)
+        stale = [name for name in published_names if name not in shards and name.rpartition("/")[0] in folders]
         changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale]
         changes.append(hub.CommitOperationAdd(CARD, card))
         for name, shard in shards.items():
             path = source.store.local(shard)
             changes.append(hub.CommitOperationAdd(name, path))
         observer.note(f"uploading {len(sizes):,} files to {url}")
-        made = api.create_commit(
-            **names,
+        commit = api.create_commit(
+            **where,
             operations=changes,
             commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {version('packtrain')}",
         )
-    return replace(listed, commit=str(made.oid), url=str(url))
+    return replace(plan, commit=str(commit.oid), url=str(url))
 
 
 @contextmanager
-def _explained(target: str) -> Iterator[Any]:
+def _hub_client(target: str) -> Iterator[Any]:
     """huggingface_hub, and what its failures mean. The token is its own: HF_TOKEN, or that of `hf auth login`."""
     try:
         import huggingface_hub as hub
@@ -125,9 +126,10 @@ def _explained(target: str) -> Iterator[Any]:
         raise
     except Exception as error:  # of the Hub, or of the network, in whatever package it speaks HTTP by
         status = getattr(getattr(error, "response", None), "status_code", 0)
-        said = " ".join(str(getattr(error, "server_message", None) or error).split())[:300]
-        answer = f"the Hub answers {status} ({said})" if status else f"the upload failed ({said})"
-        refused = isinstance(error, hub.errors.HFValidationError) or (400 <= status < 500 and status != 429)
-        raise (ConfigError if refused else StoreError)(
-            f"{target}: {answer}; check the name, and that the token may write there, then run the same command again"
+        message = " ".join(str(getattr(error, "server_message", None) or error).split())[:300]
+        problem = f"the Hub answers {status} ({message})" if status else f"the upload failed ({message})"
+        # 429: too many requests, which passes; other such codes are about the name or the token.
+        is_users_mistake = isinstance(error, hub.errors.HFValidationError) or (400 <= status < 500 and status != 429)
+        raise (ConfigError if is_users_mistake else StoreError)(
+            f"{target}: {problem}; check the name, and that the token may write there, then run the same command again"
         ) from error

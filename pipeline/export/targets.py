@@ -75,17 +75,18 @@ def export(
         OutputError: the destination holds something, or cannot be written.
         StoreError: the Hub failed, or cannot be reached.
     """
-    hub = to.startswith(HUB)
+    to_hub = to.startswith(HUB)
+    # (option, whether it is given, whether it is for this kind of target, what it is for)
     options = (
-        ("--eos-id", eos_id is not None, not hub, "olmo-core"),
-        ("--private", private, hub, "hf://OWNER/NAME"),
-        ("--dry-run", dry_run, hub, "hf://OWNER/NAME"),
-        ("--out", out is not None, not hub, "a format or a model"),
+        ("--eos-id", eos_id is not None, not to_hub, "olmo-core"),
+        ("--private", private, to_hub, "hf://OWNER/NAME"),
+        ("--dry-run", dry_run, to_hub, "hf://OWNER/NAME"),
+        ("--out", out is not None, not to_hub, "a format or a model"),
     )
-    for name, is_given, fits, target in options:
-        if is_given and not fits:
+    for name, is_given, is_for_target, target in options:
+        if is_given and not is_for_target:
             raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")
-    if hub:
+    if to_hub:
         return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
     if out is None:
         raise ConfigError("--out DIR is needed: the folder to write")

@@ -32,7 +32,15 @@ _BROKEN = (*_DAMAGED, "half_surrogate")
 """Reasons that mean a line cannot be read."""
 _PREFERENCE = "preference"
 _NOT_FOR_PAIRS = (
-    *("pack.strategy", "pack.row_length", "pack.max_docs", "pack.align", "pack.parallel", "pack.window_tokens"),
+    *(
+        "pack.strategy",
+        "pack.row_length",
+        "pack.max_docs",
+        "pack.share",
+        "pack.align",
+        "pack.parallel",
+        "pack.window_tokens",
+    ),
     *("loss", "mask", "keep_untrained"),
 )
 """Keys of the configuration that preference pairs do not have: each is a row of its own, whose loss is over both

@@ -154,7 +154,8 @@ def _copies(entry: SourceLedger, some: Documents) -> None:
     """Count tokens of all copies."""
     copies = some.copies.astype(np.int64)
     further = np.maximum(copies - 1, 0)
-    entry.tokens_packed += _sum(copies * (some.kept + some.overlap))
+    entry.tokens_packed += _sum(copies * (some.kept + some.overlap - some.shared))
+    entry.tokens_shared += _sum(copies * some.shared)
     _add(entry.tokens_created, {"overlap": _sum(copies * some.overlap), "repeats": _sum(further * some.kept)})
     entry.supervised_repeated += _sum(further * some.supervised_packed)
     entry.examples_repeated += _sum(further)

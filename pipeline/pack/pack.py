@@ -1,6 +1,6 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`).
 
-    encoded parts ─ read_parts.read_table ─► the table, a line a document
+    encoded parts ─ table.read_table ─► the table, a line a document
                   ─ outcomes.decide, in place ─► what is packed of each, how often, or why not
                   ─ window_plan.plan_window ─► a layout: the pieces of each row, and which rows are in which shard
                   ─ shard.ShardTask, in workers ─► shards, by PlannedRows, and what they hold of each source
@@ -12,7 +12,6 @@ A plan and a stream do the same without writing: they lay the rows out, and coun
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +34,11 @@ from ..store.open_store import Store
 from ..store.records import Records
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
-from .outcomes import decide, decide_together, limits_of
+from .outcomes import decide, decide_pairs, limits_of
 from .planned_rows import LossWeights, PlannedRows, RowForm, Written
-from .read_parts import read_table
 from .segments import Segments
 from .shard import PackResult, ShardTask
-from .table import WEIGHTED, Table, put_arrow
+from .table import WEIGHTED, Table, put_arrow, read_table
 from .window_plan import WindowPlan, plan_pieces, plan_window, window_seed, windows
 
 
@@ -60,11 +58,6 @@ class Selected:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
 
-    @cached_property
-    def _segments(self) -> Segments:
-        """The parts, each opened once, although several windows and splits may have documents of it."""
-        return Segments.of(self.table)
-
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
         yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
@@ -76,7 +69,8 @@ class Selected:
             seed: of their order.
         """
         certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, pairs=self.pairs)
-        return certificate, PlannedRows(self.table.documents, self._segments, pieces, row_offsets, self.form)
+        segments = Segments.of(self.table)
+        return certificate, PlannedRows(self.table.documents, segments, pieces, row_offsets, self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +84,7 @@ class Packed:
 
 
 def select(
-    config: RunConfig,
-    encoded: Encoded,
-    scratch: Path,
-    *,
-    pairs: bool = False,
-    pad_id: int = 0,
-    only: str | None = None,
-    sample: bool = False,
+    config: RunConfig, encoded: Encoded, scratch: Path, *, pairs: bool = False, pad_id: int = 0, only: str | None = None
 ) -> Selected:
     """Read the table of documents, and decide which to pack.
 
@@ -106,21 +93,21 @@ def select(
         pairs: whether these are preference pairs.
         pad_id: see `padding_id`.
         only: the only split to pack; by default all.
-        sample: whether to keep what the comparison of lengths needs; see `read_parts.read_table`.
 
     Raises:
         ConfigError: a weight asks for too many copies.
     """
     sizes = [record.counts.examples for record in encoded.records]
     limits = limits_of(config, pairs=pairs)
-    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample and not pairs)
+    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs)
     if pairs:
-        decide_together(table, config)
+        decide_pairs(table, config)
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = weighs(config) or _weighs_itself(table)
-        form = RowForm(config.pack.alignment, pad_id, loss_weights(config) if weighted else None)
+        weights = loss_weights(config) if weighted else None
+        form = RowForm(config.pack.alignment, pad_id, weights, branches=config.pack.share == "row")
     ledger = open_ledger(
         [source.name for source in config.sources],
         [place.source for place in encoded.places],
@@ -154,7 +141,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """A window is planned when a worker has nothing to do, while others still write shards of the last one."""
-        yield DocumentsTask(out, tuple(selected.ledger.sources))
+        yield DocumentsTask(out, cache, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
                 first = len(tasks[split])

@@ -15,11 +15,10 @@ from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.tables.columns import PREFERENCE, Per, RowColumn, conditions_of, packed_columns, schema_of_columns
-from ...stages.pack.row_columns import PlannedPieces, RunWeights, lay_out
+from ...stages.pack.row_columns import Branches, PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits, cut_pairs
-from .pairs import pair_lengths
 from .segments import Segments
-from .table import Documents, Pieces
+from .table import Documents, Pieces, pair_lengths
 
 PAIR_TOKEN_BYTES = 4
 """Bytes per token of a preference pair: a token stands in one of its columns."""
@@ -50,11 +49,14 @@ class RowForm:
     """None for rows without `loss_weights`."""
     pairs: Limits | None = None
     """The limits of preference pairs; None for packed rows."""
+    branches: bool = False
+    """Whether documents share tokens."""
 
     @property
     def packed_columns(self) -> tuple[RowColumn, ...]:
         """The columns of a packed row."""
-        return packed_columns(conditions_of(parallel=self.alignment.unpadded, weighted=self.weights is not None))
+        weighted = self.weights is not None
+        return packed_columns(conditions_of(parallel=self.alignment.unpadded, weighted=weighted, shared=self.branches))
 
     @property
     def schema(self) -> pa.Schema:
@@ -154,8 +156,8 @@ class PlannedRows:
             return pa.RecordBatch.from_pylist([], self._form.schema)
         here = slice(*self._row_offsets[[first, last]].tolist())
         pieces, offsets = self._pieces[here], self._row_offsets[first : last + 1] - here.start
-        names = ("document", "start", "length", "repeated")
-        doc_ids, starts, lengths, repeated = (np.ascontiguousarray(pieces[name]) for name in names)
+        names = ("document", "start", "length", "repeated", "parent")
+        doc_ids, starts, lengths, repeated, parents = (np.ascontiguousarray(pieces[name]) for name in names)
         some, form, segments = self._documents.at(doc_ids), self._form, self._segments
         sources = segments.sources[some.segment]
         if form.pairs is not None:
@@ -178,6 +180,7 @@ class PlannedRows:
             span_supervised=supervised,
             span_offsets=offsets_of(some.span_count),
             weights=weights,
+            branches=_branches(some, starts, parents) if form.branches else None,
         )
         laid = lay_out(planned, form.alignment, form.pad_id)
         if account is not None:
@@ -188,11 +191,16 @@ class PlannedRows:
                 heads=laid.heads,
                 padding=padded - lengths,
                 tokens=padded,
-                cuts=_cuts_through_turns(some, segments, starts + repeated, starts + lengths),
+                cuts=_cuts_through_turns(some, segments, np.where(parents > 0, 0, starts + repeated), starts + lengths),
                 together=_copies_together(some, doc_ids, starts, offsets),
                 **({} if laid.weights is None else {"weight": laid.weights}),
             )
         return laid.batch
+
+
+def _branches(some: Documents, starts: NDArray[np.int32], parents: NDArray[np.int32]) -> Branches:
+    """Which of D pieces continue others; `some` are their documents."""
+    return Branches(parents, np.where(parents > 0, starts - some.low, 0).astype(np.int32))
 
 
 def _lay_out_pairs(
@@ -223,7 +231,8 @@ def _cuts_through_turns(
 
     Args:
         some: (D,) the document of each piece.
-        begins, ends: (D,) that first token, and one past the piece's last token.
+        begins, ends: (D,) that first token (0 for a piece that continues another one, which loses nothing), and one
+            past the piece's last token.
     """
     front, back = begins > 0, (ends == some.high) & (ends < some.length)
     out = np.zeros(len(begins), np.int64)

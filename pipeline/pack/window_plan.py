@@ -4,7 +4,7 @@ A window is what is planned together. It holds whole blocks: parts, or files of 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,8 @@ from ..store.open_store import Store
 from .outcomes import mixes
 from .planned_rows import RowForm
 from .shard import ShardPlan
-from .table import HELD_OUT, PIECE, SPLIT, Pieces, Table
+from .table import HELD_OUT, PIECE, SHARES, SPLIT, Pieces, Table
+from .units import unit_begins
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -39,7 +40,8 @@ class WindowPlan:
     tokens: NDArray[np.int32]
     """(R,) tokens of each row, with padding."""
     squares: NDArray[np.int64]
-    """(R,) the sum of the squared lengths of each row's pieces, with padding."""
+    """(R,) what attention costs in each row: the sum of n² over its pieces of n tokens, with padding; of a piece that
+    continues p others n² + 2·n·p, twice the pairs of tokens that see each other."""
 
 
 def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = False) -> list[NDArray[np.int64]]:
@@ -53,7 +55,7 @@ def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = Fals
         return [np.arange(len(totals))]
     for here, rows in _packed_in(table, split):
         some = table.documents.at(here)
-        tokens = some.copies[rows].astype(np.int64) * (some.kept[rows] + some.overlap[rows])
+        tokens = some.copies[rows].astype(np.int64) * (some.kept + some.overlap - some.shared)[rows]
         np.add.at(totals, _blocks_of(table, rows + here.start), tokens)
     return compose(totals, table.block_sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)
 
@@ -117,7 +119,9 @@ def plan_window(
             draft.file.write(numbers.data)
             out.put(draft, f"{name}.{kind}")
     padded = form.alignment.padded(pieces["length"], row_offsets).astype(np.int64)
-    tokens, squares = (sums_of(each, row_offsets) for each in (padded, padded * padded))
+    continued = np.where(pieces["parent"] > 0, pieces["start"] - table.documents.low[pieces["document"]], 0)
+    tokens = sums_of(padded, row_offsets)
+    squares = sums_of(padded * (padded + 2 * continued.astype(np.int64)), row_offsets)
     shards = cut_shards(tokens, row_offsets, first_shard, form.token_bytes, config.output.shard_bytes)
     return WindowPlan(name, certificate, shards, tokens.astype(np.int32), squares)
 
@@ -134,6 +138,8 @@ def plan_pieces(
     """
     pieces, pack = _pieces_of(table, split, blocks), config.pack
     lengths = np.ascontiguousarray(pieces["length"])
+    if pack.share == "row":
+        return _plan_units(pieces, config, seed)
     if pairs:
         plan = plan_rows(lengths, max(2, int(lengths.max(initial=0))), "none")
     else:
@@ -149,24 +155,53 @@ def plan_pieces(
     return plan.certificate, plan.row_offsets, pieces
 
 
+def _plan_units(pieces: Pieces, config: "RunConfig", seed: int) -> tuple[Certificate, NDArray[np.int64], Pieces]:
+    """As `plan_pieces`, of pieces that share tokens: each unit stands in one row, and its pieces in their order."""
+    pack, row_length = config.pack, config.row_length
+    align = pack.alignment.document
+    begins = unit_begins(pieces)
+    counts = np.diff(np.append(begins, len(pieces)))
+    padded = -(-pieces["length"].astype(np.int64) // align) * align
+    sizes = sums_of(padded, np.append(begins, len(pieces)))
+    same = ((pieces["document"] << 32) + pieces["start"])[begins] if mixes(config) else None
+    plan = plan_rows(sizes, row_length, pack.strategy, row_length=row_length, align=align, same=same)
+    if pack.shuffle:
+        plan = permute_rows(plan, seed)
+    row_offsets = offsets_of(sums_of(counts[plan.order], plan.row_offsets))
+    tokens = int(pieces["length"].sum(dtype=np.int64))
+    certificate = replace(plan.certificate, tokens=tokens, pieces=len(pieces))
+    return certificate, row_offsets, np.take(pieces, ranges(begins[plan.order], counts[plan.order]))
+
+
 def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
     """The pieces to plan of some blocks, each as often as its document is packed."""
     among = np.zeros(len(table.block_starts) - 1, np.bool_)
     among[blocks] = True
     found = [np.zeros(0, PIECE)]
+    shares = np.zeros(len(table.documents) if len(table.units) else 0, np.bool_)
     for here, rows in _packed_in(table, split):
         mine = rows if among.all() else rows[among[_blocks_of(table, rows + here.start)]]
-        found.append(_whole_or_cut(table, mine + here.start))
+        mine = mine + here.start
+        if len(shares):
+            in_units = (table.documents.flags[mine] & SHARES) > 0
+            shares[mine[in_units]] = True
+            mine = mine[~in_units]
+        found.append(_whole_or_cut(table, mine))
+    if len(shares):
+        found.append(table.units[shares[table.units["document"]]])
     out = np.concatenate(found)
     found.clear()
-    often = table.documents.copies[out["document"]].astype(np.int64)
+    begins = unit_begins(out)
+    often = table.documents.copies[out["document"][begins]].astype(np.int64)
     if not (often > 1).any():
         return out
     index = np.repeat(np.arange(len(often)), often)
     # The first of r copies stands in the first r-th of the order, the second in the second, and so on. Equal repeats of
     # all documents give one pass after another.
     place = (ranges(0, often) + index / len(often)) / often[index]
-    return np.take(out, index[np.argsort(place, kind="stable")])
+    chosen = index[np.argsort(place, kind="stable")]
+    sizes = np.diff(np.append(begins, len(out)))
+    return np.take(out, ranges(begins[chosen], sizes[chosen]))
 
 
 def _whole_or_cut(table: Table, rows: NDArray[np.int64]) -> Pieces:

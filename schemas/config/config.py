@@ -183,6 +183,10 @@ class PackConfig(ConfigModel):
     """Permute the rows by the seed, so that reading them in order is already shuffled."""
     window_tokens: int | None = Field(default=None, ge=1)
     """Tokens planned together. Null: 4 billion, one window for most datasets."""
+    share: Literal["none", "row"] = "none"
+    """`row`: examples that were made of one source row and begin with the same tokens store and compute these once: the
+    turns of a chat with `expand: per_turn`, the solutions of a problem. Such rows have columns of their own, and only
+    packtrain's attention can train them. For `bfd` and `tight`."""
     max_docs: int | None = Field(default=None, ge=1)
     """At most this many document pieces per row."""
     align: int = Field(default=1, ge=1)
@@ -323,6 +327,7 @@ class RunConfig(ConfigModel):
             )
         self._rows_hold_documents()
         self._alignment_fits()
+        self._documents_can_share()
         if self.pack.cuts_documents and self.truncate.overlong != "truncate":
             raise ValueError(
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
@@ -349,6 +354,27 @@ class RunConfig(ConfigModel):
             f"pack.row_length ({self.row_length}) is less than truncate.max_length ({self.truncate.max_length}{default}"
             "), but a row must hold the longest document; raise pack.row_length, or lower truncate.max_length"
         )
+
+    def _documents_can_share(self) -> None:
+        """Raise ValueError if `pack.share` stands beside something that keeps documents from sharing tokens."""
+        if self.pack.share == "none":
+            return
+        if not STRATEGIES[self.pack.strategy].keeps_groups:
+            able = " or ".join(name for name, strategy in STRATEGIES.items() if strategy.keeps_groups)
+            raise ValueError(
+                f"pack.share: row keeps documents whole and together; pack.strategy {self.pack.strategy} cuts or "
+                f"separates them: take {able}, or share: none"
+            )
+        if self.pack.parallel is not None:
+            raise ValueError(
+                "pack.share does not go with pack.parallel: context parallelism divides documents, and documents that "
+                "share see tokens of others; leave one of them out"
+            )
+        if self.pack.max_docs is not None:
+            raise ValueError(
+                "pack.share does not go with pack.max_docs, because documents that share stand in one row, however "
+                "many they are; leave one of them out"
+            )
 
     def _alignment_fits(self) -> None:
         """Raise ValueError if rows cannot be padded as asked."""

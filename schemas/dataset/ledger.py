@@ -59,6 +59,8 @@ class SourceLedger:
     tokens_dropped: dict[str, int] = field(default_factory=dict)
     """Tokens of dropped examples by reason, or of an `untrained_piece`: a piece of a split example without trained
     labels."""
+    tokens_shared: int = 0
+    """Tokens of packed examples that rows store once for several of them: `pack.share`."""
     tokens_packed: int = 0
     labels_trained: int = 0
     """Packed tokens with a trained label."""
@@ -117,9 +119,12 @@ class SourceLedger:
             sum(self.examples_packed.values()) + sum(self.examples_dropped.values()),
         )
         yield (
-            "tokens encoded + created = packed + truncated + dropped",
+            "tokens encoded + created = packed + shared + truncated + dropped",
             self.tokens_encoded + sum(self.tokens_created.values()),
-            self.tokens_packed + sum(self.tokens_truncated.values()) + sum(self.tokens_dropped.values()),
+            self.tokens_packed
+            + self.tokens_shared
+            + sum(self.tokens_truncated.values())
+            + sum(self.tokens_dropped.values()),
         )
         yield (
             "tokens packed = labels trained + first tokens of pieces + masked",

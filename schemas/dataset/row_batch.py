@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..arrays import view
 from ..errors import IntegrityError
-from ..tables.columns import PACKED_COLUMNS, UNPADDED, WEIGHTS, Per
+from ..tables.columns import PARENTS, UNPADDED, USUAL_COLUMNS, WEIGHTS, Per, with_usual_names
 
 
 @dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
@@ -83,16 +83,17 @@ class RowBatch:
         self._where = where
         self._values: dict[str, NDArray[Any]] = {}
         offsets: dict[Per, NDArray[np.int32]] = {}
-        for column in PACKED_COLUMNS:
-            if column.condition is not None and column.name not in batch.schema.names:
+        batch = with_usual_names(batch)
+        for name, column in USUAL_COLUMNS.items():
+            if name not in batch.schema.names and (column.condition is not None or name == PARENTS):
                 continue
-            lists = batch.column(column.name)
-            self._values[column.name] = view(lists.values)
+            lists = batch.column(name)
+            self._values[name] = view(lists.values)
             list_offsets = view(lists.offsets)
             if not np.array_equal(list_offsets, offsets.setdefault(column.per, list_offsets)):
                 first = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
                 raise IntegrityError(
-                    f"{where}: {column.name} and {first} have different lengths; run packtrain verify on its folder"
+                    f"{where}: {name} and {first} have different lengths; run packtrain verify on its folder"
                 )
         # Reading one item of a memoryview takes a third of the time that an array needs.
         self._token_offsets = offsets[Per.TOKEN].data
@@ -111,6 +112,7 @@ class RowBatch:
             doc_ids=values["doc_ids"][pieces],
             seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
             loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
+            parents=values[PARENTS][pieces] if PARENTS in values else None,
         )
 
     def pieces(self) -> BatchPieces:

@@ -14,11 +14,12 @@ from ..arrays import view
 from ..errors import IntegrityError
 from ..files.arrow_sizes import require_bounded
 from ..rows import ROW_SIZES
+from ..tables.columns import with_usual_names
 from .files import MappedFile, require_columns
 
 
 def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, whole: bool) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard.
+    """The record batches of a shard, with the usual names of their columns.
 
     Args:
         file: the shard.
@@ -39,7 +40,7 @@ def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, whole: bool
             if whole:
                 batch.validate(full=True)
             count += batch.num_rows
-            yield batch
+            yield with_usual_names(batch)
     _require_rows(file, count, rows)  # a stream that was cut short between two batches is read without an error
 
 

@@ -28,6 +28,8 @@ class Condition(StrEnum):
     PARALLEL = "with `pack.parallel`"
     """The lengths without padding, which kernels for context parallelism need."""
     WEIGHTED = "if loss weights differ from 1"
+    SHARED = "with `pack.share`"
+    """The documents of a row share tokens; then other columns stand in the place of the usual ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ class RowColumn:
     """What a value is, for the card and the documentation. Markdown, without a full stop."""
     condition: Condition | None = None
     """When rows have it; None: always."""
+    usual_name: str = ""
+    """What readers call it, if that is not its name in a shard."""
+
+    @property
+    def usual(self) -> str:
+        """What readers call it."""
+        return self.usual_name or self.name
 
     @property
     def field(self) -> pa.Field:
@@ -51,6 +60,7 @@ class RowColumn:
 
 UNPADDED = "seq_lengths_unpadded"
 WEIGHTS = "loss_weights"
+PARENTS = "parents"
 
 PACKED_COLUMNS = (
     RowColumn("input_ids", pa.int32(), Per.TOKEN, "token ids"),
@@ -96,6 +106,43 @@ is -100. `seq_lengths` add up to the row: a piece's padding counts as part of it
 `schemas.rows.DOCUMENTS`.
 """
 
+_USUAL = {column.name: column for column in PACKED_COLUMNS}
+SHARED_COLUMNS = (
+    RowColumn("branch_input_ids", pa.int32(), Per.TOKEN, "token ids", usual_name="input_ids"),
+    RowColumn("branch_labels", pa.int32(), Per.TOKEN, _USUAL["labels"].sentence, usual_name="labels"),
+    RowColumn(
+        "branch_position_ids",
+        pa.int32(),
+        Per.TOKEN,
+        "0, 1, 2, … in each document; a piece that continues another one begins with the number of tokens before it",
+        usual_name="position_ids",
+    ),
+    RowColumn(
+        "branch_lengths",
+        pa.int32(),
+        Per.PIECE,
+        "tokens of each piece in the row, in order: one piece for each document",
+        usual_name="seq_lengths",
+    ),
+    _USUAL["doc_starts"],
+    _USUAL["doc_ids"],
+    RowColumn(
+        "branch_parents",
+        pa.int32(),
+        Per.PIECE,
+        "how many pieces before it stands the piece that it continues; 0 if its document begins here",
+        usual_name=PARENTS,
+    ),
+    _USUAL[WEIGHTS],
+)
+"""Columns of a packed row whose documents share tokens, in their order in a shard.
+
+Most have names that no trainer knows, so that none trains the pieces as documents. A piece that continues another one
+begins with the last token that it takes from it, repeated and untrained. What it takes from it is the first
+`branch_position_ids` tokens, by its first value, of the other piece's own document. Its parent is the piece that holds
+the last of these tokens itself.
+"""
+
 PAIR_COLUMNS = (
     RowColumn("prompt_ids", pa.int32(), Per.TOKEN, "token ids of the prompt"),
     RowColumn(
@@ -119,8 +166,10 @@ PAIR_COLUMNS = (
 )
 """Columns of a preference pair, which is not packed. Both completions are non-empty, and they differ."""
 
-COLUMNS = {column.name: column for column in (*PAIR_COLUMNS, *PACKED_COLUMNS)}
+COLUMNS = {column.name: column for column in (*PAIR_COLUMNS, *SHARED_COLUMNS, *PACKED_COLUMNS)}
 """Every column by its name."""
+USUAL_COLUMNS = {column.usual: column for column in (*SHARED_COLUMNS, *PACKED_COLUMNS)}
+"""Every column of packed rows by the name that readers use."""
 
 
 def schema_of_columns(columns: Iterable[RowColumn]) -> pa.Schema:
@@ -132,15 +181,16 @@ PREFERENCE = schema_of_columns(PAIR_COLUMNS)
 """The schema of preference pairs."""
 
 
-def conditions_of(*, parallel: bool, weighted: bool) -> frozenset[Condition]:
+def conditions_of(*, parallel: bool, weighted: bool, shared: bool) -> frozenset[Condition]:
     """The conditions that a dataset meets."""
-    met = {Condition.PARALLEL: parallel, Condition.WEIGHTED: weighted}
+    met = {Condition.PARALLEL: parallel, Condition.WEIGHTED: weighted, Condition.SHARED: shared}
     return frozenset(condition for condition, is_met in met.items() if is_met)
 
 
 def packed_columns(conditions: Collection[Condition] = ()) -> tuple[RowColumn, ...]:
     """The columns of packed rows in a dataset that meets some conditions."""
-    return tuple(column for column in PACKED_COLUMNS if column.condition is None or column.condition in conditions)
+    columns = SHARED_COLUMNS if Condition.SHARED in conditions else PACKED_COLUMNS
+    return tuple(column for column in columns if column.condition is None or column.condition in conditions)
 
 
 def packed_schema(conditions: Collection[Condition] = ()) -> pa.Schema:
@@ -152,9 +202,20 @@ def schema_of(names: Collection[str]) -> pa.Schema:
     """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
     if "chosen_ids" in names:
         return PREFERENCE
-    return packed_schema({column.condition for column in PACKED_COLUMNS if column.condition and column.name in names})
+    conditions = {column.condition for column in PACKED_COLUMNS if column.condition and column.name in names}
+    return packed_schema(conditions | ({Condition.SHARED} if shares_tokens(names) else set()))
+
+
+def shares_tokens(names: Collection[str]) -> bool:
+    """Whether the documents of rows with these columns share tokens."""
+    return "branch_parents" in names
+
+
+def with_usual_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Packed rows, or pairs, with the names by which readers know their columns."""
+    return batch.rename_columns([COLUMNS[name].usual if name in COLUMNS else name for name in batch.schema.names])
 
 
 def columns_per(per: Per, names: Collection[str]) -> tuple[str, ...]:
-    """Those of some names of packed columns that have one value for each token, piece or row, in the table's order."""
-    return tuple(column.name for column in PACKED_COLUMNS if column.per is per and column.name in names)
+    """Those of some usual names of packed columns that have one value for each token, piece or row."""
+    return tuple(name for name, column in USUAL_COLUMNS.items() if column.per is per and name in names)

@@ -25,6 +25,11 @@ class Strategy:
     fuller: str | None = None
     """The strategy to advise where this one leaves much of its rows empty."""
 
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether several documents can be put into one row together, whole."""
+        return self.is_packing and not self.cuts_documents
+
 
 STRATEGIES = {
     strategy.name: strategy

@@ -12,7 +12,7 @@ from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import UNPADDED, WEIGHTS, Per, conditions_of, packed_columns, schema_of_columns
+from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS, Per, conditions_of, packed_columns, schema_of_columns
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -28,6 +28,16 @@ class RunWeights:
     by_document: bool
     """Whether the weights of a piece are divided by its number of trained labels, so that each piece weighs the same
     whatever its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branches:
+    """Which of D pieces continue others."""
+
+    parents: NDArray[np.int32]
+    """(D,) how many pieces before it in its row stands the piece whose path it continues, or 0."""
+    prefixes: NDArray[np.int32]
+    """(D,) tokens of that path before the piece's first one, which is its position; 0 without a parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +64,8 @@ class PlannedPieces:
     """(D + 1,) where the spans of each piece's document begin. A document with two pieces is listed twice."""
     weights: RunWeights | None = None
     """None for rows without `loss_weights`."""
+    branches: Branches | None = None
+    """None for rows whose documents share nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,11 @@ def _loss_weights(tokens: RowTokens) -> NDArray[np.float32]:
     return tokens.loss_weights
 
 
+def _parents(tokens: RowTokens) -> NDArray[np.int32]:
+    assert tokens.pieces.branches is not None, "rows with this column have branches"
+    return tokens.pieces.branches.parents
+
+
 VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
     "input_ids": lambda tokens: tokens.input_ids,
     "labels": lambda tokens: tokens.labels,
@@ -100,8 +117,9 @@ VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
     "doc_ids": lambda tokens: tokens.pieces.doc_ids,
     UNPADDED: lambda tokens: tokens.pieces.lengths,
     WEIGHTS: _loss_weights,
+    PARENTS: _parents,
 }
-"""The values of each column of `schemas.tables.columns.PACKED_COLUMNS`: (T,), (D,) or (R,), as the table says."""
+"""The values of each packed column of `schemas.tables.columns`, by its usual name: (T,), (D,) or (R,)."""
 
 
 def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut:
@@ -124,6 +142,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     if pieces.repeated.any():
         supervised &= positions >= np.repeat(pieces.repeated, padded_lengths)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
+    if pieces.branches is not None:
+        positions += np.repeat(pieces.branches.prefixes, padded_lengths)
     # A piece's first token follows the end of another document, so nothing may be trained to predict it.
     first_supervised = supervised[begins]
     labels[begins] = IGNORE_INDEX
@@ -138,14 +158,16 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
         weights = np.where(labels != IGNORE_INDEX, token_weights, np.float32(0))
         weight_sums = np.add.reduceat(weights, begins, dtype=np.float64)
 
-    columns = packed_columns(conditions_of(parallel=alignment.unpadded, weighted=weights is not None))
+    columns = packed_columns(
+        conditions_of(parallel=alignment.unpadded, weighted=weights is not None, shared=pieces.branches is not None)
+    )
     list_offsets = {
         Per.TOKEN: offsets[pieces.row_offsets],
         Per.PIECE: pieces.row_offsets,
         Per.ROW: np.arange(len(pieces.row_offsets)),
     }
     tokens = RowTokens(pieces, padded_lengths, ids, labels, positions, weights)
-    arrays = [lists(list_offsets[column.per], VALUES[column.name](tokens), column.field.type) for column in columns]
+    arrays = [lists(list_offsets[column.per], VALUES[column.usual](tokens), column.field.type) for column in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of_columns(columns))
     return LaidOut(batch, trained, first_supervised, weight_sums)
 

@@ -55,7 +55,7 @@ class SharedPrefixes:
 
 
 def share_prefixes(
-    documents: Sequence[NDArray[np.int32]], first_trained: NDArray[np.integer], capacity: int
+    documents: Sequence[NDArray[np.int32]], first_trained: NDArray[np.integer], capacity: int, align: int = 1
 ) -> SharedPrefixes:
     """Find what the documents of a group share. Takes O(tokens · log K); a process sorts some 10 M tokens a second.
 
@@ -63,6 +63,7 @@ def share_prefixes(
         documents: the tokens of K documents, each with 1 to `capacity` of them.
         first_trained: (K,) the first trained token of each; at least its length if there is none.
         capacity: most tokens that a unit may store.
+        align: every piece takes a multiple of this; divides `capacity`.
     """
     # Big-endian bytes of tokens, which are never negative, sort as the tokens do. `sorted` is stable, so that equal
     # documents keep their order.
@@ -76,10 +77,10 @@ def share_prefixes(
         document = documents[index]
         limit = min(int(first_trained[index]), len(document) - 1)
         common = _count_common(document[:limit], documents[order[number - 1]]) if number else 0
-        own = len(document) - common + 1  # with the repeated token
+        own = _padded(len(document) - common + 1, align)  # with the repeated token
         if common < FEWEST_SHARED or stored + own > capacity:
             path = [(number, len(document))]
-            stored = len(document)
+            stored = _padded(len(document), align)
             continue
         prefix = common - 1
         while len(path) > 1 and path[-2][1] >= prefix:
@@ -91,6 +92,11 @@ def share_prefixes(
         parents[number] = number - parent
         stored += own
     return SharedPrefixes(np.array(order, np.int64), shared, parents)
+
+
+def _padded(length: int, align: int) -> int:
+    """The tokens that a piece takes in its row."""
+    return -(-length // align) * align
 
 
 def _count_common(left: NDArray[np.int32], right: NDArray[np.int32]) -> int:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from packtrain.schemas.errors import AttentionError, IntegrityError
+from packtrain.schemas.errors import AttentionError, ConfigError, IntegrityError, LeakError
+from packtrain.training.attention import packed_attention
+from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.kernels import HALF, KeyBounds, along, flash, per_document
 from packtrain.training.attention.packed_attention import packed_varlen, use_packed
-from packtrain.training.batch import flatten, unpack
+from packtrain.training.batch import collate, flatten, unpack
 from packtrain.training.branches import expanded, path_arguments, paths_of
 
 from tests.support.branch_rows import Document, branch_row, mixed_groups, plain_row
@@ -206,3 +208,53 @@ def test_tokens_outside_of_a_path_have_no_gradient_to_the_bit() -> None:
             assert not tensor.grad[:, :, ~inside].any()
         assert value.grad is not None
         assert value.grad[:, :, inside].flatten(0, 1).abs().amax((0, 2)).all()
+
+
+# Proofs
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss"])
+def test_the_probe_sees_paths_and_nothing_else(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    row, _ = branch_row(mixed_groups())
+    batch = flatten([row])
+    model = build(kind)
+    use_packed(model, "packed_varlen")
+    report = probe(model, batch=batch).require()
+    assert {check.name for check in report.checks} == {"isolation", "control", "equivalence", "at length"}
+
+    def with_a_stranger(tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+        changed = paths.clone()
+        changed[-2] = 0 if int(paths[-2]) else 1  # the last piece sees a token that is not of its path
+        return along(tokens, changed)
+
+    monkeypatch.setattr(packed_attention, "along", with_a_stranger)
+    failed = {check.name for check in probe(model, batch=batch).checks if not check.passed}
+    assert "equivalence" in failed
+
+
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_models_that_carry_a_state_are_refused(kind: str) -> None:
+    row, _ = branch_row(mixed_groups())
+    batch = flatten([row])
+    model = build(kind)
+    use_packed(model)
+    with pytest.raises(LeakError):
+        probe(model, batch=batch).require()
+
+
+def test_collate_needs_the_proof_that_attention_follows_paths() -> None:
+    row, _ = branch_row(mixed_groups())
+    example = {
+        "branch_input_ids": row.input_ids,
+        "branch_labels": row.labels,
+        "branch_position_ids": row.position_ids,
+        "branch_lengths": row.seq_lengths,
+        "branch_parents": row.parents,
+    }
+    with pytest.raises(ConfigError, match=r"attention=use_packed\(model\)"):
+        collate([example])
+    model = build("llama")
+    with pytest.raises(ConfigError, match="attention: sdpa does not know them"):
+        collate([example], attention=use_packed(model, "sdpa"))
+    batch = collate([example], attention=use_packed(model))
+    assert torch.equal(batch["paths"], flatten([row])["paths"])

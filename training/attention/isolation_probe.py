@@ -24,7 +24,17 @@ from ...schemas.errors import ConfigError, LeakError
 from ...schemas.rows import IGNORE_INDEX
 from ..model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
 from .packed_attention import NAME, UNPACKED, Applied, unwrap, use_packed
-from .probe_setup import Batch, Span, cut_out, is_compiled, random_documents, shrink, spans_of, to_device, undisturbed
+from .probe_setup import (
+    Batch,
+    PackedDocument,
+    cut_out,
+    documents_of,
+    is_compiled,
+    random_documents,
+    shrink,
+    to_device,
+    undisturbed,
+)
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
@@ -130,20 +140,22 @@ def probe(
     keeps = call is None and "logits_to_keep" in inspect.signature(bare.forward).parameters
     call = call or (lambda batch: model(**batch))
     numbered = batch is not None and "seq_idx" in batch
-    given = random_documents(bare.config, LENGTHS, place, seq_idx=numbered)
+    shares = batch is not None and "paths" in batch
+    given = random_documents(bare.config, LENGTHS, place, seq_idx=numbered, shares=shares)
     name = str(getattr(bare.config, "_attn_implementation", "?"))
     with undisturbed(model) as calm:
         checks, dtype = _run_once(model, call, given)
         if not _any_rank(bool(checks), place):
             calm()
             checks += _isolation(model, call, given)
-            checks.append(_equivalence(call, given, spans_of(given), dtype))
+            checks.append(_equivalence(call, given, documents_of(given), dtype))
             if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
                 moved = to_device({key: one for key, one in batch.items() if key != "loss_weights"}, place)
-                spans = [(begin, end) for begin, end in spans_of(batch) if end - begin > 1] or [spans_of(batch)[0]]
+                every = documents_of(batch)
+                documents = [document for document in every if document.end - document.begin > 1] or every[:1]
                 # Always as many, as ranks must make the same number of passes: one may be compared twice.
-                some = [max(spans, key=lambda span: span[1] - span[0])]
-                some += [spans[round(number)] for number in np.linspace(0, len(spans) - 1, COMPARED - 1)]
+                some = [max(documents, key=lambda document: len(document.path))]
+                some += [documents[round(number)] for number in np.linspace(0, len(documents) - 1, COMPARED - 1)]
                 checks.append(_equivalence(call, moved, some, dtype, keeps=keeps, name="at length"))
     return ProbeReport(type(bare).__name__, name, tuple(checks), _hint(name, checks))
 
@@ -218,9 +230,10 @@ def _run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.
 
 def _isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     """That documents have no gradient with respect to each other, and one with respect to themselves."""
-    numbers = range(len(spans_of(batch)))
+    documents = documents_of(batch)
+    numbers = range(len(documents))
     try:
-        matrix = [_influence(model, call, batch, number) for number in numbers]
+        matrix = [_influence(model, call, batch, documents, number) for number in numbers]
     except Exception as error:  # any other error of the model is a result
         if is_out_of_memory(error):
             raise
@@ -240,13 +253,15 @@ def _isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     ]
 
 
-def _influence(model: Any, call: Call, batch: Batch, trained: int) -> list[float]:
-    """For each document, the largest gradient of one document's loss with respect to its embeddings.
+def _influence(model: Any, call: Call, batch: Batch, documents: Sequence[PackedDocument], trained: int) -> list[float]:
+    """For each document, the largest gradient of one document's loss with respect to the embeddings of its piece; of
+    another document's piece, without the tokens that the trained one shares.
 
     Raises:
         RuntimeError and others: there is no gradient.
     """
-    embedding, (begin, end) = unwrap(model).get_input_embeddings(), spans_of(batch)[trained]
+    embedding = unwrap(model).get_input_embeddings()
+    begin, end, path = documents[trained]
     batch = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
     batch["labels"][:, begin + 1 : end] = batch["input_ids"][:, begin + 1 : end]
     taken: list[torch.Tensor] = []
@@ -274,13 +289,17 @@ def _influence(model: Any, call: Call, batch: Batch, trained: int) -> list[float
         loss = functional.cross_entropy(logits, batch["labels"][0, 1:], ignore_index=IGNORE_INDEX)
         (gradient,) = torch.autograd.grad(loss, taken)
     size = gradient.detach()[0].abs().amax(dim=-1).float().cpu()
-    return [float(size[begin:end].max()) for begin, end in spans_of(batch)]
+    own = float(size[begin:end].max())
+    size[path] = 0  # what it may depend on
+    largest = [float(size[document.begin : document.end].max()) for document in documents]
+    largest[trained] = own
+    return largest
 
 
 def _equivalence(
     call: Call,
     batch: Batch,
-    spans: Sequence[Span],
+    documents: Sequence[PackedDocument],
     dtype: torch.dtype,
     *,
     keeps: bool = False,
@@ -293,9 +312,11 @@ def _equivalence(
             logits of all tokens would take much memory.
     """
     device, tokens = batch["input_ids"].device, batch["input_ids"].shape[1]
-    places = [torch.linspace(0, end - begin - 1, min(end - begin, SEEN if keeps else end)) for begin, end in spans]
+    sizes = [document.end - document.begin for document in documents]
+    places = [torch.linspace(0, size - 1, min(size, SEEN if keeps else size)) for size in sizes]
     rows = [place.round().long().to(device) for place in places]
-    size = f"documents of up to {max(end - begin for begin, end in spans):,} tokens in a row of {tokens:,}"
+    longest = max(len(document.path) for document in documents)
+    size = f"documents of up to {longest:,} tokens in a row of {tokens:,}"
 
     def logits(batch: Batch, places: torch.Tensor) -> torch.Tensor:
         """float64 (places, V)."""
@@ -307,10 +328,10 @@ def _equivalence(
     found = []
     try:
         with torch.no_grad():
-            picked = torch.cat([row + begin for row, (begin, _) in zip(rows, spans, strict=True)])
+            picked = torch.cat([row + document.begin for row, document in zip(rows, documents, strict=True)])
             packed = logits(batch, picked).split([*map(len, rows)])
-            for mine, (begin, end), row in zip(packed, spans, rows, strict=True):
-                alone = logits(cut_out(batch, begin, end), row)
+            for mine, document, row in zip(packed, documents, rows, strict=True):
+                alone = logits(cut_out(batch, document), row + document.shared)
                 spread = (alone - alone.mean(dim=-1, keepdim=True)).pow(2).mean().sqrt()
                 found.append(float((mine - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
     except (RuntimeError, ValueError, IndexError) as error:  # such as beyond the last position
@@ -321,7 +342,7 @@ def _equivalence(
     exact = device.type == "cpu" and dtype == torch.float32
     limit = CPU_FLOAT32 if exact else THRESHOLDS.get(dtype, 5e-2)
     same = found[worst] <= limit
-    what = "as alone" if same else f"the one at token {spans[worst][0]:,} is not what it is alone"
+    what = "as alone" if same else f"the one at token {documents[worst].begin:,} is not what it is alone"
     return Check(name, same, f"{found[worst]:.2g}", f"at most {limit:g}", f"{size}: {what}")
 
 

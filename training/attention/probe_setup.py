@@ -5,14 +5,16 @@ configurations of architectures.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ...schemas.dataset.row_batch import Row
+from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ..batch import flatten
+from ..branches import piece_bounds
 from ..model import EXPERTS
 from .packed_attention import configs_of, unwrap
 
@@ -25,28 +27,57 @@ among the first 8, tokens are routed in groups of a divisor of 16, and the probe
 """
 _CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
 Batch = dict[str, Any]
-Span = tuple[int, int]
-"""Where a document begins and ends in its row."""
 
 
-def random_documents(config: Any, lengths: Sequence[int], device: torch.device, *, seq_idx: bool = False) -> Batch:
+class PackedDocument(NamedTuple):
+    """A document of a packed row."""
+
+    begin: int
+    """Where its piece begins in the row."""
+    end: int
+    path: torch.Tensor
+    """int64 (n,) the places of all its tokens, in order; the last ones are those of its piece."""
+
+    @property
+    def shared(self) -> int:
+        """How many of its tokens stand in other pieces."""
+        return len(self.path) - (self.end - self.begin)
+
+
+def random_documents(
+    config: Any, lengths: Sequence[int], device: torch.device, *, seq_idx: bool = False, shares: bool = False
+) -> Batch:
     """Documents of random tokens, the same every time, packed into one row by the loader's own code.
 
     Args:
         config: the model's configuration, for its vocabulary.
-        lengths: of the documents, in tokens.
+        lengths: of the pieces, in tokens.
         seq_idx: add the number of each token's document.
+        shares: each piece but the first continues the one before it, from the middle of its piece on.
     """
     known = _ordinary(config)
     ids = known[np.random.default_rng(0).integers(len(known), size=sum(lengths))]
-    positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
-    labels = np.where(positions == 0, IGNORE_INDEX, ids).astype(np.int32)
-    return to_device(flatten([Row(ids, labels, positions, np.array(lengths, np.int32))], seq_idx=seq_idx), device)
+    counts = np.array(lengths)
+    first_positions = starts_of(counts // 2) if shares else 0
+    positions = ranges(first_positions, counts).astype(np.int32)
+    labels = ids.astype(np.int32)
+    begins = starts_of(counts)
+    labels[begins] = IGNORE_INDEX
+    row = Row(ids, labels, positions, counts.astype(np.int32))
+    if shares:
+        # The first token of a branch repeats the last one that it shares, here the middle of the piece before.
+        ids[begins[1:]] = ids[begins[:-1] + counts[:-1] // 2]
+        row.parents = (begins > 0).astype(np.int32)
+    return to_device(flatten([row], seq_idx=seq_idx), device)
 
 
-def spans_of(batch: Mapping[str, Any]) -> list[Span]:
-    """Its documents."""
-    return list(pairwise(batch["cu_seq_lens_q"].tolist()))
+def documents_of(batch: Mapping[str, Any]) -> list[PackedDocument]:
+    """The documents of a batch, in their order."""
+    pieces = pairwise(piece_bounds(batch).tolist())
+    if "paths" not in batch:
+        return [PackedDocument(begin, end, torch.arange(begin, end)) for begin, end in pieces]
+    paths = batch["paths"].cpu().split(batch["cu_paths"].diff().tolist())
+    return [PackedDocument(begin, end, path) for (begin, end), path in zip(pieces, paths, strict=True)]
 
 
 def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
@@ -54,13 +85,15 @@ def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
     return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
 
 
-def cut_out(batch: Batch, begin: int, end: int) -> Batch:
-    """One document of a batch, in a batch of its own."""
-    cut = {name: one[:, begin:end] for name, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
+def cut_out(batch: Batch, document: PackedDocument) -> Batch:
+    """One document of a batch, whole, in a batch of its own."""
+    device = batch["input_ids"].device
+    path = document.path.to(device)
+    cut = {name: one[:, path] for name, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
     if "seq_idx" in cut:
         cut["seq_idx"] = torch.zeros_like(cut["seq_idx"])
-    bounds = torch.tensor([0, end - begin], dtype=torch.int32, device=batch["input_ids"].device)
-    sizes = {"max_length_q": end - begin, "max_length_k": end - begin}
+    bounds = torch.tensor([0, len(path)], dtype=torch.int32, device=device)
+    sizes = {"max_length_q": len(path), "max_length_k": len(path)}
     return {**cut, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, **sizes, "use_cache": False}
 
 

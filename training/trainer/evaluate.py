@@ -168,7 +168,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     model = _load(config, base, folder)
     device = default_device()
     model.to(device).eval()
-    use_packed(model, config.attention)
+    loader.attention = use_packed(model, config.attention)
     check_fits(model, "the data", loader.corpus)
     forward = Forward(model)
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))

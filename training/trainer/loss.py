@@ -30,6 +30,7 @@ from ...schemas.rows import IGNORE_INDEX
 from ..attention.kernels import HALF
 from ..attention.packed_attention import unwrap
 from ..attention.probe_setup import is_compiled
+from ..branches import piece_bounds
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,8 +73,9 @@ class Targets:
 
     def document_sums(self, values: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
         """float64 (D,): the sums of the tokens' values (n,) over each of the D documents of their batch, on the CPU."""
-        document = torch.searchsorted(batch["cu_seq_lens_q"][1:].cpu().long(), self.index.cpu() + 1, right=True)
-        sums = torch.zeros(len(batch["cu_seq_lens_q"]) - 1, dtype=torch.float64)
+        bounds = piece_bounds(batch)
+        document = torch.searchsorted(bounds[1:].cpu().long(), self.index.cpu() + 1, right=True)
+        sums = torch.zeros(len(bounds) - 1, dtype=torch.float64)
         return sums.index_add_(0, document, values.detach().double().cpu())
 
 

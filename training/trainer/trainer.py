@@ -37,6 +37,7 @@ from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
 from ..attention.isolation_probe import ProbeReport, probe
 from ..attention.packed_attention import applied_on, use_packed
+from ..branches import require_attention
 from ..loader import PackedLoader
 from ..model import (
     add_adapters,
@@ -145,6 +146,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             args.ddp_find_unused_parameters = may_leave_weights_unused(model)
         self.settings = checkpoint.settings_of(args, model, config.rows_per_step)
         self.applied = use_packed(model, config.attention)
+        for rows in (self.loader.corpus, *(() if held is None else (held.rows,))):
+            if rows.shares_tokens and not self.loader.unpacked:
+                require_attention(self.applied, rows.files.address)
+        self.loader.attention = self.applied
         self.forward = Forward(model, fused=fuse_loss(model, config.loss_kernel, cuda=cuda), every_position=padded)
         self.meter = Meter()
         # From here on the model is wrapped and moved.

@@ -1,0 +1,97 @@
+"""Units: documents of one source row that begin alike, and share these tokens in a packed row (`pack.share: row`).
+
+    outcomes.decide      which documents are packed, how much of each, and how often
+    share_in_rows        which of them are made of the same row, and what they share ─► `Table.units`
+    window_plan          places each unit in one row
+
+A unit is a run of pieces in `Table.units`: the first one has no parent, every other one has. Every document keeps one
+piece. What is shared is found from token ids, after every other decision, so another limit or mask needs no tokenizing.
+Parts are read once more for it.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.ragged import begins_of, offsets_of
+from ...stages.pack.shared_prefixes import share_prefixes
+from ..store.local import open_unnamed_file
+from .segments import Segments
+from .table import HELD_OUT, PIECE, SHARES, SPLIT, Documents, Pieces, Table
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import RunConfig
+
+_NEVER = np.iinfo(np.int32).max
+"""The first trained token of a document without one."""
+
+
+def unit_begins(pieces: Pieces) -> NDArray[np.int64]:
+    """(U,) the first piece of each unit; a piece that shares nothing is a unit by itself."""
+    return np.flatnonzero(pieces["parent"] == 0)
+
+
+def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
+    """(N,) a number for each document of a slice: equal for neighbours that were made of the same source row."""
+    lines = table.documents.line[documents]
+    parts = np.searchsorted(table.origins.starts, np.arange(documents.start, documents.stop), side="right")
+    differs = (lines[1:] != lines[:-1]) | (parts[1:] != parts[:-1])
+    return np.concatenate(([0], np.cumsum(differs))).astype(np.int64)[: len(lines)]
+
+
+def share_in_rows(table: Table, config: "RunConfig", scratch: Path) -> None:
+    """Find what documents of one source row share, among those that one split packs equally often, in place.
+
+    Documents that were cut into several pieces share nothing. A group that stretches over two slices of the table, one
+    in a million documents, shares less.
+
+    Args:
+        scratch: a folder for an anonymous file.
+    """
+    file = open_unnamed_file(scratch)
+    segments = Segments.of(table)
+    for _, documents in table.slices():
+        columns = table.documents.at(documents)
+        places = np.flatnonzero((columns.copies > 0) & ~columns.has(SPLIT))
+        keys = np.stack([groups_of_rows(table, documents), columns.has(HELD_OUT), columns.copies])[:, places]
+        begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))) if len(places) else places
+        for group in np.split(places, begins[1:]):
+            if len(group) > 1:
+                _share_group(table, segments, group + documents.start, config).tofile(file)
+    file.flush()
+    if file.tell():
+        table.units = np.memmap(file, PIECE, "r")
+
+
+def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], config: "RunConfig") -> Pieces:
+    """The pieces of those documents of a group that share tokens, unit by unit; says so in their columns `shared`,
+    `overlap` and `flags`.
+    """
+    group = table.documents.at(doc_ids)
+    tokens = segments.tokens(group, group.low, group.high - group.low)
+    found = share_prefixes(tokens, _first_trained(group, segments), config.row_length, config.pack.alignment.document)
+    order = found.order[found.is_in_group]
+    shared = found.shared[found.is_in_group]
+    pieces = np.zeros(len(order), PIECE)
+    pieces["document"] = doc_ids[order]
+    pieces["start"] = group.low[order] + np.maximum(shared - 1, 0)
+    pieces["length"] = group.high[order] - pieces["start"]
+    pieces["repeated"] = shared > 0
+    pieces["parent"] = found.parents[found.is_in_group]
+    table.documents.shared[pieces["document"]] = shared
+    table.documents.overlap[pieces["document"]] = shared > 0
+    table.documents.flags[pieces["document"]] |= SHARES
+    return pieces
+
+
+def _first_trained(group: Documents, segments: Segments) -> NDArray[np.int64]:
+    """(K,) the first supervised token of each document, counted from its first kept one."""
+    ends, supervised = segments.spans(group)
+    offsets = offsets_of(group.span_count)
+    low = np.repeat(group.low, group.span_count)
+    begins = np.maximum(begins_of(ends, offsets), low)
+    places = np.where(supervised & (ends > begins), begins - low, _NEVER)
+    out: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
+    return out

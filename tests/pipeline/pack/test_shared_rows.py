@@ -1,0 +1,104 @@
+"""Rows whose documents share tokens: every document of `share: none` comes back, each label once; ledgers close."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests import kit
+
+NEVER_SHARED = -100
+
+
+class Whole(NamedTuple):
+    """A document, whichever way it was packed."""
+
+    doc_id: int
+    input_ids: tuple[int, ...]
+    labels: tuple[int, ...]
+    position_ids: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def documents_of(packed: kit.Packed, split: str = "train") -> Counter[Whole]:
+    """The documents of a dataset, along their paths, with the number of copies."""
+    found: Counter[Whole] = Counter()
+    for row in packed.rows(split):
+        branched = "branch_parents" in row
+        prefix = "branch_" if branched else ""
+        lengths = row["branch_lengths" if branched else "seq_lengths"]
+        parents = row["branch_parents"] if branched else [0] * len(lengths)
+        weights = row.get("loss_weights")
+        columns = [row[f"{prefix}{name}"] for name in ("input_ids", "labels", "position_ids")]
+        paths: list[list[int]] = []
+        begin = 0
+        for number, (length, parent) in enumerate(zip(lengths, parents, strict=True)):
+            own = list(range(begin, begin + length))
+            before = columns[2][begin]
+            assert (before > 0) == (parent > 0)
+            path = (paths[number - parent][:before] if parent else []) + own
+            assert columns[1][begin] == NEVER_SHARED
+            ids, labels, positions = (tuple(column[place] for place in path) for column in columns)
+            own_labels = (NEVER_SHARED,) * before + labels[before:]
+            scales = tuple(0.0 if place < begin else weights[place] for place in path) if weights else ()
+            found[Whole(row["doc_ids"][number], ids, own_labels, positions, scales)] += 1
+            paths.append(path)
+            begin += length
+    return found
+
+
+def both(folder: Path, *sources: Any, **keys: Any) -> tuple[kit.Packed, kit.Packed]:
+    """The same run with `share: none` and `share: row`."""
+    config = kit.configure(folder, *sources, **keys)
+    plain = kit.packed(kit.merged(config, {"out": str(folder / "plain")}))
+    shared = kit.packed(kit.merged(config, {"out": str(folder / "shared"), "pack": {"share": "row"}}))
+    return plain, shared
+
+
+TURNS = kit.source("chats", expand="per_turn")
+CASES: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "turns": ([TURNS], {}),
+    "turns, longer rows": ([TURNS], {"pack": {"row_length": 1024}}),
+    "solutions": (["apps"], {}),
+    "several sources": ([TURNS, "apps", "texts"], {}),
+    "cut at the start": ([TURNS], {"truncate": {"max_length": 90}, "pack": {"row_length": 512}}),
+    "cut at the end": ([TURNS], {"truncate": {"max_length": 90, "keep": "end"}}),
+    "split": ([TURNS, "texts"], {"truncate": {"max_length": 90, "overlong": "split"}}),
+    "tight": ([TURNS], {"pack": {"strategy": "tight"}}),
+    "aligned": ([TURNS], {"pack": {"align": 8}}),
+    "held out": ([TURNS, "apps"], {"holdout": {"fraction": 0.3}}),
+    "repeated": ([{**TURNS, "repeat": 2}, "texts"], {}),
+    "weighted": ([{**TURNS, "weight": 3}, {**kit.source("texts"), "weight": 1}], {}),
+    "weights by document": ([TURNS], {"loss": {"normalize": "document"}}),
+    "without shuffling": ([TURNS], {"pack": {"shuffle": False}}),
+    "several windows": ([TURNS, "apps"], {"pack": {"window_tokens": 4000}}),
+    "masked: all": ([TURNS], {"mask": "all"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_document_comes_back(case: str, tmp_path: Path) -> None:
+    sources, keys = CASES[case]
+    plain, shared = both(tmp_path, *sources, **keys)
+    assert plain.splits == shared.splits
+    for split in plain.splits:
+        expected = documents_of(plain, split)
+        found = documents_of(shared, split)
+        if case == "weighted":  # groups are drawn whole, so other documents may have the further copies
+            assert found.keys() == expected.keys()
+        elif keys.get("pack", {}).get("align"):
+            assert {document.doc_id for document in found} == {document.doc_id for document in expected}
+        else:
+            assert found == expected
+    for name, entry in shared.ledger.items():
+        theirs = plain.ledger[name]
+        for key in ("examples_made", "tokens_encoded", "labels_trained", "examples_packed"):
+            if case != "weighted":
+                assert entry.get(key) == theirs.get(key), key
+    stored = sum(entry["tokens_packed"] for entry in shared.ledger.values())
+    whole = sum(entry["tokens_packed"] for entry in plain.ledger.values())
+    if case == "masked: all":
+        assert stored == whole
+    elif "end" not in case and case != "split":
+        assert stored < whole
