@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...schemas.errors import ConfigError
+from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ...schemas.units import plural, size
 from .output import show, training_extra
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from ..observer import Observer
     from ..report.grid import Lines
 
-_TARGETS = ("megatron-bridge", "megatron", "mds", "olmo-core", "trl", "llama-factory", "ms-swift", "model", "hf://")
+_TARGETS = (*EXPORT_FORMATS, "model", "hf://")
+_TO = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gather a checkpoint."
 
 
 def _targets(incomplete: str) -> list[str]:
@@ -25,7 +27,7 @@ def _targets(incomplete: str) -> list[str]:
 
 def export(
     folder: str,
-    to: Annotated[str, typer.Option(autocompletion=_targets)],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=_TO, autocompletion=_targets)],
     out: Annotated[str | None, typer.Option("--out", "-o")] = None,
     eos_id: int | None = None,
     private: bool = False,
@@ -38,8 +40,6 @@ def export(
     Args:
         folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
             trained/checkpoint-2.
-        to (FORMAT): megatron-bridge, megatron, mds, olmo-core, trl, llama-factory, or ms-swift; hf://OWNER/NAME, to
-            publish; model, to gather a checkpoint.
         out (DIR): a new or empty folder to write.
         eos_id: olmo-core, for NumpyFSLDataset: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.

@@ -9,9 +9,10 @@ from typing import cast
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
+from ...schemas.tables.engines import REFERENCE
 from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.engine_check import difference
-from ...stages.tokenize.engines import REFERENCE, TokenizersEngine
+from ...stages.tokenize.engines import TokenizersEngine
 from ..contamination import ContaminationHits, Evaluation
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import InputFile

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...schemas.errors import PacktrainError, StoppedTemplateError, TaskError
+from ...schemas.tables.engines import TOKENIZER_ENGINES
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -99,8 +100,8 @@ def limit_threads() -> None:
     """Limit the tokenizer engines of this process to one thread each, because processes run in parallel. Call before
     loading them.
     """
-    # Read when the engines' libraries start their threads: fastokens' own, and rayon's in tokenizers.
-    os.environ.update(FASTOKENS_BPE_THREADS="1", RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
+    for engine in TOKENIZER_ENGINES.values():
+        os.environ.update(engine.one_thread)
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:

@@ -16,12 +16,13 @@ from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputErr
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import indented_json
 from ...schemas.tables.columns import WEIGHTS, schema_of
+from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer
 from ..store.local import require_no_file_above, store_error, sync_folder
 from ..store.open_store import is_url
-from .foreign_formats import FORMATS, Layout, MisfitError
+from .foreign_formats import WRITERS, Layout, MisfitError
 
 NOTE_FILE = "export.json"
 """What an export says of itself: the hash of the dataset's manifest, the format `to`, for each of `splits` its `rows`,
@@ -43,7 +44,7 @@ def write_export(
     Args:
         dataset: its folder or URL.
         out: a folder that does not exist, or is empty.
-        to: a key of `FORMATS`.
+        to: a key of `EXPORT_FORMATS`.
         eos_id: for `olmo-core`; see `Layout`.
 
     Raises:
@@ -60,11 +61,12 @@ def write_export(
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
         )
-    if not FORMATS[to].has_weights and WEIGHTS in manifest.schema:
-        with_weights = [name for name, form in sorted(FORMATS.items()) if form.has_weights]
+    export_format = EXPORT_FORMATS[to]
+    if WEIGHTS in manifest.schema and not export_format.has_all_columns:
+        others = [name for name, other in EXPORT_FORMATS.items() if other.has_all_columns]
         raise ConfigError(
             f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
-            f"another objective; take --to {' or '.join(with_weights)}, or pack without weights"
+            f"another objective; take --to {' or '.join(others)}, or pack without weights"
         )
     layout = Layout(
         schema=schema_of(manifest.schema),
@@ -72,7 +74,7 @@ def write_export(
         pad_id=manifest.pad_id,
         dataset=manifest.hash,
         eos_id=eos_id,
-        document_multiple=_document_multiple(source) if to == "megatron-bridge" else 1,
+        document_multiple=_document_multiple(source, to) if export_format.pads_documents else 1,
     )
     splits = {
         name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
@@ -131,22 +133,22 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
 
 
 def _check_options(to: str, eos_id: int | None) -> None:
-    if to not in FORMATS:
-        targets = ", ".join((*FORMATS, "hf://OWNER/NAME", "model"))
-        raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
-    if eos_id is not None and (to != "olmo-core" or not 0 <= eos_id < 2**31):
+    if to not in EXPORT_FORMATS:
+        known = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
+        raise ConfigError(f"--to {to[:80]}: choose one of {known}")
+    if eos_id is not None and (not EXPORT_FORMATS[to].takes_eos_id or not 0 <= eos_id < 2**31):
         raise ConfigError(
             "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "
             "that you train with, by which that class finds where documents end"
         )
 
 
-def _document_multiple(source: Finished) -> int:
-    """The `pad_seq_to_mult` that a dataset's `pack.parallel` asks for."""
+def _document_multiple(source: Finished, to: str) -> int:
+    """The multiple to which a reader pads documents, which a dataset's `pack.parallel` asks for."""
     parallel = source.manifest.pack.parallel
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
         raise ConfigError(
-            "--to megatron-bridge: with context parallelism it divides documents between ranks, but the dataset is "
+            f"--to {to}: with context parallelism it divides documents between ranks, but the dataset is "
             f"packed with pack.parallel.layout={parallel.layout}, which pads only rows; pack with layout=thd"
         )
     return parallel.document_multiple if parallel is not None else 1
@@ -182,7 +184,6 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
     Raises:
         InputError: the format cannot hold a row; names it.
     """
-    form = FORMATS[to]
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
@@ -190,8 +191,8 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         rows_before = 0
         for index, shard in enumerate(split.shards):
             try:
-                if shard.rows or form.numbers_files:
-                    form.write(source.sound_batches(shard), draft, name, index, split_layout)
+                if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
+                    WRITERS[to](source.sound_batches(shard), draft, name, index, split_layout)
             except MisfitError as error:
                 row = rows_before + error.row
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None

@@ -63,17 +63,6 @@ Writer = Callable[[Iterable[pa.RecordBatch], Path, str, int, Layout], None]
 """(rows of a shard as they are stored, folder of the export, split, number of the shard in it, layout)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignFormat:
-    """A format of another trainer."""
-
-    write: Writer
-    has_weights: bool = False
-    """Whether it has a place for `loss_weights`."""
-    numbers_files: bool = False
-    """Whether its files are numbered, so that the file of a shard without rows may not be missing."""
-
-
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
     """The rows, one after the other."""
     for batch in batches:
@@ -373,12 +362,13 @@ def _is_cut_at_pieces(row: Row, eos_id: int) -> bool:
     return bool(is_eos[last_tokens[:-1]].all() and not np.delete(is_eos, last_tokens).any())
 
 
-FORMATS: dict[str, ForeignFormat] = {
-    "megatron-bridge": ForeignFormat(write_bridge),
-    "megatron": ForeignFormat(write_megatron),
-    "mds": ForeignFormat(write_mds, has_weights=True),
-    "olmo-core": ForeignFormat(write_olmo),
-    "trl": ForeignFormat(write_trl, has_weights=True, numbers_files=True),
-    "llama-factory": ForeignFormat(write_llama_factory, numbers_files=True),
-    "ms-swift": ForeignFormat(write_swift, numbers_files=True),
+WRITERS: dict[str, Writer] = {
+    "megatron-bridge": write_bridge,
+    "megatron": write_megatron,
+    "mds": write_mds,
+    "olmo-core": write_olmo,
+    "trl": write_trl,
+    "llama-factory": write_llama_factory,
+    "ms-swift": write_swift,
 }
+"""What writes each of `schemas.tables.export_formats.EXPORT_FORMATS`."""

@@ -63,7 +63,7 @@ def export(
 
     Args:
         folder: the dataset, or its URL.
-        to: `megatron-bridge`, `megatron`, `mds`, `olmo-core` or `trl`; or `hf://OWNER/NAME`.
+        to: one of `schemas.tables.export_formats.EXPORT_FORMATS`; or `hf://OWNER/NAME`.
         out: a new or empty folder to write; not for the Hub.
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.

@@ -7,12 +7,13 @@ else is: two runs of the same identity over the same inputs write the same bytes
 import json
 import re
 from math import lcm
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 from ..jsontext import parse_json
 from ..layout import Alignment, ParallelLayout
+from ..tables.engines import AUTO, REFERENCE, TOKENIZER_ENGINES
 from ..tables.masks import POLICIES, PolicyName
 from ..tables.strategies import CUTTING, STRATEGIES, Strategy, StrategyName
 from .section import ConfigModel, Paths, Share, Size, alone, describe_choices
@@ -20,6 +21,18 @@ from .source import FilterConfig, MaskConfig, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools", "documents"]
+
+
+if TYPE_CHECKING:
+    EngineChoice: TypeAlias = str
+else:
+    EngineChoice = Literal[AUTO, REFERENCE]
+
+_ENGINE = (
+    f"The tokenizer engine. `{AUTO}` takes "
+    + " or ".join(f"`{name}`" for name in TOKENIZER_ENGINES if name != REFERENCE)
+    + f" if it is installed and agrees with `{REFERENCE}`, the reference."
+)
 
 
 class TokenizerConfig(ConfigModel):
@@ -40,8 +53,7 @@ class TokenizerConfig(ConfigModel):
     call_arguments: Literal["object", "as_given"] = "object"
     """How the template gets the arguments of tool calls that are JSON text, as OpenAI's are. `object`: parsed, as vLLM
     and SGLang do; if the template takes only text, as text, and the run says so. `as_given`: as in the row."""
-    engine: Literal["auto", "tokenizers"] = "auto"
-    """The tokenizer engine. `auto` takes `fastokens` if it is installed and agrees with `tokenizers`, the reference."""
+    engine: EngineChoice = Field(default=AUTO, description=_ENGINE)
     date: str | None = None
     """The date (YYYY-MM-DD) given to templates that ask for today's."""
     trace: bool = True

@@ -3,8 +3,8 @@
 `tokenizers` is the reference. `fastokens` is 30 to 50 times faster, but young: `engine_check` compares it with the
 reference before it is used.
 
-The caller sets how many threads an engine uses, in the environment and before the first import:
-FASTOKENS_BPE_THREADS, RAYON_NUM_THREADS, TOKENIZERS_PARALLELISM.
+The caller sets how many threads an engine uses, in the environment and before the first import; see
+`schemas.tables.engines`.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,8 @@ from numpy.typing import NDArray
 from ...schemas.errors import TokenizerError
 from ...schemas.fingerprint import version
 from ...schemas.ragged import lengths_of, offsets_of
+from ...schemas.tables.engines import AUTO, REFERENCE, TOKENIZER_ENGINES
 from .vocabulary import ByteLengths, tokenizer_head
-
-REFERENCE = "tokenizers"
-"""The engine that decides what is right."""
-FAST = "fastokens"
-"""The engine that `auto` prefers."""
 
 
 class EngineTokens(NamedTuple):
@@ -66,7 +62,7 @@ class TokenizersEngine:
 class FastokensEngine:
     """`fastokens`: BPE. Its cache of whole segments is off, because new text would not gain from it."""
 
-    name = FAST
+    name = "fastokens"
 
     def __init__(self, tokenizer_json: str) -> None:
         with ThreadPoolExecutor(1) as beside:  # loading takes a second, without Python's lock
@@ -88,8 +84,8 @@ class FastokensEngine:
 
 Engine: TypeAlias = TokenizersEngine | FastokensEngine
 """Turns texts into tokens. Recognises added tokens in a text; adds, cuts and pads nothing."""
-ENGINES: dict[str, type[Engine]] = {FAST: FastokensEngine, REFERENCE: TokenizersEngine}
-"""Engines by name."""
+ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (FastokensEngine, TokenizersEngine)}
+"""What loads each of `schemas.tables.engines`, by its name."""
 
 
 def make_engine(name: str, tokenizer_json: str) -> Engine:
@@ -114,11 +110,11 @@ load_engine = lru_cache(maxsize=1)(make_engine)
 
 
 def preferred_engine(requested: str) -> str:
-    """The engine to try first: the reference if it is requested, else the fast one if it is installed."""
-    if requested != REFERENCE:
+    """The engine to try first: the one that is requested; of `auto`, the first of the table that is installed."""
+    for name in TOKENIZER_ENGINES if requested == AUTO else [requested]:
         with suppress(PackageNotFoundError):
-            version(FAST)
-            return FAST
+            version(name)
+            return name
     return REFERENCE
 
 

@@ -31,8 +31,9 @@ from ...schemas.rows import (
     UNPROVED_KINDS,
     SpanKind,
 )
+from ...schemas.tables.engines import REFERENCE
 from ..render.rendered import Spans, merged_spans
-from .engines import FAST, REFERENCE, EngineTokens, reference_tokenizer
+from .engines import EngineTokens, reference_tokenizer
 from .vocabulary import ByteLengths, tokenizer_head
 
 _MAX_TURN = int(np.iinfo(np.int16).max)
@@ -206,7 +207,7 @@ def locate_boundaries(
             told = reference_tokenizer(tokenizer_json).encode(texts[i], add_special_tokens=False)
         if told.ids != encoded.ids[encoded.offsets[i] : encoded.offsets[i + 1]].tolist():
             raise IntegrityError(
-                f"the tokenizer engine {FAST} gives other tokens than {REFERENCE} on {texts[i][:80]!r}; please report "
+                f"the fast tokenizer engine gives other tokens than {REFERENCE} on {texts[i][:80]!r}; please report "
                 f"it, and use tokenizer.engine={REFERENCE}"
             )
         found.tokens[part], found.straddles[part] = _by_offsets(told.offsets, bounds[part])

@@ -1,11 +1,18 @@
 """Each entry of a table has its one function, and nothing else does."""
 
+from packtrain.pipeline.export.foreign_formats import WRITERS
 from packtrain.schemas.tables.columns import USUAL_COLUMNS
+from packtrain.schemas.tables.engines import REFERENCE, TOKENIZER_ENGINES
+from packtrain.schemas.tables.export_formats import EXPORT_FORMATS
 from packtrain.schemas.tables.masks import POLICIES
+from packtrain.schemas.tables.reasons import DECISIONS, OUTCOMES, UNPROVED
+from packtrain.schemas.tables.row_formats import OPTIONS, ROW_FORMATS
 from packtrain.schemas.tables.strategies import STRATEGIES
 from packtrain.stages.mask.policy import TRAINED_KINDS
 from packtrain.stages.pack.plan_rows import PLACING
 from packtrain.stages.pack.row_columns import VALUES
+from packtrain.stages.prep import FORMATS
+from packtrain.stages.tokenize.engines import ENGINES
 
 
 def test_every_column_has_values() -> None:
@@ -14,6 +21,26 @@ def test_every_column_has_values() -> None:
 
 def test_every_policy_has_kinds_of_spans() -> None:
     assert list(TRAINED_KINDS) == list(POLICIES)
+
+
+def test_every_format_to_export_to_has_a_writer() -> None:
+    assert list(WRITERS) == list(EXPORT_FORMATS)
+
+
+def test_every_engine_has_what_loads_it_and_the_reference_is_tried_last() -> None:
+    assert list(ENGINES) == list(TOKENIZER_ENGINES)
+    assert list(ENGINES)[-1] == REFERENCE
+
+
+def test_every_format_of_rows_has_a_reader() -> None:
+    assert set(ROW_FORMATS) == set(FORMATS) - {"python"}
+    for name, row_format in ROW_FORMATS.items():
+        assert set(row_format.options) <= set(OPTIONS)
+        assert set(row_format.keys) - {"weight"} <= set(FORMATS[name].columns), name
+
+
+def test_every_decision_about_a_document_is_an_outcome() -> None:
+    assert set(OUTCOMES) == {"", UNPROVED, *DECISIONS}
 
 
 def test_every_strategy_that_does_not_join_documents_places_pieces() -> None:

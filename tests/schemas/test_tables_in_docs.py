@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.schemas.tables.columns import PACKED_COLUMNS
+from packtrain.schemas.tables.export_formats import EXPORT_FORMATS
 from packtrain.schemas.tables.masks import POLICIES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,7 +28,16 @@ def policies() -> Iterator[str]:
         yield f"| `{policy.name}` | {policy.sentence} | {policy.suits} |"
 
 
-TABLES = {("commands.md", "columns"): columns, ("masks.md", "policies"): policies}
+def formats() -> Iterator[str]:
+    yield "| `--to` | read by | what is written, for each split |"
+    yield "|---|---|---|"
+    for export_format in EXPORT_FORMATS.values():
+        yield f"| `{export_format.name}` | {export_format.reader} | {export_format.files} |"
+    hub = "[`hf://OWNER/NAME`](#the-hugging-face-hub)"
+    yield f"| {hub} | the Hub | the dataset's own shards, and its card |"
+
+
+TABLES = {("commands.md", "columns"): columns, ("masks.md", "policies"): policies, ("export.md", "formats"): formats}
 
 
 @pytest.mark.parametrize(("page", "name"), TABLES)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.export.export import write_export
-from packtrain.pipeline.export.foreign_formats import FORMATS
 from packtrain.pipeline.run.run import run
+from packtrain.schemas.tables.export_formats import EXPORT_FORMATS
 
 from tests.support import warm
 
@@ -95,7 +95,7 @@ def test_an_empty_folder_is_taken_and_the_bytes_are_a_function_of_the_rows(
 ) -> None:
     (tmp_path / "one").mkdir()
     shutil.copytree(made("bfd"), tmp_path / "moved")
-    for to in FORMATS:
+    for to in EXPORT_FORMATS:
         for source, out in ((made("bfd"), "one"), (tmp_path / "moved", "two")):
             done = packtrain("export", source, "--to", to, "--out", tmp_path / out)
             assert done.code == 0, done.err
@@ -139,6 +139,6 @@ def test_a_split_without_rows(little: Any, tmp_path: Path) -> None:
     }
     manifest = run(config, base=tmp_path)
     assert [split.rows for split in manifest.splits.values()] in ([1, 0], [0, 1])
-    for to in FORMATS:
+    for to in EXPORT_FORMATS:
         made = write_export(tmp_path / "packed", tmp_path / to, to, eos_id=400_000 if to == "olmo-core" else None)
         assert sorted(split["rows"] for split in made["splits"].values()) == [0, 1]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packtrain.schemas.dataset.ledger import REASONS
+from packtrain.schemas.tables.reasons import REASONS
 
 from tests import kit
 
