@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from .escape import escape_line
 
-_CELL = 1_000
-"""Maximum number of characters of a cell."""
-_ROWS = 60
-"""Maximum number of rows of a table."""
+_MAX_CELL_LENGTH = 1_000
+"""Characters of a cell."""
+_MAX_ROWS = 60
+"""Rows of a table; a notebook keeps all that it was shown in its file."""
 
 
 class Table(NamedTuple):
@@ -37,26 +37,31 @@ class Shown:
         return f"<{type(self).__name__}: {escape_line(self.summary())}>"
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{_escaped(self.summary())}</p>"]
+        parts = [f"<p>{_escape(self.summary())}</p>"]
         parts += [_html_table(table) for table in self.tables()]
         return "\n".join(parts)
 
 
 def _html_table(table: Table) -> str:
     rows = list(table.rows)
-    lines = [f"<tr>{''.join(f'<td>{_cell(value)}</td>' for value in row)}</tr>" for row in rows[:_ROWS]]
-    if len(rows) > _ROWS:
-        lines.append(f'<tr><td colspan="{len(table.head)}">and {len(rows) - _ROWS:,} more</td></tr>')
-    caption = f"<caption>{_escaped(table.caption)}</caption>" if table.caption else ""
-    head = "".join(f"<th>{_escaped(name)}</th>" for name in table.head)
+    lines = []
+    for row in rows[:_MAX_ROWS]:
+        cells = "".join(f"<td>{_cell(value)}</td>" for value in row)
+        lines.append(f"<tr>{cells}</tr>")
+    if len(rows) > _MAX_ROWS:
+        lines.append(f'<tr><td colspan="{len(table.head)}">and {len(rows) - _MAX_ROWS:,} more</td></tr>')
+    caption = f"<caption>{_escape(table.caption)}</caption>" if table.caption else ""
+    head = "".join(f"<th>{_escape(name)}</th>" for name in table.head)
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 def _cell(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):  # a bool is an int in Python
         return f"{value:,}"
-    return _escaped("" if value is None else str(value))
+    return _escape("" if value is None else str(value))
 
 
-def _escaped(text: str) -> str:
-    return html.escape(escape_line(text if len(text) <= _CELL else f"{text[:_CELL]}…"))
+def _escape(text: str) -> str:
+    shortened = text if len(text) <= _MAX_CELL_LENGTH else f"{text[:_MAX_CELL_LENGTH]}…"
+    # Characters that hide or reorder text first: HTML shows them as they are.
+    return html.escape(escape_line(shortened))

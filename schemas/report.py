@@ -263,10 +263,12 @@ class ShownRow(Shown):
         return sum(document.trained for document in self.documents)
 
     def summary(self) -> str:
-        what = "a preference pair" if self.pair else plural(len(self.documents), "document")
+        place = f"row {self.row} of {self.split}"
+        if self.pair:
+            return f"{place}: a preference pair, {self.tokens:,} tokens, {self.trained:,} trained"
+        documents = plural(len(self.documents), "document")
         fill = share(self.tokens / self.capacity, fixed=True)
-        of = " tokens" if self.pair else f" of {self.capacity:,} tokens ({fill})"
-        return f"row {self.row} of {self.split}: {what}, {self.tokens:,}{of}, {self.trained:,} trained"
+        return f"{place}: {documents}, {self.tokens:,} of {self.capacity:,} tokens ({fill}), {self.trained:,} trained"
 
     def tables(self) -> Iterator[Table]:
         head = ("document", "source", "first token", "tokens", "trained", "text, ⟦trained⟧")
@@ -362,11 +364,13 @@ class Report(Shown):
     """For each missing section, by name: why, and how to get it."""
 
     def summary(self) -> str:
-        what = "plan of" if self.kind == "plan" else "report of"
-        sampled = f", from {self.sample.rows:,} of {self.sample.rows_in_all:,} rows" if self.sample is not None else ""
-        splits = self.packing.splits if self.packing is not None else []
-        rows = ", ".join(f"{plural(split.rows, 'row')} in {split.split}" for split in splits)
-        return f"{what} {self.name}{sampled}{f': {rows}' if rows else ''}"
+        summary = f"plan of {self.name}" if self.kind == "plan" else f"report of {self.name}"
+        if self.sample is not None:
+            summary += f", from {self.sample.rows:,} of {self.sample.rows_in_all:,} rows"
+        if self.packing is not None and self.packing.splits:
+            rows = [f"{plural(split.rows, 'row')} in {split.split}" for split in self.packing.splits]
+            summary += f": {', '.join(rows)}"
+        return summary
 
     def tables(self) -> Iterator[Table]:
         if self.packing is not None:

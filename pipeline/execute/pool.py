@@ -267,8 +267,8 @@ def _start_server() -> None:
     """Start the process that workers are forked from, unless it runs. That is as late as possible, because from then on
     nothing can be loaded into it.
 
-    Terminals interrupt all processes of a command; the driver handles that, and stops the others. So the server and its
-    workers inherit that interruptions are blocked.
+    Terminals interrupt all processes of a command; the main process handles that, and stops the others. So the server
+    and its workers inherit that interruptions are blocked.
     """
     resource_tracker.ensure_running()  # first, because starting it unblocks them
     forkserver.set_forkserver_preload([*TASK_MODULES])
@@ -305,16 +305,16 @@ def _shut_down(pipe: "connection.Connection[Any, Any]") -> None:
 
 
 def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
-    """A worker: run tasks until the pipe is closed, or the driver is gone."""
-    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
+    """A worker: run tasks until the pipe is closed, or the main process is gone."""
+    from .template_watchdog import begin_task  # imported here, because the main process should not import jinja2
 
     limit_threads()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
-    driver = multiprocessing.parent_process()
-    if driver is not None:
-        threading.Thread(target=_exit_after, args=(driver.sentinel,), daemon=True).start()
+    main_process = multiprocessing.parent_process()
+    if main_process is not None:
+        threading.Thread(target=_exit_after, args=(main_process.sentinel,), daemon=True).start()
     with suppress(EOFError, OSError):
         while True:
             function, task = pipe.recv()
@@ -328,6 +328,6 @@ def _stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def _exit_after(sentinel: int) -> None:
-    """End this worker when the driver ends. Without this, workers of a killed driver would first finish their tasks."""
+    """End this worker with the main process. Without this, workers of a killed run would first finish their tasks."""
     connection.wait([sentinel])
     os._exit(1)

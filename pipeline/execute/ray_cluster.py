@@ -138,7 +138,7 @@ class RayExecutor(Executor):
 
 def _run_remotely(function: Callable[[Any], Any], task: Any, seconds: float | None) -> tuple[Any, Exception | None]:
     """Run a task in a Ray worker. An error is returned, because Ray would wrap what is raised."""
-    from .template_watchdog import begin_task  # imported here, because the driver should not import jinja2
+    from .template_watchdog import begin_task  # imported here, because the main process should not import jinja2
 
     limit_threads()
     begin_task()

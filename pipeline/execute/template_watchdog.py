@@ -2,7 +2,7 @@
 
 - Memory: RLIMIT_AS makes an allocation fail, which the template's error says.
 - Time: a timer makes the kernel kill the worker. A timer in Python would wait for the end of the instruction that runs,
-  such as a comparison of deeply nested lists. The driver names the row that the worker noted in shared memory.
+  such as a comparison of deeply nested lists. The main process names the row that the worker noted in shared memory.
 """
 
 import os
@@ -29,7 +29,7 @@ class _Process:
     """The state of this process."""
 
     row: Any = SimpleNamespace(value=NO_ROW)
-    """`value` is the number of the row that is being rendered; in a worker it is shared with the driver."""
+    """`value` is the number of the row that is being rendered; in a worker it is shared with the main process."""
     address_space = 0
     """Bytes of address space when they were last read; 0 if they must be read again."""
     is_worker = False
@@ -107,7 +107,7 @@ def begin_task(row: Any = None) -> None:
     """Let the kernel kill this process, a worker, if a rendering of its next task takes too long.
 
     Args:
-        row: a number in memory that is shared with the driver, for rows that are noted.
+        row: a number in memory that is shared with the main process, for rows that are noted.
     """
     if row is not None:
         _Process.row = row

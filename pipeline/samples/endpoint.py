@@ -16,7 +16,7 @@ from ...schemas.files.web import Clock, open_web
 from ...schemas.jsontext import decode_note
 from ...schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 
-KEY = "OPENAI_API_KEY"
+KEY_VARIABLE = "OPENAI_API_KEY"
 """The environment variable with the server's key, if it wants one."""
 _TIMEOUT_SECONDS = 1800.0
 """Limit of a request, from its start to its last byte."""
@@ -60,7 +60,7 @@ class EndpointEngine:
     """
 
     def __init__(self, url: str, model: str, settings: SampleSettings) -> None:
-        self._key = os.environ.get(KEY, "")
+        self._key = os.environ.get(KEY_VARIABLE, "")
         self._url = f"{url.rstrip('/')}/completions"
         self._shown_url = without_secrets(url)
         self._max_answer_bytes = _MAX_BODY_BYTES + _MAX_TOKEN_BYTES * settings.max_new_tokens
@@ -94,7 +94,7 @@ class EndpointEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, request: SampleRequest) -> SampleAnswer:
-        # Servers keep the seed in 31 bits of a signed number.
+        # 31 bits, which any server takes for a seed.
         body = {**self._common_fields, "prompt": list(request.token_ids), "seed": request.seed >> 33}
         try:
             completion = decode_note(self._post(msgspec.json.encode(body)), _Completion)
@@ -125,7 +125,8 @@ class EndpointEngine:
             problem = f"cannot be reached ({self._clean(str(error))})"
         raise ServerError(
             f"{self._shown_url} {problem}; check that it runs and takes token ids (vLLM, SGLang), --endpoint, which "
-            f"usually ends in /v1, the model's name and the key in {KEY}. The same command continues where it stopped"
+            f"usually ends in /v1, the model's name and the key in {KEY_VARIABLE}. The same command continues where it "
+            "stopped"
         )
 
     def _read(self, response: Any) -> bytes:

@@ -63,7 +63,7 @@ def get_user_note(name: str, kind: type[_Note]) -> _Note | None:
     with suppress(StoreError, OSError, RuntimeError):
         store = LocalStore(user_folder())
         path = store.path(name)
-        if _is_written_by_user_only(path) and _is_written_by_user_only(path.parent):
+        if _is_users_own(path) and _is_users_own(path.parent):
             return get_note(store, name, kind)
     return None
 
@@ -74,8 +74,8 @@ def put_user_note(name: str, value: object) -> None:
         put_note(LocalStore(user_folder()), name, value)
 
 
-def _is_written_by_user_only(path: Path) -> bool:
-    """Whether no other user can have written a file or folder; a link counts as written by others."""
+def _is_users_own(path: Path) -> bool:
+    """Whether a file or folder is this user's, and not writable by everybody; a link never is."""
     status = path.lstat()
-    writable_by_others = bool(status.st_mode & stat.S_IWOTH)
-    return status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not writable_by_others
+    writable_by_everybody = bool(status.st_mode & stat.S_IWOTH)
+    return status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not writable_by_everybody

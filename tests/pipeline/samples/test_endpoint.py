@@ -95,7 +95,7 @@ def test_a_server_gives_what_the_model_gives(
     from tests.support.small_models import TOKENIZER, write_model
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(endpoint.KEY, SECRET)
+    monkeypatch.setenv(endpoint.KEY_VARIABLE, SECRET)
     folder = write_model(tmp_path / "model")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), Tokenizer.from_file(f"{TOKENIZER}/tokenizer.json")
     one_at_a_time = threading.Lock()
@@ -131,7 +131,7 @@ def test_a_server_gives_what_the_model_gives(
 
 
 def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(endpoint.KEY, SECRET)
+    monkeypatch.setenv(endpoint.KEY_VARIABLE, SECRET)
     server = scripted(lambda body: completion(str(body["seed"])))
     found = ask(server)
     assert [one.text for one in found] == [str((number << 40) >> 33) for number in range(4)]
@@ -163,7 +163,7 @@ def test_token_ids_are_sent_with_all_settings(scripted: Any, monkeypatch: pytest
 def test_what_is_wrong_is_said_without_the_key(
     scripted: Any, monkeypatch: pytest.MonkeyPatch, answer: Any, what: str
 ) -> None:
-    monkeypatch.setenv(endpoint.KEY, SECRET)
+    monkeypatch.setenv(endpoint.KEY_VARIABLE, SECRET)
     with pytest.raises(ServerError, match=what) as said:
         ask(scripted(lambda body: answer))
     assert SECRET not in str(said.value)
