@@ -1,4 +1,14 @@
-"""Turns packed rows into batches for a model. Legend: `T` tokens, `D` documents (pieces) of a batch."""
+"""Turns packed rows into batches for a model. Legend: `T` tokens, `D` documents (pieces) of a batch.
+
+A batch of two rows, of which the first holds a document of 3 tokens and one of 2, and the second one of 2:
+
+    input_ids        a0   a1   a2   b0   b1   c0   c1      (1, T = 7)
+    labels         -100   a1   a2 -100   b1 -100   c1      (1, T)      not shifted: models do that
+    position_ids      0    1    2    0    1    0    1      (1, T)
+    cu_seq_lens_q     0    3    5    7                     (D + 1 = 4,)
+    max_length_q      3
+    seq_idx           0    0    0    1    1    2    2      (1, T)      only if asked for
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -47,13 +57,18 @@ class FixedShape(NamedTuple):
 
     def padding(self, row: Row) -> Row:
         """What comes behind a row: untrained tokens in documents of their own, and empty documents."""
-        left = self.length - len(row.input_ids)
+        missing = self.length - len(row.input_ids)
         documents = self.docs + -(-self.length // self.longest) - len(row.seq_lengths)
-        begins = np.minimum(np.arange(documents + 1) * self.longest, left)
-        lengths = np.diff(begins).astype(np.int32)
-        ids, labels = (np.full(left, value, np.int32) for value in (self.pad_id, IGNORE_INDEX))
-        positions = ranges(0, lengths).astype(np.int32)
-        return Row(ids, labels, positions, lengths, seq_lengths_unpadded=np.zeros_like(lengths))
+        # In the example above, 5 tokens are missing, in 3 + 2 - 2 documents: they begin at 0, 4 and 5, and end at 5.
+        bounds = np.minimum(np.arange(documents + 1) * self.longest, missing)
+        lengths = np.diff(bounds).astype(np.int32)
+        return Row(
+            input_ids=np.full(missing, self.pad_id, np.int32),
+            labels=np.full(missing, IGNORE_INDEX, np.int32),
+            position_ids=ranges(0, lengths).astype(np.int32),
+            seq_lengths=lengths,
+            seq_lengths_unpadded=np.zeros_like(lengths),
+        )
 
 
 def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | None = None) -> dict[str, Any]:
@@ -71,9 +86,9 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
         without padding, `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask. Of rows with branches, in the
         place of `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
     """
-    unpadded = rows[0].seq_lengths_unpadded is not None
+    has_unpadded = rows[0].seq_lengths_unpadded is not None
     if shape is not None:
-        rows = [one for row in rows for one in (row, shape.padding(row))]
+        rows = [part for row in rows for part in (row, shape.padding(row))]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))
     longest = int(lengths.max(initial=0)) if shape is None else shape.longest
@@ -94,11 +109,12 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
     batch["use_cache"] = False
     if seq_idx:
         batch["seq_idx"] = torch.from_numpy(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None])
-    if (weights := _weights_of(rows)) is not None:
+    weights = _weights_of(rows)
+    if weights is not None:
         batch["loss_weights"] = torch.from_numpy(np.concatenate(weights)[None])
-    if unpadded:
-        own = np.concatenate([row.own_lengths for row in rows])
-        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(own, np.int32))
+    if has_unpadded:
+        unpadded = np.concatenate([row.own_lengths for row in rows])
+        batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded, np.int32))
     return batch
 
 
@@ -115,11 +131,11 @@ def collate(examples: Sequence[Mapping[str, Any]], attention: "Applied | None" =
     """
     rows = []
     for example in examples:
-        usual = {COLUMNS[name].usual if name in COLUMNS else name: values for name, values in example.items()}
-        parts = (np.asarray(usual[name], np.int32) for name in (*_COLUMNS, "seq_lengths"))
-        weights = np.asarray(usual[WEIGHTS], np.float32) if WEIGHTS in usual else None
-        parents = np.asarray(usual[PARENTS], np.int32) if PARENTS in usual else None
-        rows.append(Row(*parts, loss_weights=weights, parents=parents))
+        values = {COLUMNS[name].usual if name in COLUMNS else name: column for name, column in example.items()}
+        columns = [np.asarray(values[name], np.int32) for name in (*_COLUMNS, "seq_lengths")]
+        weights = np.asarray(values[WEIGHTS], np.float32) if WEIGHTS in values else None
+        parents = np.asarray(values[PARENTS], np.int32) if PARENTS in values else None
+        rows.append(Row(*columns, loss_weights=weights, parents=parents))
     if rows and rows[0].parents is not None:
         require_attention(attention, "the dataset")
     return flatten(rows)
@@ -136,12 +152,13 @@ def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     rows = [expanded(row) for row in rows]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     shape = (len(lengths), int(lengths.max(initial=0)))
+    # Where there are tokens: documents of 3 and 1 give [[T, T, T], [T, F, F]], which is filled row after row.
     mask = np.arange(shape[1]) < lengths[:, None]
 
-    def spread(parts: list[NDArray[Any]], nothing: int, kind: type[np.int64] | type[np.float32]) -> torch.Tensor:
-        out = np.full(shape, nothing, kind)
-        out[mask] = np.concatenate(parts)
-        return torch.from_numpy(out)
+    def spread(parts: list[NDArray[Any]], fill: int, dtype: type[np.int64] | type[np.float32]) -> torch.Tensor:
+        values = np.full(shape, fill, dtype)
+        values[mask] = np.concatenate(parts)
+        return torch.from_numpy(values)
 
     batch = {
         "input_ids": spread([row.input_ids for row in rows], pad_id, np.int64),
@@ -150,7 +167,8 @@ def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
         "attention_mask": torch.from_numpy(mask.astype(np.int64)),
         "use_cache": False,
     }
-    if (weights := _weights_of(rows)) is not None:
+    weights = _weights_of(rows)
+    if weights is not None:
         batch["loss_weights"] = spread(weights, 0, np.float32)
     return batch
 
@@ -171,30 +189,59 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
     Raises:
         ConfigError: the documents, or the sequence, cannot be divided equally, or the layout is not known.
     """
-    thd = layout == "thd"
     if layout not in get_args(ParallelLayout):
         raise ConfigError(f"layout={layout!r}: choose one of {', '.join(get_args(ParallelLayout))}")
     if not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size} devices: ranks count from 0")
     bounds = batch["cu_seq_lens_q"].numpy().astype(np.int64)
-    edges, parts = (bounds, 2 * size) if thd else (bounds[[0, -1]], size)
-    chunks, rest = np.divmod(np.diff(edges), parts)
-    if rest.any():
-        what, tokens = "document" if thd else "sequence", int(np.diff(edges)[rest > 0][0])
-        raise ConfigError(
-            f"a {what} of {tokens:,} tokens cannot be divided into {parts} chunks; pack again with pack.parallel: "
-            f"{{cp: {size}, layout: {layout}}}"
+    if layout == "thd":
+        chunks_of_rank = np.array([rank, 2 * size - 1 - rank])
+        places = _places_of_chunks(bounds, 2 * size, chunks_of_rank, "document", f"{{cp: {size}, layout: {layout}}}")
+    else:
+        chunks_of_rank = np.array([rank])
+        places = _places_of_chunks(
+            bounds[[0, -1]], size, chunks_of_rank, "sequence", f"{{cp: {size}, layout: {layout}}}"
         )
-    mine = np.array([rank, parts - 1 - rank] if thd else [rank])
-    begins = edges[:-1, None] + chunks[:, None] * mine
-    index = torch.from_numpy(ranges(begins.ravel(), np.repeat(chunks, len(mine))))
-    whole = dict(batch)
+    sequence = dict(batch)
     # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
-    for name, nothing in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
+    for name, fill in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
         if name in batch:
-            whole[f"shift_{name}"] = torch.nn.functional.pad(batch[name][:, 1:], (0, 1), value=nothing)
-    divided = {name: one[:, index] for name, one in whole.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
-    return {**whole, **divided}
+            sequence[f"shift_{name}"] = torch.nn.functional.pad(batch[name][:, 1:], (0, 1), value=fill)
+    index = torch.from_numpy(places)
+    for name, value in sequence.items():
+        if isinstance(value, torch.Tensor) and value.ndim == 2:  # a value for each token: (1, T)
+            sequence[name] = value[:, index]
+    return sequence
+
+
+def _places_of_chunks(
+    bounds: NDArray[np.int64], count: int, chunks: NDArray[np.int64], unit: str, parallel: str
+) -> NDArray[np.int64]:
+    """The places of some chunks of every unit, in the order of the sequence.
+
+    Documents of 8 and 4 tokens have bounds 0, 8, 12. For rank 0 of 2, `count` is 4 and `chunks` are 0 and 3: of the
+    first document these are places 0 1 and 6 7, of the second 8 and 11.
+
+    Args:
+        bounds: (U + 1,) where the units begin, and the last one ends.
+        count: chunks of each unit.
+        chunks: which, counted from 0.
+        unit: what is divided, for messages.
+        parallel: `pack.parallel` by which it could be divided, for messages.
+
+    Raises:
+        ConfigError: a unit cannot be divided equally.
+    """
+    lengths = np.diff(bounds)
+    chunk_lengths, rest = np.divmod(lengths, count)
+    if rest.any():
+        tokens = int(lengths[rest > 0][0])
+        raise ConfigError(
+            f"a {unit} of {tokens:,} tokens cannot be divided into {count} chunks; pack again with pack.parallel: "
+            f"{parallel}"
+        )
+    begins = bounds[:-1, None] + chunk_lengths[:, None] * chunks
+    return ranges(begins.ravel(), np.repeat(chunk_lengths, len(chunks)))
 
 
 def untrained(row: Row) -> Row:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 _COUNTS = ("epoch", "window", "row", "rows")
-"""Keys of a state that say where a stream is. `rows` is the number of rows returned by next(), over all ranks."""
+"""Keys of a state that say where a stream is: the next row, and the number of rows returned over all ranks."""
 
 
 class PackedStream:
@@ -78,7 +78,9 @@ class PackedStream:
         self.rows_per_step = divisible(rows_per_step, self.place.world_size)
         if epochs < 1:
             raise ConfigError(f"epochs={epochs}: must be at least 1")
-        self.epochs, self.tail, self.seq_idx = epochs, choice("tail", tail, Tail), seq_idx
+        self.epochs = epochs
+        self.tail = choice("tail", tail, Tail)
+        self.seq_idx = seq_idx
         self.attention = attention
         # imported late, because a trainer's image may lack the pipeline
         from ..pipeline.stream.live_windows import LiveWindows
@@ -113,10 +115,14 @@ class PackedStream:
         refuse_workers("PackedStream")
         self._ledger = Ledger()
         begun: list[PlannedWindow] = []
+        """Windows that are not in the ledger yet."""
         try:
             places = self._places(*self._position, begun)
-            while step := list(islice(places, self.rows_per_step)):
+            while True:
+                step = list(islice(places, self.rows_per_step))
                 real = len(step)
+                if not real:
+                    break
                 if real < self.rows_per_step and self.tail is Tail.DROP:
                     if self._rows == 0:
                         raise ConfigError(
@@ -128,9 +134,13 @@ class PackedStream:
                     step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
                 batch = self._batch(step, real)
                 self._count(begun)
-                (window, row), self._rows = step[real - 1], self._rows + real
-                done = row + 1 == len(window.tokens)
-                self._position = (window.epoch, window.number + done, 0 if done else row + 1)
+                window, last_row = step[real - 1]
+                self._rows += real
+                # After the last row, row 4 of a window of 5, the next one is row 0 of the next window.
+                if last_row + 1 == len(window.tokens):
+                    self._position = (window.epoch, window.number + 1, 0)
+                else:
+                    self._position = (window.epoch, window.number, last_row + 1)
                 yield batch
             if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
@@ -150,8 +160,10 @@ class PackedStream:
         Raises:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
-        found = read_state(state, {**self._beginning, **dict.fromkeys(_COUNTS, 0)}, "PackedStream", _COUNTS)
-        self._position, self._rows = (found["epoch"], found["window"], found["row"]), found["rows"]
+        beginning = {**self._beginning, **dict.fromkeys(_COUNTS, 0)}
+        checked = read_state(state, beginning, "PackedStream", _COUNTS)
+        self._position = (checked["epoch"], checked["window"], checked["row"])
+        self._rows = checked["rows"]
 
     def close(self) -> None:
         """End the worker processes. Happens automatically when the stream is collected or its process ends."""
@@ -167,16 +179,17 @@ class PackedStream:
                     f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state is at row "
                     f"{row:,}: the stream is not deterministic; please report it with the configuration"
                 )
-            yield from ((window, one) for one in range(row, rows))
-            row = 0
+            for number_in_window in range(row, rows):
+                yield window, number_in_window
+            row = 0  # only the first window begins in its middle
 
     def _batch(self, step: "list[Place]", real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
         rows = []
         for number in range(self.place.rank * share, (self.place.rank + 1) * share):
-            window, at = step[number]
-            row = RowBatch(window.lay_out(at, at + 1), f"window {window.number} of the stream").row(0)
+            window, index = step[number]
+            row = RowBatch(window.lay_out(index, index + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
         if rows[0].parents is not None:
             require_attention(self.attention, "the stream")
@@ -185,9 +198,11 @@ class PackedStream:
     def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""
         for window in begun:
-            parts: dict[str, dict[str, SourceLedger]] = {}
-            for number, ledger in enumerate((self._ledger, window.ledger)):
-                for name, account in ledger.sources.items():
-                    parts.setdefault(name, {})[str(number)] = account
-            self._ledger = Ledger({name: Ledger(each).total() for name, each in parts.items()})
+            # A ledger adds up its sources, so that the counts of one source, before and in this window, are summed as
+            # those of two sources.
+            counts: dict[str, dict[str, SourceLedger]] = {}
+            for part, ledger in (("before", self._ledger), ("window", window.ledger)):
+                for source, account in ledger.sources.items():
+                    counts.setdefault(source, {})[part] = account
+            self._ledger = Ledger({source: Ledger(parts).total() for source, parts in counts.items()})
         begun.clear()
