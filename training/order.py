@@ -11,10 +11,11 @@ holds the same rows as before, so only the steps within a block differ more from
 """
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,19 @@ _GROUPS_PER_BLOCK = 8
 
 
 class Order(StrEnum):
-    """How an epoch is ordered. Part of the loader's state."""
+    """How an epoch is ordered; `ROWS_AT` has what computes each. Part of the loader's state."""
 
-    SEQUENTIAL = "sequential"
-    """The order of the shards, the same in every epoch; packing has already shuffled the rows."""
     FULL = "full"
     """A permutation of all rows, different every epoch."""
+    SEQUENTIAL = "sequential"
+    """The order of the shards, the same in every epoch; packing has already shuffled the rows."""
+
+
+if TYPE_CHECKING:
+    OrderName: TypeAlias = str
+else:
+    OrderName = Literal[tuple(order.value for order in Order)]
+"""The name of an order. To pydantic, one of `Order`."""
 
 
 class Tail(StrEnum):
@@ -174,6 +182,31 @@ class Step:
     """For each rank, indices into `rows`."""
 
 
+class Epoch(NamedTuple):
+    """What the order of an epoch may depend on."""
+
+    number: int
+    """From 0."""
+    size: int
+    """Rows of the dataset."""
+    seed: int
+    is_stored_shuffled: bool
+    """Whether packing shuffled the rows."""
+
+
+def _permuted(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
+    if epoch.number == 0 and epoch.is_stored_shuffled:
+        return places
+    return Permutation(epoch.size, epoch_key(epoch.seed, epoch.number, "rows"))(places)
+
+
+ROWS_AT: dict[Order, Callable[[NDArray[np.int64], Epoch], NDArray[np.int64]]] = {
+    Order.FULL: _permuted,
+    Order.SEQUENTIAL: lambda places, _: places,
+}
+"""(N,) places of an epoch, 0 to size - 1 → (N,) the rows there. All places together give each row once."""
+
+
 class Steps:
     """The canonical order of rows over all epochs, cut into steps: any position of any epoch in O(1). Safe in threads.
 
@@ -269,8 +302,7 @@ class Steps:
         rows_of_epochs = []
         for epoch in np.unique(epochs).tolist():
             rows = places[epochs == epoch]
-            if self.order is Order.FULL and not (epoch == 0 and self._is_stored_shuffled):
-                rows = Permutation(size, epoch_key(self.seed, epoch, "rows"))(rows)
+            rows = ROWS_AT[self.order](rows, Epoch(epoch, size, self.seed, self._is_stored_shuffled))
             if self.balance > 1:
                 key = epoch_key(self.seed, epoch * 2**32 + number, "groups")
                 rows = grouped(rows, self.corpus.costs(rows), self.balance, key, max(begin, epoch * size))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from os.path import splitext
 
@@ -27,30 +28,43 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """How files of a kind are told from others."""
+
+    container: Container
+    suffixes: tuple[str, ...] = ()
+    first_bytes: tuple[bytes, ...] = ()
+    """What files begin with that are not text."""
+    is_text: bool = False
+    """Whether `spool.LINES` cuts it into rows, after it is decompressed; else `tables` reads it."""
+
+
+FILE_KINDS = (
+    FileKind(Container.JSONL, (".jsonl", ".ndjson", ".json"), is_text=True),
+    FileKind(Container.JSON_ARRAY, is_text=True),  # which a file of JSON turns out to be
+    FileKind(Container.CSV, (".csv",), is_text=True),
+    FileKind(Container.TSV, (".tsv",), is_text=True),
+    FileKind(Container.TEXT, (".txt",), is_text=True),
+    FileKind(Container.PARQUET, (".parquet",), (b"PAR1",)),
+    # Files begin with their name, streams with the mark of a message.
+    FileKind(Container.ARROW, (".arrow", ".arrows", ".feather", ".ipc"), (b"ARROW1", b"\xff\xff\xff\xff")),
+)
+"""Every kind of file."""
+
 HEAD = 512
 """How many first bytes to look at."""
-_NAMED = {
-    ".jsonl": Container.JSONL,
-    ".ndjson": Container.JSONL,
-    ".json": Container.JSONL,
-    ".csv": Container.CSV,
-    ".tsv": Container.TSV,
-    ".txt": Container.TEXT,
-    ".parquet": Container.PARQUET,
-    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), Container.ARROW),
-}
+_NAMED = {suffix: kind.container for kind in FILE_KINDS for suffix in kind.suffixes}
 """Suffixes of data files; those of text may be followed by one of `_PACKED`."""
 _PACKED = {".gz": Compression.GZIP, ".gzip": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
 _BEGIN: dict[bytes, Container | Compression] = {
     b"\x1f\x8b": Compression.GZIP,
     b"\x28\xb5\x2f\xfd": Compression.ZSTD,
     b"\x50\x2a\x4d\x18": Compression.ZSTD,
-    b"PAR1": Container.PARQUET,
-    b"ARROW1": Container.ARROW,
-    b"\xff\xff\xff\xff": Container.ARROW,  # a stream
+    **{magic: kind.container for kind in FILE_KINDS for magic in kind.first_bytes},
 }
 """What files begin with that are not text."""
-_TEXTS = (Container.JSONL, Container.CSV, Container.TSV, Container.TEXT)
+TEXTS = tuple(kind.container for kind in FILE_KINDS if kind.is_text)
 _OBJECT = re.compile(rb'\s*\{\s*"')
 
 
@@ -94,13 +108,13 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     """
     said, packing = _said(name)
     named, begin = said or Container.JSONL, _begin(head)
-    kind = named if named in _TEXTS else Container.JSONL
+    kind = named if named in TEXTS else Container.JSONL
     if isinstance(begin, Compression):
         return kind, begin
     if begin is not None:
         return begin, None
     binary = b"\0" in head and not head.lstrip().startswith((b"{", b"["))  # one damaged row of JSON costs only itself
-    if head and (packing is not None or named not in _TEXTS or binary):
+    if head and (packing is not None or named not in TEXTS or binary):
         raise InputError(
             f"{shown} is damaged, or of another kind: its first bytes are not those of {packing or named.value}. Copy "
             "it again, give it the right suffix, or convert it: inputs are JSONL in UTF-8 (one object a line), JSON "

@@ -34,7 +34,7 @@ from ..store.open_store import is_url
 from ..store.sealed_notes import get_note, put_note
 from .blocks import Block, Found, InputFile
 from .fetch import fetch
-from .file_kinds import HEAD, Container, detect
+from .file_kinds import HEAD, TEXTS, Container, detect
 from .find import find_inputs, labels
 from .lines import scan_lines
 from .spool import scan_spooled, spool_name
@@ -175,7 +175,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
             else:
                 whole = hash_file(path)
                 size, digest = whole.bytes, whole.hash
-                if container in (Container.PARQUET, Container.ARROW):
+                if container not in TEXTS:
                     blocks = scan_table(path, container, BLOCK_BYTES, cache)
                 else:
                     blocks = scan_spooled(file, str(path), container, packing, BLOCK_BYTES, max_row_bytes, cache)

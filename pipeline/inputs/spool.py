@@ -13,6 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import BufferedReader
 from itertools import count
 from pathlib import Path
@@ -65,14 +66,10 @@ def scan_spooled(
             stream = BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value), _CHUNK)
             refuse_inner(shown, stream.peek(HEAD)[:HEAD])
         kind, start = settled(kind, stream.peek(HEAD)[:HEAD]), after_mark(stream)
-        if kind is Container.JSONL:
+        if kind is Container.JSONL:  # its lines are rows already
             pieces = cut(stream, size, max_row_bytes, start=start)
-        elif kind is Container.TEXT:
-            pieces = _grouped(_text(stream, max_row_bytes), size)
-        elif kind is Container.JSON_ARRAY:
-            pieces = _grouped(_elements(stream, shown, max_row_bytes), size)
         else:
-            pieces = _grouped(_separated(stream, shown, "\t" if kind is Container.TSV else ",", max_row_bytes), size)
+            pieces = _grouped(LINES[kind](stream, shown, max_row_bytes), size)
         return keep(pieces, cache)
     except PacktrainError:
         raise
@@ -140,7 +137,7 @@ def too_long(size: int, limit: int) -> str:
 # JSON arrays
 
 
-def _elements(stream: BufferedReader, shown: str, max_row_bytes: int) -> Iterator[bytes]:
+def _elements(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
     """The elements of an array.
 
     Line breaks between the tokens of an element become carriage returns, which are white space in JSON too, and just as
@@ -162,7 +159,7 @@ def _elements(stream: BufferedReader, shown: str, max_row_bytes: int) -> Iterato
 # Texts and separated values
 
 
-def _text(stream: BufferedReader, max_row_bytes: int) -> Iterator[bytes]:
+def _text(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
     """One row, unless there is nothing."""
     data = stream.read(max_row_bytes + 1)
     if len(data) > max_row_bytes:
@@ -172,7 +169,7 @@ def _text(stream: BufferedReader, max_row_bytes: int) -> Iterator[bytes]:
         yield _line({"text": data.decode("utf-8", "surrogateescape")})
 
 
-def _separated(stream: BufferedReader, shown: str, separator: str, max_row_bytes: int) -> Iterator[bytes]:
+def _separated(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, separator: str = ",") -> Iterator[bytes]:
     """Rows of separated values. A blank row gives a blank line."""
     number = taken = 0
     longest = max(_LONGEST * max_row_bytes, _CHUNK)
@@ -285,3 +282,13 @@ def unspool(block: Block) -> bytes:
             "all of them must share its folder"
         )
     return out
+
+
+LINES: "dict[Container, Callable[[BufferedReader[Any], str, int], Iterable[bytes]]]" = {
+    Container.JSON_ARRAY: _elements,
+    Container.CSV: _separated,
+    Container.TSV: partial(_separated, separator="\t"),
+    Container.TEXT: _text,
+}
+"""(content, name in messages, `max_row_bytes`) → lines of JSON, one a row, of each kind of text but JSONL. A row that
+cannot be used is a line that `_rejected` makes."""

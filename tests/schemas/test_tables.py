@@ -1,6 +1,8 @@
 """Each entry of a table has its one function, and nothing else does."""
 
 from packtrain.pipeline.export.foreign_formats import WRITERS
+from packtrain.pipeline.inputs.file_kinds import FILE_KINDS, Container
+from packtrain.pipeline.inputs.spool import LINES
 from packtrain.schemas.tables.columns import USUAL_COLUMNS
 from packtrain.schemas.tables.engines import REFERENCE, TOKENIZER_ENGINES
 from packtrain.schemas.tables.export_formats import EXPORT_FORMATS
@@ -13,6 +15,7 @@ from packtrain.stages.pack.plan_rows import PLACING
 from packtrain.stages.pack.row_columns import VALUES
 from packtrain.stages.prep import FORMATS
 from packtrain.stages.tokenize.engines import ENGINES
+from packtrain.training.order import ROWS_AT, Order
 
 
 def test_every_column_has_values() -> None:
@@ -37,6 +40,15 @@ def test_every_format_of_rows_has_a_reader() -> None:
     for name, row_format in ROW_FORMATS.items():
         assert set(row_format.options) <= set(OPTIONS)
         assert set(row_format.keys) - {"weight"} <= set(FORMATS[name].columns), name
+
+
+def test_every_kind_of_text_is_cut_into_lines() -> None:
+    assert {*LINES, Container.JSONL} == {kind.container for kind in FILE_KINDS if kind.is_text}
+    assert {kind.container for kind in FILE_KINDS} == set(Container)
+
+
+def test_every_order_of_rows_has_rows() -> None:
+    assert set(ROWS_AT) == set(Order)
 
 
 def test_every_decision_about_a_document_is_an_outcome() -> None:

@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
+from ..order import OrderName
 from ..rank_info import divisible, nearest
 
 CUT = (
@@ -82,7 +83,7 @@ class ModelConfig(ConfigModel):
 class LoaderConfig(ConfigModel):
     """Options of the loader that a training rarely needs; docs/loader.md explains them."""
 
-    order: Literal["full", "sequential"] = "full"
+    order: OrderName = "full"
     """For remote shards that the cache cannot hold, `sequential`."""
     balance: int = Field(default=1, ge=1)
     """With one row a rank, the number of ranks: rows of similar cost are placed together."""
