@@ -17,7 +17,7 @@ from ..schemas.errors import InputError, IntegrityError, PacktrainError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
 from ..schemas.notebook import Shown, Table
-from ..schemas.report import Reject
+from ..schemas.report import COUNTED_ONLY, Reject
 from ..schemas.rows import example_id
 from ..schemas.tables.reasons import NOT_DRAWN, OUTCOMES, REASONS
 from ..schemas.units import plural
@@ -283,7 +283,7 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
                 f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"
             ) from error
         labels = (entry.file, _without_suffix(entry.file))
-        if entry.source != address.source or address.file not in labels or entry.reason == "more":
+        if entry.source != address.source or address.file not in labels or entry.reason == COUNTED_ONLY:
             continue
         if entry.example == address.sub:
             return entry

@@ -112,6 +112,10 @@ class Choice:
     """The share of the rows that it would save, both in one window."""
 
 
+COUNTED_ONLY = "more"
+"""The reason of a line of rejects.jsonl that counts further rows, which are not listed."""
+
+
 class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of rejects.jsonl: a row or an example that could not be used."""
 

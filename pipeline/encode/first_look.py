@@ -1,11 +1,11 @@
-"""The first look at new data: texts with an engine's tokens, what ends turns, and whether turns are what a model would
-sample.
+"""The first look at new data: the task that encodes the first rows of a source with the engine that is tried.
 
-A worker encodes the first rows of a source, and once for a tokenizer the texts on which tokenizers are known to
-disagree. The driver compares the tokens with the reference, and keeps in the cache what was found.
+It gives texts with the engine's tokens, which the driver compares with those of the reference; what ends turns; and
+whether turns are what a model would sample. Once for a tokenizer, it also encodes the texts on which tokenizers are
+known to disagree.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...schemas.rows import Example
@@ -13,15 +13,19 @@ from ...stages.mask.sampling_proof import prove
 from ...stages.prep import make_format
 from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engine_check import EngineSample, fuzz_texts, samples_of
+from ...stages.tokenize.engine_check import EngineSample, SampledTexts, fuzz_texts, samples_of
 from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_in_errors
+from ..inputs.blocks import Block
 from ..inputs.read import columns_of, read_rows
-from .task import EncodeTask, encoded, load_encoder, load_spec
+from .spec import EncoderKey
+from .task import SourceSettings, encode_examples, load_encoder, load_render_spec
 
-SAMPLED, EARLIER = "turns_sampled", "turns_sampled_earlier"
-"""The kinds of turns of completions, and of those before; see `EncodeCounts.found`. Names are outcomes, and details the
-numbers of messages."""
+SAMPLED = "turns_sampled"
+"""The kind of turns of completions; see `EncodeCounts.found`. Names are outcomes, and details the numbers of messages.
+"""
+EARLIER = "turns_sampled_earlier"
+"""The kind of the turns before."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _EXAMPLES = 8
@@ -33,26 +37,12 @@ _ROW_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What the first look found."""
-
-    engine: str
-    why: str = ""
-    """Why the reference encodes although the fast engine was wanted, or ""."""
-    stops: tuple[str, ...] = ()
-    """The special tokens with which the chat template ends turns."""
-    counts: tuple[EncodeCounts, ...] = ()
-    """What was found in the first rows of each source."""
-    call_arguments: CallArguments = "object"
-    """The form in which the chat template gets the arguments of tool calls."""
-
-
-@dataclass(frozen=True, slots=True)
 class SourceLook:
-    """What was found in the first rows of one source."""
+    """What the first rows of one source showed."""
 
     source: int
-    stops: tuple[str, ...]
+    stop_tokens: tuple[str, ...]
+    """The special tokens with which the chat template ends turns."""
     counts: EncodeCounts
     samples: list[EngineSample]
     """The texts of the rows, and the known ones."""
@@ -61,15 +51,16 @@ class SourceLook:
 
 
 @dataclass(frozen=True, slots=True)
-class LookTask:
+class FirstLookTask:
     """Encode the first rows of one source."""
 
     source: int
     """Index of the source."""
-    first: EncodeTask
-    """The task of its first block."""
-    spec: str
-    """Name of the specification in the cache."""
+    block: Block
+    """Its first block."""
+    settings: SourceSettings
+    encoder: EncoderKey
+    """With the engine that is tried."""
     known_texts: bool
     """Whether to encode the known texts, too."""
 
@@ -80,44 +71,56 @@ class LookTask:
             TokenizerError: the engine refuses the tokenizer.
             IntegrityError: the engine gives other tokens than the reference, where that was asked for places.
         """
-        first, source, counts = self.first, self.first.source, EncodeCounts()
-        spec, encoder = load_spec(first.cache, self.spec), load_encoder(first.cache, self.spec)
-        renderer = encoder.renderer if source.conversational else None
-        endings = renderer.profile.stop_tokens if renderer is not None else ()
-        stops, _ = spec.stop_ids(endings)
-        sampled, encoder.sampled, encoder.samples = encoder.sampled, 0, []
-        with rows_in_errors(first.at):
-            for examples in _first_rows(first, encoder.samples):
-                for batch in encoded(encoder, examples, counts, first.block.first_line, pairs=source.pairs):
-                    if renderer is None or source.pairs:  # a preference loss does not depend on turns
+        spec = load_render_spec(self.encoder.store, self.encoder.render)
+        encoder = load_encoder(self.encoder)
+        renderer = encoder.renderer if self.settings.conversational else None
+        stop_tokens = renderer.profile.stop_tokens if renderer is not None else ()
+        stop_ids, _ = spec.stop_ids(stop_tokens)
+        counts = EncodeCounts()
+        sampled = SampledTexts(every=True)
+        with rows_in_errors(self.at):
+            for examples in self._first_examples():
+                batches = encode_examples(
+                    encoder,
+                    examples,
+                    counts,
+                    sampled,
+                    first_line=self.block.first_line,
+                    pairs=self.settings.pairs,
+                )
+                for batch in batches:
+                    if renderer is None or self.settings.pairs:  # a preference loss does not depend on turns
                         continue
-                    for one in prove(batch, examples, renderer.template, encoder.engine, stops):
-                        kind = EARLIER if one.earlier else SAMPLED
-                        counts.add(kind, one.outcome.value, one.line, one.sub, str(one.message + 1))
-        encoder.sampled, samples = sampled, encoder.samples
+                    for turn in prove(batch, examples, renderer.template, encoder.engine, stop_ids):
+                        kind = EARLIER if turn.earlier else SAMPLED
+                        counts.add(kind, turn.outcome.value, turn.line, turn.sub, str(turn.message + 1))
+                if sum(len(sample.text) for sample in sampled.samples) > _CHARACTERS:
+                    break
+        samples = sampled.samples
         if self.known_texts:
             added = [token.content for token in tokenizer_head(spec.tokenizer.json).added_tokens]
             samples += samples_of(encoder.engine, fuzz_texts(added))
-        form = renderer.template.call_arguments if renderer is not None else None
-        return SourceLook(self.source, endings, counts, samples, form)
+        call_arguments = renderer.template.call_arguments if renderer is not None else None
+        return SourceLook(self.source, stop_tokens, counts, samples, call_arguments)
+
+    def _first_examples(self) -> Iterator[list[Example]]:
+        """Yield the examples of each of the first rows of the block. Rows that cannot be used are left out: encoding
+        will reject them, and name their lines.
+        """
+        form = make_format(*self.settings.form)
+        block = self.block
+        rows = read_rows(block, self.settings.max_row_bytes, columns_of(form), _ROWS)
+        # A row of a table is decoded already; its size is not known.
+        mean_bytes = (block.end - block.start) // max(block.lines, 1)
+        for row in rows.records or rows.lines:
+            content = row[1]
+            row_bytes = len(content) if isinstance(content, bytes) else mean_bytes
+            if row_bytes <= _ROW_BYTES:
+                yield form.prepare([row]).examples[:_EXAMPLES]
 
     def at(self, row: int) -> str:
         """See `EncodeTask.at`."""
-        return self.first.at(row)
+        return self.block.describe_row(row)
 
     def __str__(self) -> str:
-        return f"the first look at the rows of {self.first.block.path}"
-
-
-def _first_rows(task: EncodeTask, samples: Sequence[EngineSample]) -> Iterator[list[Example]]:
-    """Yield the examples of each of the first rows of a block, until there are enough samples. Rows that cannot be used
-    are left out: encoding will reject them, and name their lines.
-    """
-    source, block, form = task.source, task.block, make_format(*task.source.form)
-    rows = read_rows(block, source.max_row_bytes, columns_of(form), _ROWS)
-    mean = (block.end - block.start) // max(block.lines, 1)
-    for one in rows.records or rows.lines:
-        if (len(one[1]) if isinstance(one[1], bytes) else mean) <= _ROW_BYTES:
-            yield form.prepare([one]).examples[:_EXAMPLES]
-        if sum(len(sample.text) for sample in samples) > _CHARACTERS:
-            break
+        return f"the first look at the rows of {self.block.path}"

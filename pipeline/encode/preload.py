@@ -16,7 +16,8 @@ from ..execute.executor import limit_threads
 from ..execute.pool import SERVER_ENVIRONMENT
 from ..store.local import LocalStore
 from ..store.open_store import Store
-from .task import EncodeSpec, load_spec
+from .spec import EncodeSpec
+from .task import load_render_spec
 
 _PIPE = "PACKTRAIN_PRELOAD_PIPE"
 """The variable that names the pipe's end to read from, as a path that another process can open."""
@@ -56,28 +57,28 @@ def expect_nothing() -> None:
         _pipe.tell()
 
 
-def share_tokenizer(spec: EncodeSpec, cache: Store) -> str:
-    """Put the specification into the cache, and have workers start with its tokenizer loaded, if none has started yet.
-    Returns the specification's name.
+def share_tokenizer(spec: EncodeSpec, cache: Store) -> None:
+    """Put how rows are rendered into the cache, and have workers start with the tokenizer and the engine loaded, if
+    none has started yet.
 
     Raises:
         StoreError: it cannot be written.
     """
     for store in {cache, cache.scratch}:
-        spec.save(store)
-    _pipe.tell(str(cache.scratch.root), spec.name)
-    return spec.name
+        spec.render.save(store)
+    _pipe.tell(str(cache.scratch.root), spec.render.name, spec.engine)
 
 
 def _load() -> None:
-    """Load the specification and its engine, or the reference if the engine refuses the tokenizer. One that both refuse
-    is refused again, with a message, by the task.
+    """Load the tokenizer and the engine, or the reference if the engine refuses the tokenizer. One that both refuse is
+    refused again, with a message, by the task.
     """
     with suppress(PacktrainError, OSError, ValueError):
-        folder, name = Path(os.environ[_PIPE]).read_bytes().decode().split("\0")  # until the driver closes its end
-        spec = load_spec(LocalStore(Path(folder)), name)
+        message = Path(os.environ[_PIPE]).read_bytes()  # until the driver closes its end
+        folder, name, engine = message.decode().split("\0")
+        spec = load_render_spec(LocalStore(Path(folder)), name)
         try:
-            load_engine(spec.engine, spec.tokenizer.json)
+            load_engine(engine, spec.tokenizer.json)
         except TokenizerError:
             reference_tokenizer(spec.tokenizer.json)
 

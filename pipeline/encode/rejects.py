@@ -8,22 +8,19 @@ import msgspec
 
 from ...schemas.config.config import RunConfig
 from ...schemas.escape import escape_json
-from ...schemas.report import Reject
+from ...schemas.report import COUNTED_ONLY, Reject
 from ...schemas.tables.reasons import OWN_REASON, REASONS, UNPROVED
 from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED
-from ..inputs.blocks import Block, InputFile
+from ..inputs.blocks import InputFile
 from ..inputs.excerpt import excerpts
-from ..inputs.source_formats import what_it_is
-from .notes import Seen, seen_blocks
+from ..inputs.source_formats import describe_damaged_lines
+from .notes import BlockFindings, findings_by_block
 from .parts import PartRecord
-
-_COUNTED = "more"
-"""The reason of a line that counts rejects which are not listed."""
 
 
 @dataclass(slots=True)
-class Rejected:
+class RejectCounts:
     """How many rows and examples of a source cannot be used."""
 
     rows: int = 0
@@ -43,31 +40,44 @@ class Rejected:
         return of_rows + (1 - of_rows) * of_examples
 
 
-def count_rejected(config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]) -> dict[str, Rejected]:
+@dataclass(frozen=True, slots=True)
+class _PlacedReject:
+    """A reject and where its row is."""
+
+    row: int
+    """Number of the row in the block, from 0."""
+    file: InputFile
+    reject: Reject
+    """Without an excerpt."""
+
+
+def count_rejects(
+    config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]
+) -> dict[str, RejectCounts]:
     """How many rows and examples of each source cannot be used, as `rejects.jsonl` lists them.
 
     Args:
         files: as they were encoded.
         records: one per block, in the order of `files`.
     """
-    counts = {source.name: Rejected() for source in config.sources}
-    for block, record in zip(seen_blocks(config, files, (one.counts for one in records)), records, strict=True):
-        source, found = counts[block.file.source], block.counts.found
-        source.rows += record.rows - record.blank
-        source.examples += block.counts.examples + block.counts.of(DROPPED)
-        for kind in _kinds(block):
-            number = block.counts.of(kind)
-            source.reasons.update({name or kind: count for name, count in found.get(kind, {}).items()})
+    counts_by_source = {source.name: RejectCounts() for source in config.sources}
+    findings = findings_by_block(config, files, (record.counts for record in records))
+    for block, record in zip(findings, records, strict=True):
+        counts = counts_by_source[block.file.source]
+        counts.rows += record.rows - record.blank
+        counts.examples += block.counts.examples + block.counts.of(DROPPED)
+        for kind in _reject_kinds(block):
+            reasons = block.counts.found.get(kind, {})
+            counts.reasons.update({reason or kind: count for reason, count in reasons.items()})
             if kind == REJECTED:
-                source.rejected_rows += number
+                counts.rejected_rows += block.counts.of(kind)
             else:
-                source.rejected_examples += number
-    return counts
+                counts.rejected_examples += block.counts.of(kind)
+    return counts_by_source
 
 
-def reject_lines(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]) -> bytes:
-    """Return the content of rejects.jsonl: rows that cannot be used, by file and line, with the reason, what to do, and
-    an excerpt.
+def list_rejects(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]) -> list[Reject]:
+    """Rows that cannot be used, by file and line, with the reason, what to do, and an excerpt.
 
     Args:
         files: as they were encoded.
@@ -76,49 +86,64 @@ def reject_lines(config: RunConfig, files: Sequence[InputFile], records: Iterabl
     Raises:
         InputError, IntegrityError: see `excerpts`.
     """
-    lines = list[bytes]()
-    for block in seen_blocks(config, files, (record.counts for record in records)):
-        rejects = list(_rejects_of(block))
-        texts = excerpts(block.block, {row for row, _, one in rejects if one.reason != _COUNTED}) if rejects else {}
-        for row, _, reject in rejects:
-            excerpt = texts.get(row, "") if reject.reason != _COUNTED else ""
-            lines.append(msgspec.json.encode(msgspec.structs.replace(reject, excerpt=excerpt)) + b"\n")
-    return escape_json(b"".join(lines))
+    rejects = list[Reject]()
+    for block in findings_by_block(config, files, (record.counts for record in records)):
+        placed = list(_rejects_of(block))
+        # An entry that only counts has the row of the last one that is listed, but shows no row.
+        rows = {entry.row for entry in placed if entry.reject.reason != COUNTED_ONLY}
+        texts = excerpts(block.block, rows) if rows else {}
+        for entry in placed:
+            excerpt = texts.get(entry.row, "") if entry.reject.reason != COUNTED_ONLY else ""
+            rejects.append(msgspec.structs.replace(entry.reject, excerpt=excerpt))
+    return rejects
 
 
-def first_reject(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord], reason: str) -> str:
+def rejects_jsonl(rejects: Iterable[Reject]) -> bytes:
+    """The content of rejects.jsonl."""
+    return escape_json(b"".join(msgspec.json.encode(reject) + b"\n" for reject in rejects))
+
+
+def describe_first_reject(
+    config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord], reason: str
+) -> str:
     """Describe the first reject for a reason, for messages: `a.jsonl, line 3: invalid_json: …`; "" if there is none."""
-    for block in seen_blocks(config, files, (record.counts for record in records)):
-        for _, file, reject in _rejects_of(block):
+    for block in findings_by_block(config, files, (record.counts for record in records)):
+        for entry in _rejects_of(block):
+            reject = entry.reject
             if reject.reason == reason:
                 detail = reject.detail.removesuffix(".")
-                return f"{reject.file}, line {reject.line}: {reason}: {detail}.{what_it_is(file, reason)}"
+                explanation = describe_damaged_lines(entry.file, reason)
+                return f"{reject.file}, line {reject.line}: {reason}: {detail}.{explanation}"
     return ""
 
 
-def _kinds(block: Seen) -> tuple[str, ...]:
+def _reject_kinds(block: BlockFindings) -> list[str]:
     """The kinds of places that are rejects: conversations without located turns only if the mask needs the turns."""
-    return (REJECTED, DROPPED, *((UNPROVED,) if Mask.of(block.mask).needs_turns else ()))
+    kinds = [REJECTED, DROPPED]
+    if Mask.of(block.mask).needs_turns:
+        kinds.append(UNPROVED)
+    return kinds
 
 
-def _rejects_of(block: Seen) -> Iterator[tuple[int, InputFile, Reject]]:
-    """Yield (row of the block, its file, reject) of what is listed of a block, and of what is only counted."""
-    kinds = _kinds(block)
+def _rejects_of(block: BlockFindings) -> Iterator[_PlacedReject]:
+    """Yield what is listed of a block, in the order of its rows, and then what is only counted."""
+    kinds = _reject_kinds(block)
     listed = Counter[tuple[str, str]]()
-    last = 0
-    for kind, name, row, sub, detail in block.counts.places:
-        if kind in kinds:
-            listed[kind, name] += 1
-            last = row
-            yield row, *_reject(block.file, block.block, row, name or kind, detail, sub)
-    for (kind, name), count in listed.items():
-        if more := block.counts.found[kind][name] - count:
-            detail = f"and {more:,} more {name or kind}, counted only"
-            yield last, *_reject(block.file, block.block, last, _COUNTED, detail)
+    last_row = 0
+    for place in block.counts.places:
+        if place.kind in kinds:
+            listed[place.kind, place.name] += 1
+            last_row = place.line
+            yield _placed_reject(block, place.line, place.name or place.kind, place.detail, place.sub)
+    # A block notes a limited number of places for each kind and name; see `MOST_PLACES`.
+    for (kind, name), listed_count in listed.items():
+        unlisted_count = block.counts.found[kind][name] - listed_count
+        if unlisted_count:
+            detail = f"and {unlisted_count:,} more {name or kind}, counted only"
+            yield _placed_reject(block, last_row, COUNTED_ONLY, detail)
 
 
-def _reject(
-    group: InputFile, block: Block, row: int, reason: str, detail: str, sub: int = -1
-) -> tuple[InputFile, Reject]:
-    file, line = group.at(block, row)
-    return group, Reject(file.source, file.shown, line, reason, detail, sub, REASONS.get(reason, OWN_REASON))
+def _placed_reject(block: BlockFindings, row: int, reason: str, detail: str, sub: int = -1) -> _PlacedReject:
+    member, line = block.file.at(block.block, row)
+    remedy = REASONS.get(reason, OWN_REASON)
+    return _PlacedReject(row, block.file, Reject(member.source, member.shown, line, reason, detail, sub, remedy))

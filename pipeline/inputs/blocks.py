@@ -133,6 +133,11 @@ class Block(msgspec.Struct, frozen=True):
             row -= block.lines
         return self.path, row + 1
 
+    def describe_row(self, row: int) -> str:
+        """The file and the number of a row, for messages; see `at`."""
+        path, line = self.at(row)
+        return f"{path}, row {line:,}"
+
 
 @dataclass(frozen=True, slots=True)
 class FileLines:

@@ -55,8 +55,8 @@ class SourceFormat:
     name: str
     """Name of the format in `stages.prep.FORMATS`."""
     options: Options
-    said: str | None = None
-    """What was detected and why, if the configuration left it open."""
+    detection: str | None = None
+    """A sentence: what was detected and why, if the configuration left it open."""
 
     def make(self) -> Format:
         """The format itself."""
@@ -130,7 +130,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
         first = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
-        raise _unusable(source, file, first, f"No row can be used.{what_it_is(file, first[1])}")
+        raise _unusable(source, file, first, f"No row can be used.{describe_damaged_lines(file, first[1])}")
     try:
         found = detect(rows, {str(key): name for key, name in source.keys.items()}, number)
     except ConfigError as error:
@@ -182,7 +182,7 @@ def _unusable(source: SourceConfig, file: InputFile, first: tuple[int, str, str]
     return InputError(f"{where}: {reason}: {detail.removesuffix('.')}. {fix}")
 
 
-def what_it_is(file: InputFile, reason: str) -> str:
+def describe_damaged_lines(file: InputFile, reason: str) -> str:
     """A sentence about a file whose lines are rejected for this reason, if they are no JSON; else ""."""
     if reason not in _DAMAGED or file.blocks[0].kind != "lines":
         return ""

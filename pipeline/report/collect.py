@@ -5,7 +5,7 @@ files beside the data may be gone or damaged.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -24,6 +24,7 @@ from ...schemas.escape import without_secrets
 from ...schemas.files.foreign import read_lines
 from ...schemas.fingerprint import version
 from ...schemas.report import (
+    COUNTED_ONLY,
     Choice,
     Contamination,
     Flow,
@@ -148,24 +149,30 @@ def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | N
 def rejects_of(dataset: Finished) -> list[Reject]:
     """Some rejected rows of each reason and source, in file order; none if the file is gone."""
     with suppress(OSError, StoreError):
-        return some_of(islice(read_lines(dataset.store.local(REJECTS)), _LINES))
+        return some_rejects(_decode_rejects(islice(read_lines(dataset.store.local(REJECTS)), _LINES)))
     return []
 
 
-def some_of(lines: Iterable[bytes]) -> list[Reject]:
-    """Some of the lines of rejects.jsonl: the first few of each reason and source. A damaged line is left out, which
-    `verify` names.
-    """
-    decoder, seen, out = msgspec.json.Decoder(Reject), Counter[tuple[str, str]](), list[Reject]()
+def _decode_rejects(lines: Iterable[bytes]) -> Iterator[Reject]:
+    """The rejects of lines of rejects.jsonl. A damaged line is left out, which `verify` names."""
+    decoder = msgspec.json.Decoder(Reject)
     for line in lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            one = decoder.decode(line)
-            kind = (one.source, one.reason)
-            if seen[kind] < _EACH and len(out) < _MOST and one.reason != "more":
-                seen[kind] += 1
-                detail = one.detail if len(one.detail) <= _DETAIL else one.detail[: _DETAIL - 1] + "…"
-                out.append(msgspec.structs.replace(one, detail=detail))
-    return out
+            yield decoder.decode(line)
+
+
+def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
+    """The first few rejects of each reason and source, as a report shows them."""
+    shown_counts = Counter[tuple[str, str]]()
+    shown = list[Reject]()
+    for reject in rejects:
+        kind = (reject.source, reject.reason)
+        if shown_counts[kind] < _EACH and len(shown) < _MOST and reject.reason != COUNTED_ONLY:
+            shown_counts[kind] += 1
+            is_long = len(reject.detail) > _DETAIL
+            detail = reject.detail[: _DETAIL - 1] + "…" if is_long else reject.detail
+            shown.append(msgspec.structs.replace(reject, detail=detail))
+    return shown
 
 
 def policies_of(config: Mapping[str, Any]) -> dict[str, str]:

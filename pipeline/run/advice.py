@@ -10,7 +10,7 @@ from ...schemas.dataset.ledger import Ledger, SourceLedger
 from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES, OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from ..encode.driver import Encoded, Prepared
-from ..encode.rejects import first_reject
+from ..encode.rejects import describe_first_reject
 from ..inputs.source_formats import SourceFormat
 from ..pack.pack import Selected
 
@@ -84,7 +84,9 @@ def nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, select
     total = selected.ledger.total()
     reasons = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
     most = max(reasons, key=lambda reason: reasons[reason], default="")
-    first = first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(prepared, selected, most)
+    first = describe_first_reject(config, prepared.joined, encoded.records, most) or _first_dropped(
+        prepared, selected, most
+    )
     remedy = f" {REASONS.get(most, OWN_REASON)}" if most else ""
     first = f" The first: {first}" if first else ""
     return f"nothing is left to pack: of {_fate_of_rows(total)}.{first}{remedy}".removesuffix(".")

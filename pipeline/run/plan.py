@@ -18,13 +18,13 @@ from ...schemas.errors import ConfigError
 from ...schemas.report import Flow, Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
 from ..configfile import load_config, settings_of
-from ..encode.rejects import reject_lines
+from ..encode.rejects import list_rejects
 from ..inputs.blocks import Block, InputFile
 from ..inputs.fetch import called, written
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
-from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_of
+from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_rejects
 from ..report.contamination_summary import contamination_of
 from ..report.document_lengths import read_documents
 from ..report.ledger_lines import supervision_of
@@ -104,7 +104,7 @@ def plan(
             stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
         limit = model_limit(config.tokenizer.path, work.base)
         choice, packing = choose(stats, config, lengths, limit, figures), _packing(config, figures, sample)
-    lines = reject_lines(config, prepared.joined, encoded.records).splitlines()
+    rejects = some_rejects(list_rejects(config, prepared.joined, encoded.records))
     if (found := encoded.contamination) is not None:
         action = str(config.identity()["contamination"]["action"])
         contamination = contamination_of(found.hits(), found.evaluation.payload(), ledger.total().examples_made, action)
@@ -114,7 +114,7 @@ def plan(
         {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
         sample,
         choice=choice,
-        flow=Flow(supervision_of(ledger.total()), dict(ledger.sources), some_of(lines), None),
+        flow=Flow(supervision_of(ledger.total()), dict(ledger.sources), rejects, None),
         contamination=contamination,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,

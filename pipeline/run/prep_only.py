@@ -61,8 +61,8 @@ def prepare_source(
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
         files = scan_inputs([source], base, LocalStore(Path(spool)))
         found = resolve_format(source, base, files, prompt_only=prompt_only)
-        if found.said is not None:
-            observer.note(found.said)
+        if found.detection is not None:
+            observer.note(found.detection)
         if prompt_only and found.name in _NO_PROMPT:
             raise ConfigError(
                 f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"

@@ -1,15 +1,15 @@
 """The first step of a run, a plan and a stream: load the tokenizer, scan inputs, find formats, choose the engine."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ...schemas.config.config import RunConfig
 from ...stages.tokenize.engines import preferred_engine
 from ..contamination import prepare_evaluation
-from ..encode.driver import Prepared, first_look
-from ..encode.first_look import Look
+from ..encode.driver import Prepared
+from ..encode.engine_choice import choose_engine, first_blocks
 from ..encode.preload import expect_tokenizer
-from ..encode.task import EncodeSpec
+from ..encode.spec import EncodeSpec, RenderSpec
+from ..encode.task import SourceSettings
 from ..encode.tokenizer import ask_ahead, load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
@@ -33,30 +33,47 @@ def prepare(
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
-    section, cache = config.tokenizer, work.cache
-    work.observer.begin("load inputs and tokenizer", 0, "")
-    if ask_ahead(section.path, work.base):
+    observer = work.observer
+    observer.begin("load inputs and tokenizer", 0, "")
+    if ask_ahead(config.tokenizer.path, work.base):
         expect_tokenizer()
         executor.start()  # workers' imports take half a second, while transformers is asked
-    whole, files = files is None, files if files is not None else scan_inputs(config.sources, work.base, work.scratch)
-    formats = resolve_formats(config.sources, work.base, files)
-    tokenizer = load_tokenizer(section.path, work.base, section.chat_template)
+    if files is None:
+        scanned = tuple(scan_inputs(config.sources, work.base, work.scratch))
+        reader_sources = [source.name for source in config.sources if is_reader(source.format)]
+        joined = tuple(join_small(scanned, reader_sources))
+    else:
+        scanned = tuple(files)
+        joined = scanned
+    formats = resolve_formats(config.sources, work.base, scanned)
+    # Only now, because transformers answers while the inputs are scanned.
+    tokenizer = load_tokenizer(config.tokenizer.path, work.base, config.tokenizer.chat_template)
     for form in formats.values():
-        if form.said is not None:
-            work.observer.note(form.said)
+        if form.detection is not None:
+            observer.note(form.detection)
     evaluation = None
     if config.contamination is not None:
         evaluation = prepare_evaluation(config.contamination, work.base, work.scratch)
-    pairs = is_preference(config, formats, files)
+    pairs = is_preference(config, formats, scanned)
     if pairs:
-        work.observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
+        observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
     if any(form.make().needs_template for form in formats.values()):
         tokenizer.require_template()
-    spec = EncodeSpec.of(tokenizer, section, preferred_engine(section.engine))
-    readers = [one.name for one in config.sources if is_reader(one.format)]
-    files = tuple(files)
-    joined = tuple(join_small(files, readers)) if whole else files
-    prepared = Prepared(config.sources, files, joined, formats, pairs, spec, Look(spec.engine), evaluation)
-    look = first_look(prepared, cache, executor, work.observer)
-    work.observer.end()
-    return replace(prepared, spec=spec.with_engine(look.engine), look=look)
+
+    # The engine is chosen by how the first rows of each source are encoded.
+    render = RenderSpec.of(tokenizer, config.tokenizer)
+    settings = {source.name: SourceSettings.of(source, formats[source.name], pairs=pairs) for source in config.sources}
+    preferred = preferred_engine(config.tokenizer.engine)
+    choice = choose_engine(preferred, render, first_blocks(joined, settings), work.cache, executor, observer)
+    observer.end()
+    return Prepared(
+        sources=config.sources,
+        files=scanned,
+        joined=joined,
+        formats=formats,
+        settings=settings,
+        pairs=pairs,
+        choice=choice,
+        spec=EncodeSpec.of(render, choice.engine),
+        evaluation=evaluation,
+    )

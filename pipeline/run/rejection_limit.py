@@ -7,7 +7,7 @@ from ...schemas.errors import InputError
 from ...schemas.tables.reasons import OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from ..encode.parts import PartRecord
-from ..encode.rejects import Rejected, count_rejected, first_reject
+from ..encode.rejects import RejectCounts, count_rejects, describe_first_reject
 from ..inputs.blocks import InputFile
 
 DEFAULT_SHARE = 0.1
@@ -39,7 +39,7 @@ def describe_many_rejects(
     """Yield a sentence about each source of which more rows are rejected than `max_rejected` allows. See
     `require_few_rejects`.
     """
-    counts = count_rejected(config, files, records)
+    counts = count_rejects(config, files, records)
     for number, source in enumerate(config.sources):
         rejected = counts[source.name]
         limit = config.max_rejected_of(source)
@@ -49,18 +49,18 @@ def describe_many_rejects(
         if rejected.share > limit:
             own = [file for file in files if file.source == source.name]
             blocks = zip((file for file in files for _ in file.blocks), records, strict=True)
-            first = first_reject(
+            first = describe_first_reject(
                 config, own, [record for file, record in blocks if file.source == source.name], _most_frequent(rejected)
             )
             several = sum(len(file.members) or 1 for file in own) > 1
             yield _describe(source.name, rejected, limit, first, key, several_files=several)
 
 
-def _most_frequent(rejected: Rejected) -> str:
+def _most_frequent(rejected: RejectCounts) -> str:
     return max(sorted(rejected.reasons), key=lambda reason: rejected.reasons[reason])
 
 
-def _describe(name: str, rejected: Rejected, limit: float, first: str, key: str, *, several_files: bool) -> str:
+def _describe(name: str, rejected: RejectCounts, limit: float, first: str, key: str, *, several_files: bool) -> str:
     reason = _most_frequent(rejected)
     remedy = "Repair or leave out these rows"
     if several_files and reason in _OTHER_FORMAT:

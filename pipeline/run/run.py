@@ -29,8 +29,8 @@ from ..dataset.decode import remember
 from ..dataset.open_dataset import Finished
 from ..dataset.output_folder import all_there, check_folder, check_plan, claim, plan_inputs
 from ..encode.driver import Encoded, Prepared, encode
-from ..encode.notes import notes
-from ..encode.rejects import reject_lines
+from ..encode.notes import describe_findings
+from ..encode.rejects import list_rejects, rejects_jsonl
 from ..encode.tokenizer import find_tokenizer
 from ..execute.executor import Executor
 from ..inputs.fetch import called, written
@@ -171,8 +171,8 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
     """
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
     executor.renew()  # packing needs no engine
-    for said in notes(config, prepared, encoded):
-        work.observer.note(said)
+    for sentence in describe_findings(config, prepared, encoded):
+        work.observer.note(sentence)
     return compare_with_evaluation(config, prepared, encoded, work, executor)
 
 
@@ -217,8 +217,8 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
 
 
 def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
-    lines = reject_lines(config, prepared.joined, encoded.records)
-    return put_record(work.out, REJECTS, lines)
+    rejects = list_rejects(config, prepared.joined, encoded.records)
+    return put_record(work.out, REJECTS, rejects_jsonl(rejects))
 
 
 def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
-        "encode": prepared.spec.payload() | {"call_arguments": prepared.look.call_arguments},
+        "encode": prepared.spec.payload() | {"call_arguments": prepared.choice.call_arguments},
         **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
         "versions": versions,
     }

@@ -22,7 +22,8 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
-from ..encode.task import EncodeSpec, make_renderer
+from ..encode.spec import RenderSpec
+from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..execute.pool import Pool
 from ..inputs.find import regular
@@ -80,7 +81,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     """
     regular(data, "--data")
     tokenizer = load_tokenizer(section.path, base, section.chat_template)
-    spec = EncodeSpec.of(tokenizer, section, "tokenizers")
+    spec = RenderSpec.of(tokenizer, section)
     prompts: dict[int, SamplePrompt] = {}
     stop_tokens: list[str | None] = []
     # In another process, which can be killed: a template may loop forever.
@@ -107,7 +108,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
 class _RenderTask:
     """Some lines of the data to render."""
 
-    spec: EncodeSpec
+    spec: RenderSpec
     path: Path
     lines: list[tuple[int, bytes]]
     """(number from 0, line)."""

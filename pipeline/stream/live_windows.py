@@ -27,7 +27,7 @@ from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import fingerprint
 from ..configfile import load_config
 from ..encode.driver import Encoded, encode
-from ..encode.notes import unlocated
+from ..encode.notes import describe_unlocated_turns
 from ..execute.pool import Pool
 from ..inputs.scan import BLOCK_BYTES, scan_inputs
 from ..observer import Observer, Printed
@@ -175,7 +175,7 @@ class LiveWindows:
             for problem in describe_many_rejects(self.config, files, encoded.records):
                 self._said_rejected = True  # only once, not in every window
                 self._work.observer.note(problem)
-        said = unlocated(self.config, files, encoded)
+        said = describe_unlocated_turns(self.config, files, encoded)
         if said is not None and not self._said_unproved:
             self._said_unproved = True  # only once, not in every window
             self._work.observer.note(said)

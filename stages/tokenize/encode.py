@@ -27,7 +27,7 @@ from ..render.rendered import Rendered, Spans, text_for_digest
 from ..render.renderer import Renderer
 from ..template.call_arguments import call_arguments_not_json
 from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
-from .engine_check import EngineSample
+from .engine_check import EngineSample, SampledTexts
 from .engines import Engine
 from .special_in_contents import SpecialTokenSearch
 from .token_spans import TextSpans, locate_boundaries
@@ -37,9 +37,9 @@ BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
 BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
-"""One text in 1,024 is returned for comparison with the reference tokenizer."""
+"""One text in 1,024 is compared with the reference tokenizer: those of whose digest these bits are 0."""
 SAMPLE_CHARACTERS = 1 << 20
-"""Longer texts are not returned: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
+"""Longer texts are not compared: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
 NO_TURN = -1
 """The turn of spans outside of conversations."""
 TEMPLATE_DROPPED = "template_dropped"
@@ -80,11 +80,7 @@ class Batch:
 
 
 class Encoder:
-    """Turns examples into record batches; built once in a worker.
-
-    Attributes:
-        samples: texts to compare with the reference tokenizer, until the caller takes them.
-        sampled: these bits of a text's digest are 0 if it is one of them; 0 makes every text one.
+    """Turns examples into record batches; built once in a worker. Keeps nothing of what it encoded.
 
     Args:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
@@ -98,13 +94,16 @@ class Encoder:
         self.renderer = renderer
         self.around = around
         self._json = tokenizer_json
-        self.samples: list[EngineSample] = []
-        self.sampled = ENGINE_CHECK
         self._roles = known_roles(renderer.template.source if renderer is not None else "")
 
-    def encode(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
-        """Record batches of `schemas.rows.ENCODED`, in the order of the examples. `counts` is filled while they are
-        made.
+    def encode(
+        self, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Record batches of `schemas.rows.ENCODED`, in the order of the examples.
+
+        Args:
+            counts: filled while the batches are made.
+            sampled: likewise, with texts to compare with the reference; None takes none.
         """
         for given, some in groupby(examples, lambda example: example.ids is not None):
             if given:
@@ -113,7 +112,7 @@ class Encoder:
             batch = Batch()
             for example in some:
                 if batch.full:
-                    yield self.finish(batch, counts)
+                    yield self.finish(batch, counts, sampled)
                     batch = Batch()
                 try:
                     batch.add(example, self.rendered(example, batch, counts))
@@ -122,7 +121,7 @@ class Encoder:
                     continue
                 self.count_special(example, counts)
             if batch.examples:
-                yield self.finish(batch, counts)
+                yield self.finish(batch, counts, sampled)
 
     def _given(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
         """A batch of the examples that were given as tokens, if there are some whose ids the tokenizer has."""
@@ -203,19 +202,21 @@ class Encoder:
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def finish(self, batch: Batch, counts: EncodeCounts) -> pa.RecordBatch:
+    def finish(self, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None = None) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
         texts, spans = batch.texts, TextSpans.of(batch.spans)
         tokens = self.engine.encode(texts)
         bounds, bound_offsets = spans.bounds()
         places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
-        hashes = [text_digest(one.encode(), seed) for one, seed in zip(texts, batch.seeds, strict=True)]
-        chosen = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & self.sampled == 0
-        for index in np.flatnonzero(chosen).tolist():
-            if len(texts[index]) <= SAMPLE_CHARACTERS:
-                own = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
-                self.samples.append(EngineSample(texts[index], own.tolist()))
+        hashes = [text_digest(text.encode(), seed) for text, seed in zip(texts, batch.seeds, strict=True)]
+        if sampled is not None:
+            checked_bits = 0 if sampled.every else ENGINE_CHECK
+            is_sampled = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & checked_bits == 0
+            for index in np.flatnonzero(is_sampled).tolist():
+                if len(texts[index]) <= SAMPLE_CHARACTERS:
+                    text_ids = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
+                    sampled.samples.append(EngineSample(texts[index], text_ids.tolist()))
 
         ids, offsets, prefix = self._put_around(batch, tokens.ids, tokens.offsets)
         counts.tokens += len(ids)

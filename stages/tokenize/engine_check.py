@@ -5,6 +5,7 @@ The texts depend only on the tokenizer's added tokens.
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import NamedTuple
 
@@ -50,6 +51,15 @@ class EngineSample(NamedTuple):
 
     text: str
     ids: list[int]
+
+
+@dataclass(slots=True)
+class SampledTexts:
+    """Texts that are encoded, with their tokens, for a comparison later. Filled while an encoder works."""
+
+    every: bool = False
+    """Whether all texts are taken; else some, chosen by what they contain."""
+    samples: list[EngineSample] = field(default_factory=list)
 
 
 def samples_of(engine: Engine, texts: Sequence[str]) -> list[EngineSample]:

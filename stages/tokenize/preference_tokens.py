@@ -24,21 +24,24 @@ from ...schemas.rows import ENCODED, Example, SpanKind
 from ..render.rendered import Rendered
 from .encode import NO_TURN, Batch, Encoder, two_spans
 from .encode_counts import EncodeCounts
+from .engine_check import SampledTexts
 from .token_spans import span_lists
 
 RUNS = (SpanKind.PROMPT, SpanKind.COMPLETION, SpanKind.REJECTED)
 """The spans of every pair."""
 
 
-def encode_pairs(encoder: Encoder, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
+def encode_pairs(
+    encoder: Encoder, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None = None
+) -> Iterator[pa.RecordBatch]:
     """Record batches of `schemas.rows.ENCODED`, one row per pair, in the order of the examples.
 
-    `counts` is filled as by `Encoder.encode`. A prompt's tokens are counted once.
+    `counts` and `sampled` are filled as by `Encoder.encode`. A prompt's tokens are counted once.
     """
     batch = Batch()
     for example in examples:
         if batch.full:
-            yield _finished(encoder, batch, counts)
+            yield _finished(encoder, batch, counts, sampled)
             batch = Batch()
         ended = batch.ended
         try:
@@ -51,11 +54,11 @@ def encode_pairs(encoder: Encoder, examples: Iterable[Example], counts: EncodeCo
             batch.add(side, rendered)
         encoder.count_special(example, counts)
     if batch.texts:
-        yield _finished(encoder, batch, counts)
+        yield _finished(encoder, batch, counts, sampled)
 
 
-def _finished(encoder: Encoder, batch: Batch, counts: EncodeCounts) -> pa.RecordBatch:
-    folded, prompts, special = fold(encoder.finish(batch, counts))
+def _finished(encoder: Encoder, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None) -> pa.RecordBatch:
+    folded, prompts, special = fold(encoder.finish(batch, counts, sampled))
     counts.examples -= len(prompts)
     counts.tokens -= int(prompts.sum())
     counts.special -= int(special.sum())

@@ -5,7 +5,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from packtrain.pipeline.encode import driver, first_look
+from packtrain.pipeline.encode import engine_choice, first_look
 from packtrain.pipeline.encode import task as encode
 from packtrain.pipeline.run import workers
 from packtrain.schemas.errors import IntegrityError
@@ -112,13 +112,13 @@ class Wrong(engines.FastokensEngine):
 
 
 def test_hostile_texts_are_compared_once_for_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "AGREED", f"engines-{tmp_path.name}")
+    monkeypatch.setattr(engine_choice, "AGREED", f"engines-{tmp_path.name}")
     compared = Mock(side_effect=fuzz_texts)
     monkeypatch.setattr(first_look, "fuzz_texts", compared)
     with monkeypatch.context() as patch:
         patch.setitem(engines.ENGINES, "fastokens", Wrong)
         assert pack(config(tmp_path, "wrong"))[0] == "tokenizers"
-        assert not (user_folder() / driver.AGREED).exists(), "only an engine that agrees is kept"
+        assert not (user_folder() / engine_choice.AGREED).exists(), "only an engine that agrees is kept"
     assert [pack(config(tmp_path, out))[0] for out in ("one", "two")] == ["fastokens"] * 2
     assert compared.call_count == 2
 

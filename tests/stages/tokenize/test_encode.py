@@ -12,7 +12,7 @@ from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Place
-from packtrain.stages.tokenize.engine_check import EngineSample, difference
+from packtrain.stages.tokenize.engine_check import EngineSample, SampledTexts, difference
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference_tokens import encode_pairs
 from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes
@@ -116,9 +116,9 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     everything = [text(f"number {n}", n) for n in range(6000)]
 
     def sampled(some: list[Example]) -> list[EngineSample]:
-        encoder.samples = []
-        list(encoder.encode(some, EncodeCounts()))
-        return encoder.samples
+        sampled = SampledTexts()
+        list(encoder.encode(some, EncodeCounts(), sampled))
+        return sampled.samples
 
     samples = sampled(everything)
     assert 1 <= len(samples) <= 20

@@ -1,0 +1,147 @@
+"""Chooses the engine that encodes, by the first rows of every source; it is the reference if the fast one is wrong."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import cast
+
+from ...schemas.errors import IntegrityError, TokenizerError
+from ...schemas.fingerprint import fingerprint, version
+from ...schemas.tables.engines import REFERENCE
+from ...stages.template.call_arguments import CallArguments
+from ...stages.tokenize.encode_counts import EncodeCounts
+from ...stages.tokenize.engine_check import difference
+from ...stages.tokenize.engines import TokenizersEngine
+from ..execute.executor import Executor, perform
+from ..inputs.blocks import Block, InputFile
+from ..observer import Observer
+from ..store.open_store import Store
+from ..store.sealed_notes import get_note, get_user_note, put_note, put_user_note
+from .first_look import FirstLookTask, SourceLook
+from .preload import share_tokenizer
+from .spec import EncoderKey, EncodeSpec, RenderSpec
+from .task import SourceSettings
+
+FORMAT = 10
+"""Version of the first look; increase it when other texts are compared, or something else is learnt."""
+_CHOICES = "engines"
+"""The folder of the cache that keeps choices."""
+AGREED = "engines"
+"""The folder of the user's cache that keeps which engines agree on the known texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine that encodes, and what the first rows showed when they were encoded with it."""
+
+    engine: str
+    reason: str = ""
+    """Why the reference encodes although the fast engine was preferred, or ""."""
+    stop_tokens: tuple[str, ...] = ()
+    """The special tokens with which the chat template ends turns."""
+    counts: tuple[EncodeCounts, ...] = ()
+    """What was found in the first rows of each source."""
+    call_arguments: CallArguments = "object"
+    """The form in which the chat template gets the arguments of tool calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBlock:
+    """The first block of a source, and how it is read."""
+
+    block: Block
+    settings: SourceSettings
+
+
+def first_files(files: Sequence[InputFile]) -> tuple[InputFile, ...]:
+    """The first file of each source, with only its first block: what is looked at."""
+    first = dict[str, InputFile]()
+    for file in files:
+        first.setdefault(file.source, replace(file, blocks=file.blocks[:1]))
+    return tuple(first.values())
+
+
+def first_blocks(files: Sequence[InputFile], settings: Mapping[str, SourceSettings]) -> list[FirstBlock]:
+    """The blocks of `first_files`.
+
+    Args:
+        settings: how each source is read, by its name.
+    """
+    return [FirstBlock(file.blocks[0], settings[file.source]) for file in first_files(files)]
+
+
+def choose_engine(
+    preferred: str,
+    render: RenderSpec,
+    blocks: Sequence[FirstBlock],
+    cache: Store,
+    executor: Executor,
+    observer: Observer,
+) -> EngineChoice:
+    """Return what the cache knows about these inputs, or have their first rows encoded: with the preferred engine, and
+    with the reference if that refuses the tokenizer or gives other tokens.
+
+    Raises:
+        TokenizerError: `tokenizers` cannot load the tokenizer.
+        InputError: an input has changed since it was scanned.
+    """
+    payload = render.payload()
+    keys = [fingerprint([first.block.hash, first.settings.hash(payload)]) for first in blocks]
+    versions = [f"{engine} {version(engine)}" for engine in (preferred, REFERENCE)]
+    note = f"{_CHOICES}/{fingerprint([FORMAT, versions, keys])}.json"
+    choice = get_note(cache, note, EngineChoice)
+    if choice is not None:
+        return choice
+    observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
+    try:
+        choice = _try_engine(preferred, render, blocks, cache, executor)
+    except (TokenizerError, IntegrityError) as error:
+        if preferred == REFERENCE:
+            raise
+        choice = replace(_try_engine(REFERENCE, render, blocks, cache, executor), reason=str(error))
+    observer.end()
+    if choice.reason:
+        observer.note(f"{REFERENCE} encodes, which takes several times as long as {preferred}: {choice.reason}")
+    put_note(cache, note, choice)
+    return choice
+
+
+def _try_engine(
+    engine: str, render: RenderSpec, blocks: Sequence[FirstBlock], cache: Store, executor: Executor
+) -> EngineChoice:
+    """Have the first rows of each source encoded with an engine, and compare the tokens with those of the reference.
+
+    Raises:
+        TokenizerError: the engine refuses the tokenizer, or gives other tokens than the reference.
+        IntegrityError: the same, or a block has changed.
+    """
+    compares = engine != REFERENCE
+    # The known texts take a third of a second, and depend on the tokenizer alone: the first source's task encodes them,
+    # unless the user's cache says that the engine agrees.
+    agreement = [str(FORMAT), render.tokenizer.hash, *(f"{name} {version(name)}" for name in (engine, REFERENCE))]
+    agreement_note = f"{AGREED}/{fingerprint(agreement)}.json"
+    is_new = compares and get_user_note(agreement_note, dict) is None
+    spec = EncodeSpec.of(render, engine)
+    share_tokenizer(spec, cache)
+    executor.start()
+    reference = TokenizersEngine(
+        render.tokenizer.json
+    )  # kept for all comparisons, and loaded while workers load theirs
+    key = EncoderKey.of(cache, spec)
+    tasks = [
+        FirstLookTask(number, first.block, first.settings, key, known_texts=is_new and number == 0)
+        for number, first in enumerate(blocks)
+    ]
+    looks = cast("list[SourceLook]", sorted(executor.map(perform, tasks), key=attrgetter("source")))
+    samples = [sample for look in looks for sample in look.samples] if compares else []
+    deviation = difference(samples, reference)
+    if deviation:
+        raise TokenizerError(f"the tokenizer engine {engine} differs from {REFERENCE} {deviation}")
+    if is_new:
+        put_user_note(agreement_note, {"agree": agreement})
+    return EngineChoice(
+        engine,
+        stop_tokens=next((look.stop_tokens for look in looks if look.stop_tokens), ()),
+        counts=tuple(look.counts for look in looks),
+        call_arguments=next((look.call_arguments for look in looks if look.call_arguments is not None), "object"),
+    )
