@@ -241,6 +241,17 @@ class ShownDocument:
     pieces: list[ShownPiece]
     shortened: bool
     """Whether text was left out."""
+    continues: str = ""
+    """The id of the document whose first tokens it shares (`pack.share`), or ""."""
+    shared: int = 0
+    """How many tokens of that document come before these."""
+
+    @property
+    def origin(self) -> str:
+        """Where in its document it begins, in words; "" at its beginning."""
+        if self.continues:
+            return f"continues {self.continues} after {plural(self.shared, 'token')}"
+        return f"from its token {self.start:,} on" if self.start else ""
 
     @property
     def text(self) -> str:

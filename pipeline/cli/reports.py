@@ -186,7 +186,7 @@ def _row_lines(row: "ShownRow") -> "Lines":
     yield [ShownPiece("marks: not trained, ", 0, 0), ShownPiece("trained", 1, 0)]
     for one in row.documents:
         yield ""
-        start = f", from its token {one.start:,} on" if one.start else ""
+        start = f", {one.origin}" if one.origin else ""
         counts = f"{plural(one.tokens, 'token')}{start}, {one.trained:,} trained"
         yield f"{f'{one.source} of ' if row.pair else ''}{one.id}: {counts}", "bold"
         yield one.pieces

@@ -16,7 +16,7 @@ import msgspec
 from ...schemas.errors import InputError, StoreError
 from ...schemas.files.foreign import LISTING_BYTES, read_regular_text
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import UNPADDED, WEIGHTS
+from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished
@@ -34,6 +34,10 @@ class Piece:
     ids: list[int]
     weights: list[float]
     """The loss weight of each token; 0 for one that is not trained."""
+    continues: int | None = None
+    """The document whose first tokens it shares, if it shares some."""
+    shared: int = 0
+    """How many tokens of that document come before these."""
 
     @property
     def trained(self) -> int:
@@ -55,11 +59,15 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     batch = dataset.row(row, split)
     columns = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
     weights = columns.get(WEIGHTS) or [float(label != IGNORE_INDEX) for label in columns["labels"]]
-    out, begin, lengths = [], 0, columns["seq_lengths"]
+    out, begin, lengths = list[Piece](), 0, columns["seq_lengths"]
+    parents = columns.get(PARENTS) or [0] * len(lengths)
     own = columns.get(UNPADDED, lengths)
-    for doc_id, start, length, tokens in zip(columns["doc_ids"], columns["doc_starts"], lengths, own, strict=True):
+    columns_of_pieces = zip(columns["doc_ids"], columns["doc_starts"], lengths, own, parents, strict=True)
+    for number, (doc_id, start, length, tokens, parent) in enumerate(columns_of_pieces):
         here = slice(begin, begin + tokens)
-        out.append(Piece(doc_id, start, columns["input_ids"][here], weights[here]))
+        continues = out[number - parent].doc_id if parent else None
+        shared = columns["position_ids"][begin]
+        out.append(Piece(doc_id, start, columns["input_ids"][here], weights[here], continues, shared))
         begin += length
     return out
 

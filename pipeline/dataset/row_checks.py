@@ -12,7 +12,7 @@ from ...schemas.arrays import list_lengths, view
 from ...schemas.dataset.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import UNPADDED, WEIGHTS, Per, columns_per
+from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS, Per, columns_per
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
 """(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
@@ -76,8 +76,12 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     rows = np.repeat(piece_rows, lengths)
     ids, labels, positions = (view(batch.column(name).flatten()) for name in ("input_ids", "labels", "position_ids"))
     trained = labels != IGNORE_INDEX
+    prefixes = np.zeros(len(lengths), np.int64)
+    if PARENTS in batch.schema.names:
+        prefixes = positions[starts_of(lengths)].astype(np.int64)
+        yield from _branches(batch, manifest, prefixes, lengths, piece_rows)
     yield ids < 0, rows, "a token id is negative"
-    yield positions != ranges(0, lengths), rows, "position_ids do not count 0, 1, 2, … in every piece"
+    yield positions != ranges(prefixes, lengths), rows, "position_ids do not count 0, 1, 2, … in every document"
     yield trained & (labels != ids), rows, "a label is neither its own input id nor -100"
     heads = "the first label of a piece is not -100: one document would be trained to predict another"
     yield trained[starts_of(lengths)], piece_rows, heads
@@ -93,6 +97,36 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
         padding = ranges(0, lengths) >= np.repeat(own, lengths)
         yield padding & trained, rows, "padding has a label"
         yield padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
+
+
+def _branches(
+    batch: pa.RecordBatch,
+    manifest: Manifest,
+    prefixes: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    piece_rows: NDArray[np.int64],
+) -> Iterator[Check]:
+    """Pieces that continue others: each parent is there, and is the one form in which it can be written.
+
+    Args:
+        prefixes: (D,) the first position of each piece: how many tokens of its parent's path it continues.
+        lengths: (D,) tokens of each piece.
+        piece_rows: (D,) the row of each piece.
+    """
+    parents = view(batch.column(PARENTS).flatten())
+    places = ranges(0, list_lengths(batch.column(PARENTS)))
+    lost = (parents < 0) | (parents > places)
+    yield lost, piece_rows, "a piece continues one that stands before its row"
+    is_branch = (parents > 0) & ~lost
+    yield (prefixes > 0) != (parents > 0), piece_rows, "a piece begins above position 0 exactly if it continues another"
+    parent = np.arange(len(parents)) - np.where(is_branch, parents, 0)
+    too_far = prefixes > prefixes[parent] + lengths[parent]
+    yield is_branch & too_far, piece_rows, "a piece continues more tokens than its parent's path has"
+    ancestor = prefixes <= prefixes[parent]
+    yield is_branch & ancestor, piece_rows, "a parent does not hold the last token that its branch continues"
+    yield is_branch & (lengths < 2), piece_rows, "a branch has no token but the one that it repeats"
+    longest = f"a document is longer than max_length ({manifest.longest_piece:,})"
+    yield prefixes + lengths > manifest.longest_padded, piece_rows, longest
 
 
 def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:

@@ -15,9 +15,9 @@ from ...schemas.dataset.names import MANIFEST
 from ...schemas.dataset.reader import row_sizes_name
 from ...schemas.errors import IntegrityError
 from ...schemas.notebook import Shown, Table
-from ...schemas.ragged import offsets_of, sums_of
+from ...schemas.ragged import offsets_of, starts_of, sums_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import WEIGHTS
+from ...schemas.tables.columns import PARENTS, WEIGHTS
 from ...schemas.units import plural
 from ..observer import Observer
 from ..store.open_store import Store
@@ -143,7 +143,7 @@ class _Counts:
     row_tokens: list[NDArray[np.int64]] = field(default_factory=list)
     """Of each batch, (N,) tokens of each row."""
     row_squares: list[NDArray[np.int64]] = field(default_factory=list)
-    """Of each batch, (N,) sums of the squared lengths of each row's pieces."""
+    """Of each batch, (N,) what attention costs in each row, as `ROW_SIZES` says."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch of packed rows."""
@@ -155,7 +155,11 @@ class _Counts:
         if WEIGHTS in batch.schema.names:
             self.weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
         self.row_tokens.append(list_lengths(batch.column("input_ids")).astype(np.int64))
-        self.row_squares.append(sums_of(lengths**2, offsets_of(list_lengths(batch.column("seq_lengths")))))
+        costs = lengths**2
+        if PARENTS in batch.schema.names:  # of a piece that continues p tokens, n² + 2·n·p
+            positions = view(batch.column("position_ids").flatten())
+            costs += 2 * lengths * positions[starts_of(lengths)]
+        self.row_squares.append(sums_of(costs, offsets_of(list_lengths(batch.column("seq_lengths")))))
 
     def add_pairs(self, batch: pa.RecordBatch) -> None:
         """Count a batch of preference pairs."""

@@ -15,7 +15,7 @@ from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.fingerprint import version
 from ...schemas.jsontext import indented_json
-from ...schemas.tables.columns import WEIGHTS, schema_of
+from ...schemas.tables.columns import WEIGHTS, schema_of, shares_tokens
 from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
@@ -60,6 +60,11 @@ def write_export(
     if manifest.preference:
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
+        )
+    if shares_tokens(manifest.schema):
+        raise InputError(
+            f"{dataset} has rows whose documents share tokens (pack.share), and {to} has no place for them; pack with "
+            "pack.share: none to export"
         )
     export_format = EXPORT_FORMATS[to]
     if WEIGHTS in manifest.schema and not export_format.has_all_columns:

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ...schemas.dataset.manifest import ShardRecord
 from ...schemas.errors import IntegrityError
+from ...schemas.tables.columns import with_usual_names
 from ...stages.mask.policy import Mask
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
@@ -87,8 +88,9 @@ class ShardTask:
                     tokens = int(planned.tokens.sum())
                     for batch in planned.batches(account):
                         writer.write_batch(batch)
-                        if "input_ids" in schema.names:
-                            highest = max(highest, pc.max(batch.column("input_ids").values).as_py() or 0)
+                        usual = with_usual_names(batch)
+                        if "input_ids" in usual.schema.names:  # pairs have none
+                            highest = max(highest, pc.max(usual.column("input_ids").values).as_py() or 0)
             put = draft.size_and_hash
             name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
             self.out.put(draft, name)

@@ -19,7 +19,7 @@ from ...schemas.dataset.ledger import Ledger
 from ...schemas.dataset.manifest import Manifest
 from ...schemas.errors import InputError
 from ...schemas.escape import escape, escape_line
-from ...schemas.tables.columns import COLUMNS, schema_of
+from ...schemas.tables.columns import COLUMNS, schema_of, shares_tokens
 from ...schemas.tables.masks import POLICIES
 from .collect import packing_of
 from .grid import Grid
@@ -101,6 +101,7 @@ def _text(manifest: Manifest, address: str) -> str:
         policy=Markup(policy.name),
         policy_sentence=Markup(policy.sentence),
         weighted=manifest.weighted,
+        shares=shares_tokens(manifest.schema),
         splits=_table(packing_grid(packing_of(manifest))),
         ledger=_table(ledger_grid(ledger)),
         columns=[(Markup(field.name), COLUMNS[field.name].sentence) for field in schema_of(manifest.schema)],

@@ -34,6 +34,7 @@ _LINES = (
     ("dim", "  created", "tokens_created"),
     ("red", "  truncated", "tokens_truncated"),
     ("dim", "  dropped", "tokens_dropped"),
+    ("", "  shared", "tokens_shared"),
     ("", "  packed", "tokens_packed"),
     ("bold", "supervised tokens", "supervised_encoded"),
     ("dim", "  in further copies", "supervised_repeated"),

@@ -73,7 +73,8 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         return _pair(dataset, split, number, decoder, room)
     found = pieces(dataset, number, split)
     listed = found if room is None else found[:LISTED]
-    origins = dataset.origins({piece.doc_id for piece in listed})
+    parents = {piece.continues for piece in listed if piece.continues is not None}
+    origins = dataset.origins({piece.doc_id for piece in listed} | parents)
     each = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     documents = []
     for piece in listed:
@@ -81,7 +82,13 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         id = str(piece.doc_id) if origin is None else origin.id
         source = "" if origin is None else origin.source
         texts, shortened = _texts(piece, decoder, each)
-        documents.append(ShownDocument(id, source, piece.start, len(piece.ids), piece.trained, texts, shortened))
+        parent = origins.get(piece.continues) if piece.continues is not None else None
+        continues = "" if piece.continues is None else str(piece.continues) if parent is None else parent.id
+        documents.append(
+            ShownDocument(
+                id, source, piece.start, len(piece.ids), piece.trained, texts, shortened, continues, piece.shared
+            )
+        )
     return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.row_length, documents)
 
 

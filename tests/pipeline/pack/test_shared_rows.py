@@ -4,7 +4,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import packtrain
+import pyarrow as pa
 import pytest
+from packtrain.pipeline.dataset.open_dataset import open_dataset
+from packtrain.pipeline.dataset.row_checks import row_problems
+from packtrain.schemas.units import plural
 
 from tests import kit
 
@@ -102,3 +107,66 @@ def test_every_document_comes_back(case: str, tmp_path: Path) -> None:
         assert stored == whole
     elif "end" not in case and case != "split":
         assert stored < whole
+
+
+# What stands around the rows
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> kit.Packed:
+    """Turns of chats, and solutions of problems, that share tokens."""
+    folder = tmp_path_factory.mktemp("shared")
+    config = kit.configure(folder, TURNS, "apps", pack={"share": "row", "row_length": 512})
+    return kit.packed(config)
+
+
+def test_a_dataset_verifies_and_says_what_continues_what(shared: kit.Packed) -> None:
+    assert kit.cli("verify", shared.folder, "--deep").code == 0
+    every = [packtrain.inspect(shared.folder, row) for row in range(len(shared.rows()))]
+    documents = {document.id: document for row in every for document in row.documents}
+    branches = [document for document in documents.values() if document.continues]
+    assert len(branches) > 20
+    for branch in branches:
+        assert branch.continues.rpartition("#")[0] == branch.id.rpartition("#")[0]
+        assert branch.origin == f"continues {branch.continues} after {plural(branch.shared, 'token')}"
+    text = kit.cli("inspect", shared.folder, "--row", 0).out
+    assert "continues" in text
+
+
+def test_other_trainers_formats_refuse_it(shared: kit.Packed, tmp_path: Path) -> None:
+    done = kit.cli("export", shared.folder, "--out", tmp_path / "out", "--to", "megatron-bridge")
+    assert done.code == 2
+    assert "pack.share: none" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("branch_parents", 50, "stands before its row"),
+        ("branch_parents", 0, "exactly if it continues another"),
+        ("branch_position_ids", 10_000, "more tokens than its parent's path has"),
+        ("branch_position_ids", 1, "does not hold the last token"),
+    ],
+)
+def test_verify_finds_a_branch_that_is_not_one(shared: kit.Packed, column: str, value: int, words: str) -> None:
+    dataset = open_dataset(shared.folder)
+    shard = dataset.manifest.splits["train"].shards[0]
+    found = set()
+    for batch in dataset.batches(shard):
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        for row in range(batch.num_rows):
+            for piece, parent in enumerate(columns["parents"][row]):
+                if not parent:
+                    continue
+                changed = {name: [list(values) for values in rows] for name, rows in columns.items()}
+                if column == "branch_parents":
+                    changed["parents"][row][piece] = value
+                else:
+                    begin = sum(columns["seq_lengths"][row][:piece])
+                    length = columns["seq_lengths"][row][piece]
+                    changed["position_ids"][row][begin : begin + length] = range(value, value + length)
+                arrays = [pa.array(changed[field.name], field.type) for field in batch.schema]
+                wrong = pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+                found |= {what for at, what in row_problems(wrong, dataset.manifest) if at == row}
+    assert any(words in what for what in found), found
