@@ -233,9 +233,10 @@ def _places_of_chunks(
         ConfigError: a unit cannot be divided equally.
     """
     lengths = np.diff(bounds)
-    chunk_lengths, rest = np.divmod(lengths, count)
-    if rest.any():
-        tokens = int(lengths[rest > 0][0])
+    chunk_lengths = lengths // count
+    is_uneven = lengths % count > 0
+    if is_uneven.any():
+        tokens = int(lengths[is_uneven][0])
         raise ConfigError(
             f"a {unit} of {tokens:,} tokens cannot be divided into {count} chunks; pack again with pack.parallel: "
             f"{parallel}"

@@ -21,7 +21,7 @@ from ..schemas.fingerprint import hash_bytes
 from ..schemas.jsontext import parse_json
 from ..schemas.models.model_facts import Limit, check_counts, stretching
 from .adapter import import_peft
-from .attention.packed_attention import configs_of, unwrap
+from .attention.model_parts import configs_of, unwrap
 from .packed_rows import PackedRows
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
         rank (I/N): rank I, from 0, of N; by default from the environment.
     """
     with training_extra():
-        from ...training.attention.packed_attention import NAME, Applied
+        from ...training.attention.packed_attention import Applied
+        from ...training.attention.varlen import NAME
         from ...training.loader import PackedLoader
     no_model = Applied(NAME, "none", "batches are counted, and no model takes them")
     mine, _, every = (rank or "").partition("/")

@@ -13,8 +13,9 @@ import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.kernels import LOOP, flash, per_document, why_not_flash
-from packtrain.training.attention.packed_attention import NAME, packed_varlen, use_packed
+from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_setup import to_device
+from packtrain.training.attention.varlen import NAME, packed_varlen
 
 from tests.training.probe.architectures import batch, build, with_default_cache
 

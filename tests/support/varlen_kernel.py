@@ -40,7 +40,7 @@ def _check(query: Any, key: Any, value: Any, cu: Any, longest: int, cu_keys: Any
     assert query.dtype in kernels.HALF
     assert query.shape[-1] == key.shape[-1] == value.shape[-1]
     assert query.shape[-1] % 8 == 0
-    assert query.shape[-1] <= kernels.MOST_HEAD_DIM
+    assert query.shape[-1] <= kernels.MAX_HEAD_DIM
     assert query.shape[1] % key.shape[1] == 0
     assert query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
     assert cu.dtype == torch.int32

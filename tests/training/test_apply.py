@@ -3,7 +3,8 @@
 import pytest
 import torch
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention.packed_attention import NAME, use_packed
+from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.varlen import NAME
 
 from tests.training.probe.architectures import build
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from packtrain.schemas.errors import AttentionError, ConfigError, IntegrityError, LeakError
-from packtrain.training.attention import packed_attention
+from packtrain.training.attention import varlen
 from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.kernels import HALF, KeyBounds, along, flash, per_document
-from packtrain.training.attention.packed_attention import packed_varlen, use_packed
+from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.varlen import packed_varlen
 from packtrain.training.batch import collate, flatten, unpack
 from packtrain.training.branches import expanded, path_arguments, paths_of
 
@@ -227,7 +228,7 @@ def test_the_probe_sees_paths_and_nothing_else(kind: str, monkeypatch: pytest.Mo
         changed[-2] = 0 if int(paths[-2]) else 1  # the last piece sees a token that is not of its path
         return along(tokens, changed)
 
-    monkeypatch.setattr(packed_attention, "along", with_a_stranger)
+    monkeypatch.setattr(varlen, "along", with_a_stranger)
     failed = {check.name for check in probe(model, batch=batch).checks if not check.passed}
     assert "equivalence" in failed
 

@@ -13,7 +13,8 @@ from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention import kernels
 from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.kernels import FLASH, HALF, LOOP, flash, per_document, why_no_varlen, why_not_flash
-from packtrain.training.attention.packed_attention import NAME, applied_on, packed_varlen, use_packed
+from packtrain.training.attention.packed_attention import applied_on, use_packed
+from packtrain.training.attention.varlen import NAME, packed_varlen
 
 from tests.support.varlen_kernel import CALLS, flash_on_cpu
 from tests.training.probe.architectures import batch, build

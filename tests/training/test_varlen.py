@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import AttentionError
-from packtrain.training.attention.packed_attention import find_bounds, no_mask, packed_varlen
+from packtrain.training.attention.varlen import find_bounds, no_mask, packed_varlen
 
 from tests.support.examples import examples
 

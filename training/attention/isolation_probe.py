@@ -23,7 +23,8 @@ from transformers import logging
 from ...schemas.errors import ConfigError, LeakError
 from ...schemas.rows import IGNORE_INDEX
 from ..model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
-from .packed_attention import NAME, UNPACKED, Applied, unwrap, use_packed
+from .model_parts import unwrap
+from .packed_attention import Applied, use_packed
 from .probe_setup import (
     Batch,
     PackedDocument,
@@ -35,6 +36,7 @@ from .probe_setup import (
     to_device,
     undisturbed,
 )
+from .varlen import NAME, UNPACKED
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""

@@ -31,10 +31,11 @@ from torch.nn import functional
 
 from ...schemas.errors import AttentionError
 
-MOST_HEAD_DIM = 256
+MAX_HEAD_DIM = 256
+"""Most dimensions of a head that FlashAttention takes."""
 HALF = (torch.bfloat16, torch.float16)
-FLASH, LOOP = "torch's varlen FlashAttention", "a loop over documents"
-"""Names of what computes attention."""
+FLASH = "torch's varlen FlashAttention"
+LOOP = "a loop over documents"
 
 
 class KeyBounds(NamedTuple):
@@ -47,6 +48,7 @@ class KeyBounds(NamedTuple):
 
 
 _WHY_NOT: dict[tuple[str, int | None], str] = {}
+"""Type and index of a device → why `flash` does not run on it; empty text if it does."""
 
 
 def why_not_flash(device: torch.device) -> str:
@@ -54,14 +56,13 @@ def why_not_flash(device: torch.device) -> str:
     key = (device.type, device.index)
     if key in _WHY_NOT:
         return _WHY_NOT[key]
-    why = ""
     if device.type != "cuda":
-        why = f"the batch is on {device.type}" if torch.cuda.is_available() else "no CUDA device"
-    if not why and torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
-        why = f"{torch.cuda.get_device_name(device)} is older than Ampere (sm80), which FlashAttention needs"
-    if not why:
-        why = why_no_varlen()
-    return _WHY_NOT.setdefault(key, why)
+        reason = f"the batch is on {device.type}" if torch.cuda.is_available() else "no CUDA device"
+    elif torch.version.hip is None and torch.cuda.get_device_capability(device) < (8, 0):
+        reason = f"{torch.cuda.get_device_name(device)} is older than Ampere (sm80), which FlashAttention needs"
+    else:
+        reason = why_no_varlen()
+    return _WHY_NOT.setdefault(key, reason)
 
 
 def why_no_varlen() -> str:
@@ -105,7 +106,7 @@ def flash(
     """Causal attention within each document, by torch's kernel.
 
     Args:
-        query, key, value: (T, H, E), (K, G, E), (K, G, V) in bf16 or fp16; E and V at most `MOST_HEAD_DIM`.
+        query, key, value: (T, H, E), (K, G, E), (K, G, V) in bf16 or fp16; E and V at most `MAX_HEAD_DIM`.
         cu: int32 (D + 1,), the bounds of the queries, on the device.
         longest: tokens of the longest document, or more.
         key_bounds: the bounds of the keys, where they are others. The kernel aligns the last query of a document with
@@ -117,15 +118,18 @@ def flash(
     """
     from torch.nn.attention.varlen import varlen_attn
 
-    head, carried = query.shape[-1], value.shape[-1]
-    # The kernel takes one width for all, a multiple of 8. Zeros change no score, and are cut off the result.
-    width = -(-max(head, carried) // 8) * 8
-    query, key = functional.pad(query, (0, width - head)), functional.pad(key, (0, width - head))
+    head_dim = query.shape[-1]
+    value_dim = value.shape[-1]
+    # The kernel takes one width for all, a multiple of 8: 192 for heads of 192 and values of 128, 104 for 100. Zeros
+    # change no score, and are cut off the result.
+    width = -(-max(head_dim, value_dim) // 8) * 8
+    query = functional.pad(query, (0, width - head_dim))
+    key = functional.pad(key, (0, width - head_dim))
     grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if _is_told_of_groups() else {}
     out: torch.Tensor = varlen_attn(
         query,
         key,
-        functional.pad(value, (0, width - carried)),
+        functional.pad(value, (0, width - value_dim)),
         cu,
         cu if key_bounds is None else key_bounds.cu,
         longest,
@@ -134,7 +138,7 @@ def flash(
         window_size=(-1 if window is None else window - 1, 0),
         **grouped,
     )
-    return out[..., :carried]
+    return out[..., :value_dim]
 
 
 class _Along(torch.autograd.Function):  # type: ignore[misc]
@@ -199,13 +203,15 @@ def per_document(
             f"cu_seq_lens_q goes from {bounds[0]:,} to {bounds[-1]:,}, but there are {len(query):,} tokens"
         )
     lengths = [end - begin for begin, end in pairwise(bounds)]
+    key_lengths = lengths if key_bounds is None else key_bounds.cu.diff().tolist()
     # Each tensor is split once, so that the backward pass joins gradients once.
-    seen = lengths if key_bounds is None else key_bounds.cu.diff().tolist()
-    parts = zip(query.split(lengths), key.split(seen), value.split(seen), strict=True)
-    pieces = [
-        _attend(*part, scale=scale, window=window, softcap=softcap, sinks=sinks) for part in parts if len(part[0])
+    documents = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
+    outputs = [
+        _attend(*document, scale=scale, window=window, softcap=softcap, sinks=sinks)
+        for document in documents
+        if len(document[0])
     ]
-    return torch.cat(pieces) if pieces else query.new_zeros(0, query.shape[1], value.shape[2])
+    return torch.cat(outputs) if outputs else query.new_zeros(0, query.shape[1], value.shape[2])
 
 
 def _attend(
@@ -240,6 +246,7 @@ def _attend(
             scores = softcap * torch.tanh(scores / softcap)
         scores = scores.masked_fill(~mask, float("-inf"))
         if sinks is not None:
+            # One more column, which takes its part of the softmax and is then left out: no value belongs to it.
             column = sinks.to(scores.dtype).reshape(1, -1, 1, 1).expand(-1, -1, scores.shape[2], 1)
             scores = torch.cat((scores, column), dim=-1)
         out = torch.softmax(scores, dim=-1)[..., : len(key)].to(v.dtype) @ v

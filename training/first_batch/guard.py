@@ -20,7 +20,7 @@ from transformers import TrainerCallback
 
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
-from ..attention.packed_attention import wrappers_of
+from ..attention.model_parts import wrappers_of
 from ..model import name_dataset
 from ..packed_rows import PackedRows
 from .documents import DocumentFinder, FoundDocument

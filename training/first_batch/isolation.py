@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from ..attention.packed_attention import unwrap
+from ..attention.model_parts import unwrap
 from ..attention.probe_setup import is_compiled, undisturbed
 from ..model import message_of
 from .documents import FoundDocument

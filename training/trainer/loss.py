@@ -28,7 +28,7 @@ from torch.nn import functional
 from ...schemas.errors import ConfigError
 from ...schemas.rows import IGNORE_INDEX
 from ..attention.kernels import HALF
-from ..attention.packed_attention import unwrap
+from ..attention.model_parts import unwrap
 from ..attention.probe_setup import is_compiled
 from ..branches import piece_bounds
 

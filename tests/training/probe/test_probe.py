@@ -8,7 +8,8 @@ import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import collate
 from packtrain.training.attention.isolation_probe import ProbeReport, probe
-from packtrain.training.attention.packed_attention import NAME, use_packed
+from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.varlen import NAME
 from transformers import AutoModelForCausalLM
 
 from tests.training.probe.architectures import (
