@@ -233,7 +233,7 @@ def _places_of_chunks(
         ConfigError: a unit cannot be divided equally.
     """
     lengths = np.diff(bounds)
-    chunk_lengths = lengths // count
+    chunk_lengths: NDArray[np.int64] = lengths // count
     is_uneven = lengths % count > 0
     if is_uneven.any():
         tokens = int(lengths[is_uneven][0])
@@ -241,7 +241,7 @@ def _places_of_chunks(
             f"a {unit} of {tokens:,} tokens cannot be divided into {count} chunks; pack again with pack.parallel: "
             f"{parallel}"
         )
-    begins = bounds[:-1, None] + chunk_lengths[:, None] * chunks
+    begins: NDArray[np.int64] = bounds[:-1, None] + chunk_lengths[:, None] * chunks
     return ranges(begins.ravel(), np.repeat(chunk_lengths, len(chunks)))
 
 

@@ -15,8 +15,8 @@ from .options import Config, Count, Folder, TrainSet
 from .output import print_line, show, training_extra
 
 if TYPE_CHECKING:
-    from ...training.attention.isolation_probe import ProbeReport
     from ...training.attention.packed_attention import Applied
+    from ...training.attention.probe_report import ProbeReport
     from ...training.loader import PackedLoader
     from ...training.trainer.evaluate import StepLoss
     from ...training.trainer.train_config import TrainConfig

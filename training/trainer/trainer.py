@@ -35,8 +35,9 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
-from ..attention.isolation_probe import ProbeReport, probe
+from ..attention.isolation_probe import probe
 from ..attention.packed_attention import applied_on, use_packed
+from ..attention.probe_report import ProbeReport
 from ..branches import require_attention
 from ..loader import PackedLoader
 from ..model import (

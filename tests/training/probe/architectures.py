@@ -8,9 +8,10 @@ import torch
 import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
-from packtrain.training.attention.isolation_probe import ProbeReport, probe
+from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.model_parts import configs_of
 from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.probe_report import ProbeReport
 from packtrain.training.attention.probe_setup import shrink
 from packtrain.training.attention.varlen import NAME
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging

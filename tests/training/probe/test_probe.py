@@ -7,8 +7,9 @@ import pytest
 import torch
 from packtrain.schemas.errors import LeakError
 from packtrain.training import collate
-from packtrain.training.attention.isolation_probe import ProbeReport, probe
+from packtrain.training.attention.isolation_probe import probe
 from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.attention.probe_report import ProbeReport
 from packtrain.training.attention.varlen import NAME
 from transformers import AutoModelForCausalLM
 
