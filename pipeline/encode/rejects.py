@@ -13,8 +13,8 @@ from ...schemas.tables.reasons import OWN_REASON, REASONS, UNPROVED
 from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED
 from ..inputs.blocks import InputFile
-from ..inputs.excerpt import excerpts
 from ..inputs.source_formats import describe_damaged_lines
+from .excerpt import excerpts
 from .notes import BlockFindings, findings_by_block
 from .parts import PartRecord
 

@@ -2,7 +2,8 @@
 
 A decoder of the whole array needs all of it in memory, and an object for each element: a compressed file of a megabyte
 can be an array of a gigabyte. Here numpy finds the commas between elements, a chunk at a time: those outside of strings
-and of inner brackets. The decoder then checks each element by itself.
+and of inner brackets. The decoder then checks the elements: together those that lie within one chunk, and by itself one
+that lies in several.
 """
 
 from collections.abc import Iterator
@@ -14,13 +15,19 @@ from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
 _SPACE = b" \t\r\n"
-_QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = b'"\\,[]'
-_DEPTHS = np.zeros(256, np.int64)
+_QUOTE = ord('"')
+_BACKSLASH = ord("\\")
+_COMMA = ord(",")
+_OPEN = ord("[")
+_CLOSE = ord("]")
+_DEPTHS = np.zeros(256, np.int8)
 """What a byte adds to the depth, outside of a string."""
 _DEPTHS[[*b"[{"]] = 1
 _DEPTHS[[*b"]}"]] = -1
-_SPECIAL = np.zeros(256, np.bool_)
-_SPECIAL[[*b'"\\,[]{}']] = True
+_SPECIAL = bytes(byte in b'"\\,[]{}' for byte in range(256))
+"""For each byte, 1 if it can matter for where elements end. `bytes.translate` with this table takes an eighth of the
+time of indexing a numpy array by the bytes.
+"""
 
 
 def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes, int]]:
@@ -30,31 +37,72 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes
     Raises:
         ValueError: it is no array, or cut short, or an element is not JSON; says at which byte.
     """
-    marks, element, before = _Marks(), _Element(longest), 0
-    is_open = is_closed = False
+    marks = _Marks()
+    element = _Element(longest)
+    bytes_before = 0  # of the chunk
     count = 0
+    is_open = False
+    is_closed = False
     while chunk := stream.read(_CHUNK):
-        begin = 0
-        for place in marks.of(chunk).tolist():
+        places = marks.of(chunk).tolist()
+        begin = 0  # of what is not read yet
+        index = 0
+        while index < len(places):
+            place = places[index]
             if is_closed or (not is_open and (chunk[place] != _OPEN or chunk[begin:place].strip(_SPACE))):
                 break
             if is_open:
                 element.add(chunk[begin:place])
                 is_closed = chunk[place] != _COMMA
                 if chunk[place] not in (_COMMA, _CLOSE):
-                    raise ValueError(f"a bracket is closed by another kind, at byte {before + place:,}")
+                    raise ValueError(f"a bracket is closed by another kind, at byte {bytes_before + place:,}")
                 if element.size or not is_closed or count:
                     count += 1
-                    yield element.taken(before + place)
+                    yield element.taken(bytes_before + place)
             is_open = True
             begin = place + 1
+            index += 1
+            # Behind the first mark of a chunk, whole elements follow: up to its last comma, they are checked together.
+            last = _last_comma(chunk, places)
+            if index == 1 and last and not is_closed:
+                elements = _decode_elements(chunk[begin : places[last]], last)
+                for inner in elements:
+                    yield inner if len(inner) <= longest else b"", len(inner)
+                if elements:
+                    count += len(elements)
+                    begin = places[last] + 1
+                    index = last + 1
         if (is_closed or not is_open) and chunk[begin:].strip(_SPACE):
-            what = "something follows its end" if is_closed else "it does not begin with ["
-            raise ValueError(f"{what}, at byte {before + begin:,}")
+            problem = "something follows its end" if is_closed else "it does not begin with ["
+            raise ValueError(f"{problem}, at byte {bytes_before + begin:,}")
         element.add(chunk[begin:])
-        before += len(chunk)
+        bytes_before += len(chunk)
     if not is_closed:
-        raise ValueError(f"it is cut short, at byte {before:,}")
+        raise ValueError(f"it is cut short, at byte {bytes_before:,}")
+
+
+def _last_comma(chunk: bytes, places: list[int]) -> int:
+    """The index of the last mark of a chunk, or of the last but one if the array may end with the last, if that is a
+    comma; else 0.
+    """
+    for index in (len(places) - 1, len(places) - 2):
+        if index > 0 and chunk[places[index]] == _COMMA:
+            return index
+    return 0
+
+
+def _decode_elements(data: bytes, count: int) -> list[bytes]:
+    """The elements that bytes between two commas of an array consist of, if all are JSON and they are so many; else
+    none: read one by one, they show which of them is wrong, and where.
+
+    What is valid between brackets consists of whole elements, whatever the marks say. For an array of 27 MiB with
+    24,517 chats, one call a chunk in place of one an element saves a third of the time.
+    """
+    try:
+        elements = msgspec.json.decode(b"[%b]" % data, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    return [bytes(element) for element in elements] if len(elements) == count else []
 
 
 class _Element:
@@ -92,7 +140,8 @@ class _Element:
         Raises:
             ValueError: it is not JSON.
         """
-        size, element = self.size, b""
+        size = self.size
+        element = b""
         if size <= self._longest:
             element = bytes(self._kept[:size])
             try:
@@ -100,12 +149,17 @@ class _Element:
             except (msgspec.DecodeError, RecursionError) as error:
                 raise ValueError(f"the element that ends at byte {end:,} is not JSON: {error}") from None
         self._kept.clear()
-        self.size = self._space = 0
+        self._space = 0
+        self.size = 0
         return element, size
 
 
 class _Marks:
-    """Finds where elements end. Reads chunk after chunk, and keeps whether it is in a string, and how deep."""
+    """Finds where elements end. Reads chunk after chunk, and keeps whether it is in a string, and how deep.
+
+    Few bytes are special, so all but the first look at a chunk is at these alone, and brackets and commas are counted
+    after those in strings are gone.
+    """
 
     def __init__(self) -> None:
         self._depth = 0
@@ -114,23 +168,40 @@ class _Marks:
         """Whether a backslash at the end of the last chunk belongs to the next byte."""
 
     def of(self, chunk: bytes) -> NDArray[np.int64]:
-        """(N,) places of the array's opening bracket, of the commas between its elements, and of its end."""
+        """(N,) places of the array's opening bracket, of the commas between its elements, and of its end.
+
+        For `[[1, 2], "a,b"]` these are 0, 7 and 14.
+        """
         data = np.frombuffer(chunk, np.uint8)
-        places = np.flatnonzero(_SPECIAL[data])
+        places = np.flatnonzero(np.frombuffer(chunk.translate(_SPECIAL), np.bool_))
         kinds = data[places]
-        escaped = self._escaped(places[kinds == _BACKSLASH], len(chunk))
-        quotes = (kinds == _QUOTE) & ~np.isin(places, escaped, assume_unique=True)
-        inside = (np.cumsum(quotes) + self._in_string) % 2 == 1
-        steps = np.where(inside | quotes, 0, _DEPTHS[kinds])
-        depths = np.cumsum(steps) + self._depth
-        between = (kinds == _COMMA) & (depths == 1) & ~inside
+        is_quote = kinds == _QUOTE
+        backslashes = places[kinds == _BACKSLASH]
+        if self._is_escaped or len(backslashes):
+            is_escaped = np.zeros(len(chunk) + 1, np.bool_)
+            is_escaped[self._escaped(backslashes, len(chunk))] = True
+            is_quote &= ~is_escaped[places]
+        # A quote that opens a string is inside of it, the one that closes it is not. Only whether the number of quotes
+        # is odd matters, which a sum of eight bits keeps.
+        in_string = (np.cumsum(is_quote, dtype=np.uint8) & 1).astype(np.bool_) ^ self._in_string
+        is_outside = ~(in_string | is_quote)
         if len(places):
-            self._in_string, self._depth = bool(inside[-1]), int(depths[-1])
-        ends: NDArray[np.int64] = places[between | ((steps > 0) & (depths == 1)) | ((steps < 0) & (depths <= 0))]
-        return ends
+            self._in_string = bool(in_string[-1])
+        places = places[is_outside]
+        kinds = kinds[is_outside]
+        steps = _DEPTHS[kinds]
+        depths = np.cumsum(steps, dtype=np.int64) + self._depth
+        if len(places):
+            self._depth = int(depths[-1])
+        is_between = (kinds == _COMMA) & (depths == 1)
+        is_begin = (steps > 0) & (depths == 1)
+        is_end = (steps < 0) & (depths <= 0)
+        marks: NDArray[np.int64] = places[is_between | is_begin | is_end]
+        return marks
 
     def _escaped(self, backslashes: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        """(N,) places of the bytes behind a backslash that is not behind one itself.
+        r"""(N,) places of the bytes behind a backslash that is not behind one itself: 2 in `a\"b\\"`, of which the
+        quote at 6 ends a string.
 
         Args:
             backslashes: their places in the chunk.
@@ -138,7 +209,8 @@ class _Marks:
         """
         carried = [0] if self._is_escaped else []
         if self._is_escaped and len(backslashes) and not backslashes[0]:
-            backslashes, carried = backslashes[1:], []
+            backslashes = backslashes[1:]
+            carried = []
         starts = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
         lengths = np.diff(np.append(starts, len(backslashes)))
         behind = (backslashes[starts] + lengths)[lengths % 2 == 1]

@@ -16,12 +16,12 @@ import pyarrow as pa
 from ...schemas.errors import InputError, PacktrainError, RowRejectedError
 from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
+from ...schemas.files.parquet_sizes import decoded_bytes
 from ...schemas.fingerprint import hash_bytes, new_hasher
 from ...stages.prep.rowjson import decode_json
 from .blocks import Block, BlockRows, Records, Reject, changed
 from .file_kinds import Container
 from .spool import groups, keep, unspool
-from .unpacked import decoded_bytes
 
 _TOO_LARGE = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""

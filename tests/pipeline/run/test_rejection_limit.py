@@ -6,7 +6,7 @@ from typing import Any
 
 import packtrain as package
 import pytest
-from packtrain.pipeline.inputs.excerpt import CHARACTERS
+from packtrain.pipeline.encode.excerpt import CHARACTERS
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.tables.reasons import REASONS
 

@@ -10,10 +10,10 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.files.foreign import open_regular
 from ...stages.prep.rowjson import require_shallow
-from .blocks import Block
-from .lines import block_bytes
-from .spool import unspool
-from .tables import read_table, to_rows
+from ..inputs.blocks import Block
+from ..inputs.lines import block_bytes
+from ..inputs.spool import unspool
+from ..inputs.tables import read_table, to_rows
 
 CHARACTERS = 300
 """Maximum number of characters of an excerpt."""
