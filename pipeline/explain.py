@@ -1,6 +1,6 @@
 """Follows one example of a finished dataset, by its id or its document's number: what became of it, and where it is.
 
-Everything is read from what the run wrote: the table of documents, `rejects.jsonl` and the shards. Nothing is decided,
+Everything is read from the dataset's own files: documents.parquet, `rejects.jsonl` and the shards. Nothing is decided,
 rendered or tokenized a second time.
 """
 
@@ -8,26 +8,29 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from ..schemas.arrays import view
+from ..schemas.arrays import strings, view
 from ..schemas.dataset.names import REJECTS
-from ..schemas.errors import InputError, IntegrityError, PacktrainError
+from ..schemas.errors import InputError, IntegrityError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
 from ..schemas.notebook import Shown, Table
 from ..schemas.report import COUNTED_ONLY, Reject
-from ..schemas.rows import example_id
-from ..schemas.tables.reasons import NOT_DRAWN, OUTCOMES, REASONS
+from ..schemas.rows import PACKED_OUTCOME, example_id
+from ..schemas.tables.reasons import NOT_DRAWN, REASONS
 from ..schemas.units import plural
 from .dataset.decode import pieces
 from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name
-from .pack.table import NAME as TABLE
-from .pack.table import Documents, open_table
 
 _LISTED = 20
+_Row: TypeAlias = dict[str, Any]
+"""A row of the document table."""
 _ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
 
 
@@ -120,21 +123,10 @@ def explain(folder: str | Path, example: str | int) -> Story:
 
 
 class Follower:
-    """Follows examples of one finished dataset.
-
-    Raises:
-        InputError: the run's table of documents is gone or damaged.
-    """
+    """Follows examples of one finished dataset."""
 
     def __init__(self, dataset: Finished) -> None:
         self.dataset = dataset
-        try:
-            self.documents, self.origins = open_table(dataset.store.local(TABLE))
-        except (PacktrainError, OSError, ValueError, KeyError) as error:
-            raise InputError(
-                f"{dataset.store.where(TABLE)}, which says what became of each example, is gone or damaged "
-                f"({error}); documents.parquet lists the packed ones"
-            ) from error
         self._sources = [source["name"] for source in dataset.manifest.plan["config"]["sources"]]
 
     def of(self, example: str) -> Story:
@@ -144,60 +136,82 @@ class Follower:
             InputError: there is no such example; says which examples its row gave, if any.
             IntegrityError: a file of the folder is missing or damaged.
         """
-        where, count = self.dataset.store.url, len(self.documents)
-        if example.isdecimal() and len(example) < 20:
-            if int(example) >= count:
-                raise InputError(f"there is no document {int(example):,} in {where}; doc ids are 0 to {count - 1:,}")
-            return self._made(int(example))
+        place = self.dataset.store.url
+        if example.isdecimal() and len(example) < 19:  # so that it is an int64
+            documents = self.dataset.documents(doc_ids=[int(example)]).to_pylist()
+            if not documents:
+                count = self.dataset.documents(["doc_id"]).num_rows
+                raise InputError(f"there is no document {int(example):,} in {place}; doc ids are 0 to {count - 1:,}")
+            return self._story(documents[0])
         address = self._address(example)
-        made = self.origins.documents_at(
-            self.documents, self._sources.index(address.source), address.file, address.line
-        )
-        subs = self.documents.sub[made].tolist()
-        if address.sub in subs:
-            return self._made(made[subs.index(address.sub)])
-        if (entry := _rejected(self.dataset, address)) is not None:
+        row: dict[str, str | int] = {"source": address.source, "file": address.file, "line": address.line}
+        documents = self.dataset.documents(values=row).to_pylist()
+        for document in documents:
+            if document["sub"] == address.sub:
+                return self._story(document)
+        if (reject := _rejected(self.dataset, address)) is not None:
             return Story(
-                address.id, "rejected", reason=entry.reason, detail=entry.detail, remedy=entry.remedy,
-                excerpt=entry.excerpt,
-            )  # fmt: skip
-        if subs:
-            ids = [replace(address, sub=sub).id for sub in subs]
-            shown = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
-            raise InputError(f"there is no example {escape_line(example)} in {where}; its row gave {shown}")
+                address.id,
+                "rejected",
+                reason=reject.reason,
+                detail=reject.detail,
+                remedy=reject.remedy,
+                excerpt=reject.excerpt,
+            )
+        if documents:
+            ids = [document["id"] for document in documents]
+            listed = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+            raise InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
         raise InputError(
-            f"no example of {where} was made of {escape_line(example)}: there is no such line, or it is blank, beyond "
+            f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, beyond "
             "max_rows, left out by its format or a condition, or a reject that is only counted; the ledger has the "
             "numbers"
         )
 
-    def _made(self, doc_id: int) -> Story:
-        """The story of a document, packed or dropped."""
-        one, address = self.documents.at(slice(doc_id, doc_id + 1)), self._address_of(doc_id)
-        story = Story(address.id, "packed", doc_id, tokens=int(one.length[0]), copies=int(one.copies[0]))
-        if not story.copies:
-            return self._dropped(story, address, int(one.outcome[0]))
+    def _story(self, document: _Row) -> Story:
+        """The story of an example in the document table, packed or dropped."""
+        story = Story(
+            document["id"],
+            "packed",
+            document["doc_id"],
+            tokens=document["tokens"],
+            copies=document["copies"],
+        )
+        if document["outcome"] != PACKED_OUTCOME:
+            return self._dropped(story, document)
         standings = list[Standing]()
-        for split, row in _rows_of(self.dataset, doc_id):
+        for split, row in _rows_of(self.dataset, document["doc_id"]):
             if self.dataset.manifest.preference:
                 standings.append(Standing(split, row, 0, 0))
                 continue
-            of_document = (piece for piece in pieces(self.dataset, row, split) if piece.doc_id == doc_id)
-            standings += [Standing(split, row, piece.start, piece.trained) for piece in of_document]
-        return replace(story, cut=_cut(one), standings=tuple(standings))
+            for piece in pieces(self.dataset, row, split):
+                if piece.doc_id == document["doc_id"]:
+                    standings.append(Standing(split, row, piece.start, piece.trained))
+        return replace(story, cut=self._cut(document), standings=tuple(standings))
 
-    def _dropped(self, story: Story, address: _Address, outcome: int) -> Story:
-        reason = OUTCOMES[outcome] if outcome < len(OUTCOMES) else ""
-        entry = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        detail = entry.detail if entry is not None else REASONS.get(reason, "")
-        twin = ""
-        if reason == "duplicate" and story.doc_id is not None:
-            twin = self._address_of(_twin(self.documents, story.doc_id)).id
+    def _dropped(self, story: Story, document: _Row) -> Story:
+        reason = document["outcome"]
+        address = _Address(document["source"], document["file"], document["line"], document["sub"])
+        reject = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
+        detail = reject.detail if reject is not None else REASONS.get(reason, "")
+        twin = self._twin(document) if reason == "duplicate" else ""
         return replace(story, state="dropped", reason=reason, detail=detail, twin=twin)
 
-    def _address_of(self, doc_id: int) -> _Address:
-        source, file, line, sub = self.origins.place(self.documents, doc_id)
-        return _Address(self._sources[source], file, line, sub)
+    def _twin(self, document: _Row) -> str:
+        """The id of the earlier example that a duplicate repeats."""
+        table = self.dataset.documents(["id", "outcome", "digest"])
+        # Neither left out nor a duplicate itself; it may have been left out only by a draw.
+        kept = pc.is_in(table["outcome"], strings([PACKED_OUTCOME, NOT_DRAWN]))
+        equal = pc.equal(table["digest"], pa.scalar(document["digest"], table.schema.field("digest").type))
+        return str(table.filter(pc.and_(kept, equal))["id"][0].as_py())
+
+    def _cut(self, document: _Row) -> dict[str, int]:
+        """The tokens that a packed example loses, by what cuts them."""
+        lost = document["tokens"] - document["tokens_kept"]
+        # Documents are either truncated or split, so one of the two has cut all of them.
+        splits = self.dataset.manifest.plan["config"]["truncate"]["overlong"] == "split"
+        by = "pieces in which nothing would be trained" if splits else "truncate.max_length"
+        return {by: lost} if lost else {}
 
     def _address(self, id: str) -> _Address:
         """Return the address of an id, with the file's name as the run knows it.
@@ -205,17 +219,17 @@ class Follower:
         Raises:
             InputError: it is not an id, or names no input of the run.
         """
-        parts = _ID.fullmatch(id)
-        address = _Address(parts[1], parts[2], int(parts[3]), int(parts[4] or -1)) if parts else None
-        labels = {(one["source"], one["file"]) for one in self.dataset.manifest.plan["inputs"]}
-        if address is not None and address.source in self._sources:
+        labels = {(input["source"], input["file"]) for input in self.dataset.manifest.plan["inputs"]}
+        match = _ID.fullmatch(id)
+        if match is not None and match[1] in self._sources:
+            address = _Address(match[1], match[2], int(match[3]), int(match[4] or -1))
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
                 if (address.source, label) in labels:
                     return replace(address, file=label)
-        example = next(iter(sorted(labels)), ("chats", "chats"))
+        source, file = min(labels, default=("chats", "chats"))
         raise InputError(
             f"there is no example {escape_line(id)} in {self.dataset.store.url}: an id is source/file:line, such as "
-            f"{escape_line(_Address(*example, 1).id)}; documents.parquet lists the packed ones"
+            f"{escape_line(_Address(source, file, 1).id)}; documents.parquet lists all that were encoded"
         )
 
 
@@ -240,28 +254,6 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
         raise IntegrityError(
             f"document {doc_id:,} is listed, but no shard of {dataset.store.url} contains it; run packtrain verify"
         )
-
-
-def _cut(one: Documents) -> dict[str, int]:
-    """The tokens that one packed document loses, by what cuts them.
-
-    Args:
-        one: the document's row of the table.
-    """
-    length, kept, within = int(one.length[0]), int(one.kept[0]), int(one.high[0]) - int(one.low[0])
-    cut = {
-        "truncate.max_length": length - within,
-        "pieces in which nothing would be trained": within - kept,
-    }
-    return {what: tokens for what, tokens in cut.items() if tokens}
-
-
-def _twin(documents: Documents, doc_id: int) -> int:
-    """The earlier document that a duplicate repeats."""
-    same = documents.first_digest == documents.first_digest[doc_id]
-    same &= documents.second_digest == documents.second_digest[doc_id]
-    same &= (documents.outcome == 0) | (documents.outcome == OUTCOMES.index(NOT_DRAWN))
-    return int(np.argmax(same))
 
 
 def _rejected(dataset: Finished, address: _Address) -> Reject | None:

@@ -179,7 +179,28 @@ DOCUMENTS = _schema(
     source=pa.string(),
     file=pa.string(),
     line=pa.int64(),
+    sub=pa.int32(),
     group=pa.string(),
+    digest=pa.binary(16),
     tokens=pa.int32(),
+    tokens_kept=pa.int32(),
+    tokens_trained=pa.int32(),
+    kept_digest=pa.uint64(),
+    trained_digest=pa.uint64(),
+    outcome=pa.string(),
+    split=pa.string(),
+    copies=pa.int32(),
 )
-"""Where each packed document came from. `line` counts from 1 within `file`; `tokens` before any cut."""
+"""One example that was encoded, packed or not: where it came from, and what became of it. Row n has `doc_id` n.
+
+`line` counts from 1 within `file`, and `sub` is the number of the example in that row, -1 if it is the only one.
+`digest` is equal for examples with the same text, flags and weights, `tokens` are those before any cut, and `split` is
+the one to which it belongs. `outcome` is `PACKED_OUTCOME`, or the ledger's word for why it was left out.
+
+Of one copy of a packed example: `tokens_kept` are in rows, each counted once, and `tokens_trained` of them have a label
+before rows that cut documents take the first label of each further piece. `kept_digest` and `trained_digest` say which
+these are: they are equal for two examples with one digest if the same tokens are kept, or trained. `copies` is how
+often it is packed. All five are 0 for an example that is left out.
+"""
+
+PACKED_OUTCOME = "packed"

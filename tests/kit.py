@@ -364,7 +364,11 @@ class Packed:
         return rows
 
     def documents(self) -> list[Row]:
-        """documents.parquet."""
+        """The packed examples in documents.parquet."""
+        return [document for document in self.examples() if document["outcome"] == "packed"]
+
+    def examples(self) -> list[Row]:
+        """documents.parquet, which lists those that were left out, too."""
         rows: list[Row] = pq.read_table(self.folder / "documents.parquet").to_pylist()
         return rows
 

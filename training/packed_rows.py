@@ -23,6 +23,7 @@ from ..schemas.dataset.row_batch import Row, RowBatch
 from ..schemas.dataset.shards import RowSizes
 from ..schemas.errors import InputError
 from ..schemas.fingerprint import short_hash
+from ..schemas.rows import PACKED_OUTCOME
 from ..schemas.tables.columns import shares_tokens
 
 LINEAGE = "packtrain/dataset"
@@ -109,7 +110,8 @@ class PackedRows:
         """
         import pyarrow.compute as pc
 
-        tokens = pc.max(self._reader.documents(["tokens"]).column(0)).as_py() or 0
+        packed = self._reader.documents(["tokens"], values={"outcome": PACKED_OUTCOME})
+        tokens = pc.max(packed.column(0)).as_py() or 0
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property

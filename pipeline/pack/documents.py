@@ -1,4 +1,4 @@
-"""documents.parquet: which example, source, file and line every packed document came from."""
+"""Writes documents.parquet: where every example came from, and what became of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,60 +6,101 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ...schemas.arrays import numbers, strings, view
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.dataset.names import DOCUMENT_TABLE
-from ...schemas.rows import DOCUMENTS
-from ..encode.parts import EncodedPart
+from ...schemas.rows import DOCUMENTS, PACKED_OUTCOME
+from ...schemas.tables.reasons import OUTCOMES
 from ..store.open_store import Store
-from .table import NAME as TABLE
-from .table import open_table
+from .table import HELD_OUT, NAME, Documents, Origins, open_table
+
+ROW_GROUP = 1 << 15
+"""Documents of a row group: a reader that looks for some opens only their row groups, a few MB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentsTask:
-    """Write the table of packed documents, with a row group for each segment that has some."""
+    """Write documents.parquet from the run's table of documents, one row group in memory at a time."""
 
     out: Store
-    cache: Store
     sources: tuple[str, ...]
+    """The names of the sources, in order."""
 
     def __str__(self) -> str:
         return DOCUMENT_TABLE
 
     def run(self) -> FileRecord:
-        """Write it, with one part in memory at a time."""
+        """Write it, and give it its name."""
         with self.out.draft() as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
-                for group in self._groups():
-                    writer.write_table(group)
+                for row_group in self._row_groups():
+                    writer.write_table(row_group, ROW_GROUP)
             written = draft.size_and_hash
             self.out.put(draft, DOCUMENT_TABLE)
         return FileRecord(DOCUMENT_TABLE, written.bytes, written.hash)
 
-    def _groups(self) -> Iterator[pa.Table]:
-        """Yield the packed documents of each segment."""
-        documents, origins = open_table(self.out.local(TABLE))
-        first = 0
-        for stored, owner, lines in zip(origins.parts, origins.sources, origins.lines, strict=True):
-            for batch in EncodedPart(self.cache.local(stored)).batches:
-                rows = np.flatnonzero(documents.copies[first : first + batch.num_rows])
-                doc_ids, name = rows + first, self.sources[owner]
-                first += batch.num_rows
-                if not len(rows):
-                    continue
-                index, line = lines.find_all(documents.line[doc_ids])
-                file = strings(lines.files).take(numbers(index))
-                source = strings([name]).take(numbers(np.zeros(len(rows), np.int32)))
-                sub, group = numbers(documents.sub[doc_ids]), batch.column("group").take(numbers(rows))
-                ids, tokens = example_ids(source, file, numbers(line), sub), numbers(documents.length[doc_ids])
-                columns = [numbers(doc_ids), ids, source, file, numbers(line), group, tokens]
-                yield pa.Table.from_arrays(columns, schema=DOCUMENTS)
+    def _row_groups(self) -> Iterator[pa.Table]:
+        documents, origins, groups = open_table(self.out.local(NAME))
+        source_names = strings(self.sources)
+        for first in range(0, len(documents), ROW_GROUP):
+            some = documents.at(slice(first, first + ROW_GROUP))
+            part_of_each, files, lines = _file_places(origins, some.line, first)
+            sources = source_names.take(numbers(np.array(origins.sources, np.int64)[part_of_each]))
+            packed = some.copies > 0
+            columns = {
+                "doc_id": numbers(np.arange(first, first + len(some))),
+                "id": example_ids(sources, files, lines, numbers(some.sub)),
+                "source": sources,
+                "file": files,
+                "line": lines,
+                "sub": numbers(some.sub),
+                "group": strings([""] * len(some)) if groups is None else _group_texts(groups, first, len(some)),
+                "digest": _digests(some),
+                "tokens": numbers(some.length),
+                "tokens_kept": numbers(np.where(packed, some.kept, 0)),
+                "tokens_trained": numbers(np.where(packed, some.labels, 0)),
+                "kept_digest": numbers(np.where(packed, some.kept_digest, 0)),
+                "trained_digest": numbers(np.where(packed, some.trained_digest, 0)),
+                "outcome": strings([PACKED_OUTCOME, *OUTCOMES[1:]]).take(numbers(some.outcome)),
+                "split": strings(["train", "holdout"]).take(numbers(some.has(HELD_OUT).astype(np.int8))),
+                "copies": numbers(some.copies.astype(np.int32)),
+            }
+            yield pa.Table.from_arrays([columns[name] for name in DOCUMENTS.names], schema=DOCUMENTS)
+
+
+def _file_places(origins: Origins, rows: NDArray[np.int32], first: int) -> tuple[NDArray[np.int64], pa.Array, pa.Array]:
+    """(n,) the part of each of n neighbouring documents, the label of its file, and its line there, from 1.
+
+    Args:
+        rows: (n,) the row of its block that each document was made of.
+        first: the first of these documents.
+    """
+    starts = origins.starts
+    part_of_each = np.searchsorted(starts, np.arange(first, first + len(rows)), side="right") - 1
+    files: list[pa.Array] = []
+    lines: list[NDArray[np.int64]] = []
+    for part in np.unique(part_of_each).tolist():
+        begin, end = np.searchsorted(part_of_each, [part, part + 1]).tolist()
+        index, line = origins.lines[part].find_all(rows[begin:end])
+        files.append(strings(origins.lines[part].files).take(numbers(index)))
+        lines.append(line)
+    return part_of_each, pa.concat_arrays(files), numbers(np.concatenate(lines))
+
+
+def _group_texts(groups: pa.Array, first: int, count: int) -> pa.Array:
+    return groups.slice(first, count).cast(pa.string())
+
+
+def _digests(documents: Documents) -> pa.Array:
+    """(N,) the digests, of 16 bytes each, from their halves."""
+    halves = np.stack([documents.first_digest, documents.second_digest], axis=1)
+    return pa.Array.from_buffers(pa.binary(16), len(documents), [None, pa.py_buffer(halves)])
 
 
 def example_ids(sources: pa.Array, files: pa.Array, lines: pa.Array, subs: pa.Array) -> pa.Array:
-    """Return the example ids: `source/file:line`, plus `/number` if a row gave several examples."""
+    """(N,) the example ids: `source/file:line`, plus `/number` if a row gave several examples."""
     # Arrow scalars, because pyarrow imports pandas (if installed) to convert Python's.
     colon, slash = strings([":", "/"])
     import pyarrow.compute as pc  # imported here, because other tasks do not need it

@@ -16,12 +16,13 @@ from ...schemas.ragged import offsets_of
 from ...schemas.tables.reasons import CUT_UNTRAINED, NOT_DRAWN, OUTCOMES, UNPROVED
 from ...stages.mask.span_index import SpanIndex
 from ...stages.select.copies import draw_keys, later_ones, passes_of
+from ...stages.select.kept_tokens import SupervisedDigests, range_digests
 from ...stages.select.split import Places, split
-from ...stages.select.truncate import Limits, PairLengths, cut_pairs
+from ...stages.select.truncate import Limits, PairCut, PairLengths
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ..store.local import open_unnamed_file
 from .segments import Segments
-from .table import CONTAMINATED, HEAD, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table, pair_lengths
+from .table import CONTAMINATED, FIRST_SUPERVISED, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table
 from .units import groups_of_rows, share_in_rows
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     Raises:
         ConfigError: a weight asks for too many copies.
     """
-    limits, pieces = limits_of(config), open_unnamed_file(scratch)
+    limits = limits_of(config)
+    pieces = open_unnamed_file(scratch)
+    segments = Segments.of(table)  # which opens a part when a document of it is split
     for source, here in table.slices():
         some = table.documents.at(here)
         some.outcome[:] = 0
@@ -68,12 +71,12 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         _leave_out_by_filters(some, some.length, config, source)
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
-            _leave_out(some, some.supervised - some.has(HEAD) <= 0, "untrained")
+            _leave_out(some, some.supervised - some.has(FIRST_SUPERVISED) <= 0, "untrained")
         long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
         if limits.overlong == "drop":
             _leave_out(some, long, "overlong")
         elif limits.overlong == "split":
-            _split(table, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
+            _split(table, segments, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
         if not config.keep_untrained:
             _leave_out(some, some.labels <= 0, CUT_UNTRAINED)
     decide_together(table, config, only)
@@ -81,50 +84,34 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     if pieces.tell():
         table.pieces = np.memmap(pieces, PIECE, "r")
     if config.pack.share == "row":
-        share_in_rows(table, config, scratch)
+        share_in_rows(table, segments, config, scratch)
 
 
-def decide_pairs(table: Table, config: "RunConfig") -> None:
-    """Decide about all preference pairs, in place. Each becomes one row.
-
-    Raises:
-        ConfigError: a weight asks for too many copies.
-    """
-    limits, segments = limits_of(config, pairs=True), Segments.of(table)
-    for source, here in table.slices():
-        some = table.documents.at(here)
-        lengths = pair_lengths(segments.spans(some)[0])
-        cut = cut_pairs(lengths, limits)
-        none = np.zeros_like(lengths.prompt)
-        equal = _equal(some, segments, lengths, PairLengths(none, none, none), lengths)
-        cut_equal = _equal(some, segments, lengths, cut.begins, cut.kept)
-        some.outcome[:] = 0
-        _leave_out(some, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
-        _leave_out(some, equal, "equal")
-        _leave_out_by_filters(some, lengths.longest, config, source)
-        if limits.overlong == "drop":
-            _leave_out(some, lengths.longest > limits.max_length, "overlong")
-        _leave_out(some, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
-        _leave_out(some, cut_equal, "cut_equal")
-    decide_together(table, config)
-
-
-def _equal(
-    some: Documents, segments: Segments, lengths: PairLengths, begins: PairLengths, sizes: PairLengths
-) -> NDArray[np.bool_]:
-    """(N,) whether both completions of each pair have the same tokens.
+def leave_out_pairs(
+    pairs: Documents,
+    lengths: PairLengths,
+    cut: PairCut,
+    config: "RunConfig",
+    source: int,
+    *,
+    equal: NDArray[np.bool_],
+    equal_when_cut: NDArray[np.bool_],
+) -> None:
+    """Leave out preference pairs of a source for what they are, in place. `decide_together` does the rest.
 
     Args:
-        begins, sizes: where the completions begin, counted in each from its first token, and their tokens.
+        cut: what the limits keep of the pairs.
+        equal, equal_when_cut: (N,) whether both completions have the same tokens; or what is kept of them has.
     """
-    out = np.zeros(len(some), dtype=np.bool_)
-    rows = np.flatnonzero(sizes.chosen == sizes.rejected)
-    those, chosen = some.at(rows), lengths.prompt[rows]
-    rejected = chosen + lengths.chosen[rows]
-    one = segments.tokens(those, chosen + begins.chosen[rows], sizes.chosen[rows])
-    other = segments.tokens(those, rejected + begins.rejected[rows], sizes.rejected[rows])
-    out[rows] = [np.array_equal(a, b) for a, b in zip(one, other, strict=True)]
-    return out
+    pairs.outcome[:] = 0
+    _leave_out(pairs, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
+    _leave_out(pairs, equal, "equal")
+    _leave_out_by_filters(pairs, lengths.longest, config, source)
+    limits = limits_of(config, pairs=True)
+    if limits.overlong == "drop":
+        _leave_out(pairs, lengths.longest > limits.max_length, "overlong")
+    _leave_out(pairs, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
+    _leave_out(pairs, equal_when_cut, "cut_equal")
 
 
 def decide_together(table: Table, config: "RunConfig", only: str | None = None) -> None:
@@ -214,33 +201,49 @@ def _leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: "
         _leave_out(some, lengths > most, "max_tokens")
 
 
-def _split(table: Table, rows: NDArray[np.int64], config: "RunConfig", tokenizer_json: str, pieces: IO[bytes]) -> None:
+def _split(
+    table: Table, segments: Segments, rows: NDArray[np.int64], config: "RunConfig", tokenizer_json: str, file: IO[bytes]
+) -> None:
     """Cut documents, ascending, into pieces; add those kept to a file."""
-    how, capacity = config.truncate.split, config.truncate.max_length
-    breaks = Breaks.from_json(tokenizer_json) if len(rows) and how.at != "tokens" else None
+    options = config.truncate.split
+    breaks = Breaks.from_json(tokenizer_json) if len(rows) and options.at != "tokens" else None
     for group in _groups(table.documents.length[rows], rows):
-        some, segments = table.documents.at(group), Segments.of(table)
-        spans, places = segments.index(some), Places()
+        documents = table.documents.at(group)
+        spans = segments.index(documents)
+        places = Places()
         if breaks is not None:
-            tokens = np.concatenate(segments.tokens(some, np.zeros(1, np.int32), some.length))
-            places = _places_of(spans, breaks.of(tokens), turns=how.at == "turns")
+            tokens = np.concatenate(segments.tokens(documents, np.zeros(1, np.int32), documents.length))
+            places = _places_of(spans, breaks.of(tokens), turns=options.at == "turns")
         bases = spans.bases[:-1]
-        cut = split(bases + some.low, bases + some.high, capacity, how.overlap, places)
+        cut = split(bases + documents.low, bases + documents.high, config.truncate.max_length, options.overlap, places)
         supervised = spans.supervised_before(cut.end) - spans.supervised_before(cut.fresh)
         # A label needs the token before it in the same piece.
         labels = supervised - (spans.supervised_at(cut.fresh) & (cut.fresh == cut.start))
         stays = (labels > 0) | config.keep_untrained
-        owner, start = cut.document[stays], cut.start[stays]
-        kept = np.zeros(len(owner), PIECE)
-        kept["document"], kept["start"] = group[owner], start - bases[owner]
-        kept["length"], kept["repeated"] = cut.end[stays] - start, cut.fresh[stays] - start
-        kept.tofile(pieces)
-        overlap = _sums(kept["repeated"], owner, len(group))
-        table.documents.flags[group] |= SPLIT
-        table.documents.overlap[group] = overlap
-        table.documents.kept[group] = _sums(kept["length"], owner, len(group)) - overlap
-        table.documents.labels[group] = _sums(labels[stays], owner, len(group))
-        table.documents.supervised_packed[group] = _sums(supervised[stays], owner, len(group))
+        owner = cut.document[stays]
+        start = cut.start[stays]
+        fresh = cut.fresh[stays]
+        end = cut.end[stays]
+        base = bases[owner]
+        pieces = np.zeros(len(owner), PIECE)
+        pieces["document"] = group[owner]
+        pieces["start"] = start - base
+        pieces["length"] = end - start
+        pieces["repeated"] = fresh - start
+        pieces.tofile(file)
+        # Which tokens these are: those of a piece that no earlier piece has, and of these the ones with a label.
+        first_label = np.where(fresh == start, np.minimum(fresh + 1, end), fresh)
+        kept_digests = range_digests(fresh - base, end - base)
+        trained_digests = SupervisedDigests(spans, documents.span_count).between(base, first_label, end)
+        overlap = _sums(pieces["repeated"], owner, len(group))
+        columns = table.documents
+        columns.flags[group] |= SPLIT
+        columns.overlap[group] = overlap
+        columns.kept[group] = _sums(pieces["length"], owner, len(group)) - overlap
+        columns.labels[group] = _sums(labels[stays], owner, len(group))
+        columns.supervised_packed[group] = _sums(supervised[stays], owner, len(group))
+        columns.kept_digest[group] = _digest_sums(kept_digests, owner, len(group))
+        columns.trained_digest[group] = _digest_sums(trained_digests, owner, len(group))
 
 
 def _places_of(spans: SpanIndex, bits: NDArray[np.uint8], *, turns: bool) -> Places:
@@ -263,6 +266,13 @@ def _places_of(spans: SpanIndex, bits: NDArray[np.uint8], *, turns: bool) -> Pla
 def _sums(values: NDArray[Any], owner: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     """(count,) the sum of the values of each owner."""
     return np.bincount(owner, weights=values, minlength=count).astype(np.int64)
+
+
+def _digest_sums(digests: NDArray[np.uint64], owner: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+    """(count,) the sum of the digests of each owner, modulo 2**64."""
+    sums = np.zeros(count, np.uint64)
+    np.add.at(sums, owner, digests)
+    return sums
 
 
 def _groups(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -1,6 +1,6 @@
 """The last steps of a run before its manifest: choosing documents (`select`) and writing shards (`pack`).
 
-    encoded parts ─ table.read_table ─► the table, a line a document
+    encoded parts ─ read_parts.read_table ─► the table, a line a document
                   ─ outcomes.decide, in place ─► what is packed of each, how often, or why not
                   ─ window_plan.plan_window ─► a layout: the pieces of each row, and which rows are in which shard
                   ─ shard.ShardTask, in workers ─► shards, by PlannedRows, and what they hold of each source
@@ -12,6 +12,7 @@ A plan and a stream do the same without writing: they lay the rows out, and coun
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,12 @@ from ..store.open_store import Store
 from ..store.records import Records
 from .documents import DocumentsTask
 from .ledger import account_rows, account_table, open_ledger
-from .outcomes import decide, decide_pairs, limits_of
+from .outcomes import decide, decide_together, limits_of
 from .planned_rows import LossWeights, PlannedRows, RowForm, Written
+from .read_parts import read_table
 from .segments import Segments
 from .shard import PackResult, ShardTask
-from .table import WEIGHTED, Table, put_arrow, read_table
+from .table import WEIGHTED, Table, put_arrow
 from .window_plan import WindowPlan, plan_pieces, plan_window, window_seed, windows
 
 
@@ -58,6 +60,11 @@ class Selected:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
 
+    @cached_property
+    def _segments(self) -> Segments:
+        """The parts, each opened once, although several windows and splits may have documents of it."""
+        return Segments.of(self.table)
+
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
         yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
@@ -69,8 +76,7 @@ class Selected:
             seed: of their order.
         """
         certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, pairs=self.pairs)
-        segments = Segments.of(self.table)
-        return certificate, PlannedRows(self.table.documents, segments, pieces, row_offsets, self.form)
+        return certificate, PlannedRows(self.table.documents, self._segments, pieces, row_offsets, self.form)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,14 @@ class Packed:
 
 
 def select(
-    config: RunConfig, encoded: Encoded, scratch: Path, *, pairs: bool = False, pad_id: int = 0, only: str | None = None
+    config: RunConfig,
+    encoded: Encoded,
+    scratch: Path,
+    *,
+    pairs: bool = False,
+    pad_id: int = 0,
+    only: str | None = None,
+    sample: bool = False,
 ) -> Selected:
     """Read the table of documents, and decide which to pack.
 
@@ -93,15 +106,16 @@ def select(
         pairs: whether these are preference pairs.
         pad_id: see `padding_id`.
         only: the only split to pack; by default all.
+        sample: whether to keep what the comparison of lengths needs; see `read_parts.read_table`.
 
     Raises:
         ConfigError: a weight asks for too many copies.
     """
     sizes = [record.counts.examples for record in encoded.records]
     limits = limits_of(config, pairs=pairs)
-    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs)
+    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample and not pairs)
     if pairs:
-        decide_pairs(table, config)
+        decide_together(table, config)
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
@@ -141,7 +155,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
         """A window is planned when a worker has nothing to do, while others still write shards of the last one."""
-        yield DocumentsTask(out, cache, tuple(selected.ledger.sources))
+        yield DocumentsTask(out, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
                 first = len(tasks[split])

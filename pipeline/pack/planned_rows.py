@@ -17,8 +17,9 @@ from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.tables.columns import PREFERENCE, Per, RowColumn, conditions_of, packed_columns, schema_of_columns
 from ...stages.pack.row_columns import Branches, PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits, cut_pairs
+from .pairs import pair_lengths
 from .segments import Segments
-from .table import Documents, Pieces, pair_lengths
+from .table import Documents, Pieces
 
 PAIR_TOKEN_BYTES = 4
 """Bytes per token of a preference pair: a token stands in one of its columns."""

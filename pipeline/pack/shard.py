@@ -136,7 +136,7 @@ def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask
     Args:
         stamp: of the file; a process may work for several runs.
     """
-    documents, origins = open_table(table)
+    documents, origins, _ = open_table(table)
     paths = [cache.local(part) for part in origins.parts]
     return documents, Segments(paths, origins.segments, origins.sources, masks)
 

@@ -1,14 +1,15 @@
-"""The table of encoded documents: read from the parts once, decided in place, and mapped by everybody.
+"""The columns of a run's documents: filled from the parts, decided in place, and mapped by planning and by workers.
 
 N documents, in the order of sources, files, blocks and rows: a document's index is its doc id. While a run selects, the
-columns lie in an anonymous file, so that memory does not grow with N; then the table is put as one Arrow file, which
-planning, the tasks of shards, explain and the report map.
+columns lie in an anonymous file, so that memory does not grow with N. Then they are put as one Arrow file, from which
+the tasks of a run write shards and documents.parquet. Nothing reads that file after the run: what is kept of a document
+is in documents.parquet.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -17,22 +18,15 @@ from numpy.typing import NDArray
 
 from ...schemas.arrays import numbers, view
 from ...schemas.dataset.manifest import FileRecord
-from ...schemas.digests import text_number
-from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
-from ...stages.mask.policy import Mask, supervised_turns
-from ...stages.mask.span_index import SpanIndex
-from ...stages.select.truncate import Limits, PairLengths, cut_pairs
-from ...stages.tokenize.token_spans import IS_NEXT_STOP, IS_UNPROVED
-from ..encode.parts import EncodedPart, PartPlace, Spans
+from ...stages.mask.policy import Mask
+from ..encode.parts import PartPlace
 from ..inputs.blocks import FileLines
 from ..store.local import open_unnamed_file
 from ..store.open_store import Store
+from .spools import TrainedSpans
 
-if TYPE_CHECKING:  # workers import this to read the table, and should not import pydantic
-    from ...schemas.config.config import RunConfig
-
-NAME = "_run/documents.arrow"
+NAME = "_run/layout/documents.arrow"
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
 PIECE = np.dtype(
@@ -42,15 +36,17 @@ PIECE = np.dtype(
 pieces before it the piece stands whose path it continues (`units`), or 0."""
 Pieces: TypeAlias = NDArray[Any]
 """(M,) pieces, each a `PIECE`."""
-HELD_OUT, NO_TURNS, HEAD, SPLIT, CONTAMINATED, WEIGHTED, SHARES = (1 << bit for bit in range(7))
+HELD_OUT, NO_TURNS, FIRST_SUPERVISED, SPLIT, CONTAMINATED, WEIGHTED, SHARES = (1 << bit for bit in range(7))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
 before packing; shares text with evaluation rows; some trained token has another loss weight than 1; its piece is in
 `Table.units`."""
+GROUP = "group"
+"""The column of the file that is not one of `Documents`; it is there if some document has a group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last seven are decided by `outcomes.decide`.
+    """Columns of N documents. The last nine are final after `outcomes.decide`.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
@@ -88,6 +84,10 @@ class Documents:
     flags: NDArray[np.uint8]
     labels: NDArray[np.int32]
     """Trained labels of one copy, before a strategy cuts it."""
+    kept_digest: NDArray[np.uint64]
+    """Which tokens of it are kept: see `stages.select.kept_tokens`."""
+    trained_digest: NDArray[np.uint64]
+    """Which tokens of it have a trained label."""
     supervised_packed: NDArray[np.int32]
     """Supervised tokens in what is packed of one copy, each counted once."""
     kept: NDArray[np.int32]
@@ -110,8 +110,8 @@ class Documents:
 
     def has(self, flag: int) -> NDArray[np.bool_]:
         """(N,) whether each has a flag."""
-        out: NDArray[np.bool_] = (self.flags & flag) > 0
-        return out
+        flagged: NDArray[np.bool_] = (self.flags & flag) > 0
+        return flagged
 
 
 COLUMNS: dict[str, np.dtype[Any]] = {
@@ -122,7 +122,7 @@ COLUMNS: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The parts of the documents, in order; stored with the table. A segment is a record batch of a part."""
+    """The parts of the documents, in order; stored with the columns. A segment is a record batch of a part."""
 
     parts: list[FileRecord]
     sources: list[int]
@@ -148,15 +148,6 @@ class Origins:
         file, line = self.lines[part].find(int(documents.line[doc_id]))
         return self.sources[part], self.lines[part].files[file], line, int(documents.sub[doc_id])
 
-    def documents_at(self, documents: Documents, source: int, file: str, line: int) -> list[int]:
-        """The doc ids of the examples that were made of a line of a file."""
-        out = list[int]()
-        for part, (first, last) in enumerate(zip(self.starts[:-1].tolist(), self.starts[1:].tolist(), strict=True)):
-            row = self.lines[part].row_of(file, line) if self.sources[part] == source else None
-            if row is not None:
-                out += (np.flatnonzero(documents.line[first:last] == row) + first).tolist()
-        return out
-
 
 @dataclass(slots=True, eq=False)
 class Table:
@@ -173,6 +164,10 @@ class Table:
     block_sources: list[int]
     masks: tuple[Mask, ...]
     """The mask of each source."""
+    groups: pa.Array | None = None
+    """(N,) the group of each document, "" if it has none; mapped. None if no document has a group."""
+    trained_spans: TrainedSpans | None = None
+    """Of a sample of the documents, for the report; None if none was asked for."""
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
     """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
     units: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
@@ -181,15 +176,17 @@ class Table:
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""
         for source, (first, last) in enumerate(zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True)):
-            for at in range(first, last, SLICE):
-                yield source, slice(at, min(at + SLICE, last))
+            for begin in range(first, last, SLICE):
+                yield source, slice(begin, min(begin + SLICE, last))
 
     def put(self, out: Store) -> None:
-        """Put the table, once all is decided."""
-        columns = [numbers(getattr(self.documents, name)) for name in COLUMNS]
-        schema = pa.schema([(name, column.type) for name, column in zip(COLUMNS, columns, strict=True)])
+        """Put the columns for the tasks of the run, once all is decided."""
+        columns = {name: numbers(getattr(self.documents, name)) for name in COLUMNS}
+        if self.groups is not None:
+            columns[GROUP] = self.groups
+        schema = pa.schema([(name, column.type) for name, column in columns.items()])
         schema = schema.with_metadata({"origins": msgspec.json.encode(self.origins)})
-        put_arrow(out, NAME, pa.RecordBatch.from_arrays(columns, schema=schema))
+        put_arrow(out, NAME, pa.RecordBatch.from_arrays(list(columns.values()), schema=schema))
 
 
 def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
@@ -197,162 +194,28 @@ def put_arrow(store: Store, name: str, batch: pa.RecordBatch) -> FileRecord:
     with store.draft() as draft:
         with pa.ipc.new_file(pa.PythonFile(draft.file, mode="w"), batch.schema) as writer:
             writer.write_batch(batch)
-        put = draft.size_and_hash
+        written = draft.size_and_hash
         store.put(draft, name)
-    return FileRecord(name, put.bytes, put.hash)
+    return FileRecord(name, written.bytes, written.hash)
 
 
-def open_table(path: Path) -> tuple[Documents, Origins]:
-    """Map a table that was put.
-
-    Raises:
-        ValueError, KeyError, OSError: it is damaged, or another version wrote it.
-    """
-    with pa.memory_map(str(path)) as source:
-        batch = pa.ipc.open_file(source).get_batch(0)
+def open_table(path: Path) -> tuple[Documents, Origins, pa.Array | None]:
+    """Map what `Table.put` wrote: the documents, their parts, and their groups if some have one."""
+    with pa.memory_map(str(path)) as file:
+        batch = pa.ipc.open_file(file).get_batch(0)
     batch.validate()
     origins = msgspec.json.decode((batch.schema.metadata or {})[b"origins"], type=Origins)
-    if sum(origins.documents) != batch.num_rows:
-        raise ValueError("its parts have another number of documents")
-    return Documents(*(view(batch.column(name)) for name in COLUMNS)), origins
+    groups = batch.column(GROUP) if GROUP in batch.schema.names else None
+    return Documents(*(view(batch.column(name)) for name in COLUMNS)), origins, groups
 
 
 def scratch_documents(rows: int, scratch: Path) -> Documents:
     """Columns of zeros to be filled; of more than `SLICE` rows, in an anonymous file."""
     if rows <= SLICE:
         return Documents(*(np.zeros(rows, kind) for kind in COLUMNS.values()))
+    # Each column begins at a multiple of 64 bytes, as Arrow wants it.
     widths = [-(-kind.itemsize * rows // 64) * 64 for kind in COLUMNS.values()]
-    data = np.memmap(open_unnamed_file(scratch, sum(widths)), np.uint8, "r+", shape=(sum(widths),))
-    begins = offsets_of(widths).tolist()
-    columns = zip(COLUMNS.values(), begins, strict=False)
-    return Documents(*(data[at : at + rows * kind.itemsize].view(kind) for kind, at in columns))
-
-
-def read_table(
-    places: Sequence[PartPlace],
-    sizes: Sequence[int],
-    config: "RunConfig",
-    limits: Limits,
-    scratch: Path,
-    *,
-    pairs: bool = False,
-) -> Table:
-    """Read the lengths and spans of all parts, one part in memory at a time.
-
-    Args:
-        sizes: (parts,) documents of each part, as its record says.
-        pairs: whether these are preference pairs.
-
-    Raises:
-        IntegrityError: a part has another number of documents.
-    """
-    documents = scratch_documents(sum(sizes), scratch)
-    masks = tuple(Mask.of(config.mask_of(source)) for source in config.sources)
-    marked = [np.frombuffer(place.contaminated, np.int64) for place in places]
-    segments: list[int] = []
-    blocks: list[int] = []
-    first = segment = 0
-    for place, size, keys in zip(places, sizes, marked, strict=True):
-        part = EncodedPart(place.path)
-        rows = sum(batch.num_rows for batch in part.batches)
-        if rows != size:
-            raise IntegrityError(
-                f"the encoded part {place.part.name} has {rows:,} examples, but its record says {size:,}; delete both "
-                "and run again to rebuild them"
-            )
-        blocks += _sizes_by_file(place, part, rows)
-        segments.append(len(part.batches))
-        for batch in part.batches:
-            here = documents.at(slice(first, first + batch.num_rows))
-            if batch.num_rows:
-                _read(batch, here, limits, masks[place.source], pairs=pairs)
-            here.segment[:] = segment
-            here.line[:], here.sub[:] = view(batch.column("line")), view(batch.column("sub"))
-            if len(keys):
-                lines = (here.line.astype(np.int64) << 32) + here.sub + 1
-                here.flags[np.isin(lines, keys)] |= CONTAMINATED
-            if config.holdout.fraction > 0:
-                here.flags[_held_out(batch, config.sources[place.source].name, config)] |= HELD_OUT
-            first, segment = first + batch.num_rows, segment + 1
-    origins = Origins(
-        [place.part for place in places],
-        [place.source for place in places],
-        [place.lines for place in places],
-        list(sizes),
-        segments,
-    )
-    owners = [place.source for place in places for _ in place.lines.files]
-    return Table(documents, places, origins, origins.bounds(len(config.sources)), offsets_of(blocks), owners, masks)
-
-
-def _read(batch: pa.RecordBatch, here: Documents, limits: Limits, mask: Mask, *, pairs: bool) -> None:
-    """Fill the columns of a segment's documents from their spans."""
-    spans = Spans.of(batch, mask)
-    ids, offsets = view(batch.column("input_ids").offsets), spans.offsets.astype(np.int64)
-    here.begin[:], here.length[:] = ids[:-1], np.diff(ids)
-    here.span_begin[:], here.span_count[:] = offsets[:-1], np.diff(offsets)
-    if pairs:
-        _cut_pairs(here, limits, spans)
-    else:
-        _cut(here, limits, spans)
-    here.kept[:] = here.high - here.low
-    here.supervised_packed[:] = here.supervised_kept
-    next_stops = spans.supervised & IS_NEXT_STOP[spans.kind] & (mask.stop == "auto")
-    here.next_stops[:] = np.add.reduceat(next_stops, offsets[:-1], dtype=np.int32)
-    turns, without_stop = supervised_turns(spans.kind, spans.turn, spans.supervised, offsets, next_stops)
-    here.turns[:] = turns
-    here.turns_without_stop[:] = without_stop
-    here.flags[np.logical_or.reduceat(IS_UNPROVED[spans.kind], offsets[:-1])] |= NO_TURNS
-    if spans.weights is not None:
-        here.flags[np.logical_or.reduceat(spans.supervised & (spans.weights != 1), offsets[:-1])] |= WEIGHTED
-    digests = batch.column("digest")
-    halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(here)]
-    here.first_digest[:], here.second_digest[:] = halves.T
-
-
-def _cut(here: Documents, limits: Limits, spans: Spans) -> None:
-    """What the limits keep of documents."""
-    index = SpanIndex.of(here.length, here.span_count, spans.ends, spans.kind, spans.turn, spans.supervised)
-    here.low[:], here.high[:] = limits.stretch(here.length)
-    begins, before = index.bases[:-1], index.supervised_before
-    low, high = begins + here.low, begins + here.high
-    here.supervised[:] = before(begins + here.length) - before(begins)
-    here.supervised_kept[:] = before(high) - before(low)
-    here.flags[index.supervised_at(begins) & (here.length > 0)] |= HEAD
-    here.labels[:] = here.supervised_kept - (index.supervised_at(low) & (low < high))
-
-
-def _cut_pairs(here: Documents, limits: Limits, spans: Spans) -> None:
-    """What the limits keep of preference pairs."""
-    lengths = pair_lengths(spans.ends)
-    cut = cut_pairs(lengths, limits)
-    here.high[:], here.supervised[:], here.supervised_kept[:] = cut.kept.all, lengths.completions, cut.kept.completions
-    here.flags[lengths.prompt == 0] |= HEAD
-    here.labels[:] = here.supervised_kept - (cut.kept.prompt == 0)
-
-
-def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
-    """The lengths of pairs, from where their three spans end."""
-    whole = ends.reshape(-1, 3)
-    return PairLengths(whole[:, 0].copy(), whole[:, 1] - whole[:, 0], whole[:, 2] - whole[:, 1])
-
-
-def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[int]:
-    """Documents of each file of a part."""
-    if len(place.lines.files) == 1:
-        return [documents]
-    owners = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
-    counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *owners]), minlength=len(place.lines.files))
-    return [int(count) for count in counts]
-
-
-def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArray[np.bool_]:
-    """(N,) whether each document is held out, decided by a hash of its group or of its content.
-
-    So adding data does not move documents, and equal examples are in the same split.
-    """
-    groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
-    both = zip(groups, batch.column("digest").to_pylist(), strict=True)
-    keys = (f"{source}\n{group}".encode() if group else digest for group, digest in both)
-    limit = int(config.holdout.fraction * 2**64)
-    return np.fromiter((text_number(key, config.seed) < limit for key in keys), np.bool_, batch.num_rows)
+    file = open_unnamed_file(scratch, sum(widths))
+    data = np.memmap(file, np.uint8, "r+", shape=(sum(widths),))
+    columns = zip(COLUMNS.values(), offsets_of(widths).tolist(), strict=False)
+    return Documents(*(data[begin : begin + rows * kind.itemsize].view(kind) for kind, begin in columns))

@@ -41,17 +41,17 @@ def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
     return np.concatenate(([0], np.cumsum(differs))).astype(np.int64)[: len(lines)]
 
 
-def share_in_rows(table: Table, config: "RunConfig", scratch: Path) -> None:
+def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch: Path) -> None:
     """Find what documents of one source row share, among those that one split packs equally often, in place.
 
     Documents that were cut into several pieces share nothing. A group that stretches over two slices of the table, one
     in a million documents, shares less.
 
     Args:
+        segments: of the table.
         scratch: a folder for an anonymous file.
     """
     file = open_unnamed_file(scratch)
-    segments = Segments.of(table)
     for _, documents in table.slices():
         columns = table.documents.at(documents)
         places = np.flatnonzero((columns.copies > 0) & ~columns.has(SPLIT))

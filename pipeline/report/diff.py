@@ -1,8 +1,8 @@
 """What differs between two finished datasets: what their manifests say, and their examples, one by one.
 
-The first dataset is A, the second B. Examples are compared by digests of their documents, which depend neither on the
-order of rows nor on where they end: sums over tokens, each mixed with its place in its document. N documents take about
-100 bytes each.
+The first dataset is A, the second B. Examples are compared by the document tables: by the digest of the text, and by
+which of its tokens are kept and trained. No row is read. Where rows cut documents does not count, nor do the labels
+that the further pieces lose there. N documents take about 150 bytes each.
 """
 
 from collections.abc import Iterator
@@ -15,16 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ...schemas.arrays import view
+from ...schemas.arrays import numbers, view
 from ...schemas.dataset.manifest import Manifest
-from ...schemas.dataset.names import DOCUMENT_TABLE
 from ...schemas.errors import InputError, IntegrityError
 from ...schemas.escape import escape_line, without_secrets
 from ...schemas.fingerprint import GOLDEN, mix
 from ...schemas.notebook import Shown, Table
-from ...schemas.ragged import starts_of
-from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import UNPADDED
+from ...schemas.rows import PACKED_OUTCOME
 from ...schemas.units import plural, share
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.output_folder import Change, Figures, all_there, changes, flat, plan_figures
@@ -48,7 +45,10 @@ MOST, FIRST = 8, 3
 """Lines of a section that are printed, and examples of a kind that are named, unless all are."""
 LONGEST = 60
 """Characters of a value that are printed."""
-_FAR = np.iinfo(np.int64).max
+_TOKENS = ("tokens", "tokens_kept", "kept_digest")
+"""Columns of the document table that are equal if equal texts have equal tokens in rows."""
+_LABELS = ("tokens_trained", "trained_digest")
+"""Columns that are equal if, besides, the same tokens are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class Examples:
     """Ids of the first examples of each kind. They are untrusted text."""
     alike: int
     """Examples that have the same tokens and as many copies in both, whatever their ids."""
+    same_tokenizer: bool = True
+    """Whether both have the same tokenizer and encoding. If not, all examples that are in both count as `tokens`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -114,14 +116,14 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
     if hashes[0] == hashes[1]:
         return Difference(*names, hashes, identical=True)
     changed = changes(_figures(one), _figures(other))
-    rows = [shard for each in (one, other) for split in each.splits.values() for shard in split.shards]
-    observer.begin("compare", sum(shard.tokens for shard in rows), "tok")
+    observer.begin("compare", 0, "")
     try:
-        left, right = (_documents(side, observer) for side in sides)
+        left, right = (_documents(side) for side in sides)
     except IntegrityError as error:
         raise InputError(str(error)) from error
     observer.end()
-    examples = _compared(left, right, (list(one.splits), list(other.splits)))
+    same_tokenizer = _encoding_of(one) == _encoding_of(other)
+    examples = _compared(left, right, same_tokenizer=same_tokenizer)
     return Difference(*names, hashes, False, changed, examples)
 
 
@@ -140,6 +142,11 @@ def _open(folder: str | Path) -> Finished:
     return dataset
 
 
+def _encoding_of(manifest: Manifest) -> tuple[Any, Any]:
+    """What decides the tokens of a text: the tokenizer, and the version of the encoding."""
+    return manifest.plan["tokenizer"]["hash"], manifest.plan["encode"]["format"]
+
+
 # Figures of manifests
 
 
@@ -156,103 +163,100 @@ def _figures(manifest: Manifest) -> Figures:
     }
 
 
-# Digests of documents
+# Packed documents
 
 
 @dataclass(frozen=True, slots=True)
 class _Documents:
-    """The packed documents of a dataset, in the order of documents.parquet."""
+    """The packed documents of a dataset, in the order of its document table."""
 
     ids: pa.Array
     """(N,) as `source/file:line`, from data."""
-    tokens: NDArray[np.int64]
-    """(N,) tokens of one copy in the rows, without padding."""
-    copies: NDArray[np.int64]
-    split: NDArray[np.int64]
-    """(N,) place of the split in the manifest."""
-    digests: NDArray[np.uint64]
-    """(2, N) sums over all copies: of tokens, and of trained tokens."""
+    splits: list[str]
+    """(N,) the split of each."""
+    copies: NDArray[np.int32]
+    """(N,)"""
+    tokens: NDArray[np.uint64]
+    """(5, N) what two documents with the same packed tokens have in common: both halves of the digest of their text,
+    their tokens, how many of these are kept, and which."""
+    labels: NDArray[np.uint64]
+    """(2, N) what two such documents with the same labels have in common: how many tokens are trained, and which."""
 
 
-def _documents(dataset: Finished, observer: Observer) -> _Documents:
+def _documents(dataset: Finished) -> _Documents:
     """Read the packed documents of a dataset.
 
     Raises:
-        IntegrityError: a file is missing or damaged, or the rows have a document that documents.parquet lacks.
+        IntegrityError: documents.parquet is missing or damaged.
     """
-    table = dataset.documents(["doc_id", "id", "tokens"])
-    doc_ids, lengths = (view(table[name].combine_chunks()).astype(np.int64) for name in ("doc_id", "tokens"))
-    ids, count = table["id"].cast(pa.large_string()).combine_chunks(), len(doc_ids)
-    tokens, copies, split = (np.zeros(count, np.int64) for _ in range(3))
-    sums, first = np.zeros((2, count), np.uint64), np.full(count, _FAR)
-    for number, record in enumerate(dataset.manifest.splits.values()):
-        for shard in record.shards:
-            for rows in dataset.sound_batches(shard):
-                flat = {name: view(rows.column(name).flatten()) for name in rows.schema.names}
-                there = flat["seq_lengths"] > 0
-                owners = flat["doc_ids"][there]
-                sizes, starts = (flat[name][there].astype(np.int64) for name in ("seq_lengths", "doc_starts"))
-                at = np.searchsorted(doc_ids, owners)
-                if not np.array_equal(doc_ids[np.minimum(at, count - 1)] if count else doc_ids, owners):
-                    raise IntegrityError(
-                        f"{dataset.store.url} has documents in its rows that {DOCUMENT_TABLE} does not list; run "
-                        "packtrain verify"
-                    )
-                # Where padding begins in the document; without `pack.parallel`, after its last token if at all.
-                ends = flat[UNPADDED][there].astype(np.int64) + starts if UNPADDED in flat else lengths[at]
-                places = flat["position_ids"].astype(np.int64) + np.repeat(starts, sizes)
-                real = places < np.repeat(ends, sizes)
-                words = mix(
-                    (flat["input_ids"].astype(np.uint64) | (places.astype(np.uint64) << np.uint64(32))) * GOLDEN
-                )
-                begins = starts_of(sizes)
-                for total, flags in zip(sums, (real, real & (flat["labels"] != IGNORE_INDEX)), strict=True):
-                    np.add.at(total, at, np.add.reduceat(np.where(flags, words, np.uint64(0)), begins))
-                np.add.at(tokens, at, np.add.reduceat(real, begins, dtype=np.int64))
-                # Every copy has one piece that starts first, by which copies are counted.
-                before = first[at]
-                np.minimum.at(first, at, starts)
-                copies[at[first[at] < before]] = 0
-                np.add.at(copies, at[starts == first[at]], 1)
-                split[at] = number
-            observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
-    return _Documents(ids, tokens // np.maximum(copies, 1), copies, split, sums)
+    columns = ["id", "split", "copies", "digest", *_TOKENS, *_LABELS]
+    table = dataset.documents(columns, values={"outcome": PACKED_OUTCOME}).combine_chunks()
+    arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
+    digests = arrays["digest"]
+    halves = np.zeros((0, 2), np.uint64)
+    if len(digests):
+        # 16 bytes each; a slice of an array begins behind the begin of its buffer.
+        halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(digests)]
+    return _Documents(
+        ids=arrays["id"].cast(pa.large_string()),
+        splits=arrays["split"].to_pylist(),
+        copies=view(arrays["copies"]),
+        tokens=np.stack([*halves.T, *(view(arrays[name]).astype(np.uint64) for name in _TOKENS)]),
+        labels=np.stack([view(arrays[name]).astype(np.uint64) for name in _LABELS]),
+    )
 
 
 # Examples
 
 
-def _compared(a: _Documents, b: _Documents, splits: tuple[list[str], list[str]]) -> Examples:
-    """Match the examples of A with those of B by their ids."""
-    found = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
-    here = np.flatnonzero(found >= 0)
-    there = found[here]
-    alone_a, alone_b = np.flatnonzero(found < 0), np.delete(np.arange(len(b.ids)), there)
-    # The sums are over all copies, so each is taken as often as the other side has copies.
-    mine, yours = (
-        a.digests[:, here] * b.copies[there].astype(np.uint64),
-        b.digests[:, there] * a.copies[here].astype(np.uint64),
-    )
-    tokens = (a.tokens[here] != b.tokens[there]) | (mine[0] != yours[0])
-    labels = ~tokens & (mine[1] != yours[1])
-    names = [*splits[0], *(name for name in splits[1] if name not in splits[0])]
-    theirs = np.array([names.index(name) for name in splits[1]], np.int64)
-    masks = {"tokens": tokens, "labels": labels, "copies": a.copies[here] != b.copies[there]}
-    masks["moved"] = a.split[here] != theirs[b.split[there]]
-    places = {"only_a": (a, alone_a), "only_b": (b, alone_b), **{kind: (a, here[mask]) for kind, mask in masks.items()}}
+def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples:
+    """Match the examples of A with those of B by their ids.
+
+    Args:
+        same_tokenizer: whether equal texts have equal tokens in both.
+    """
+    place_in_b = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
+    in_a = np.flatnonzero(place_in_b >= 0)
+    in_b = place_in_b[in_a]
+    tokens_differ = (a.tokens[:, in_a] != b.tokens[:, in_b]).any(axis=0) | (not same_tokenizer)
+    labels_differ = ~tokens_differ & (a.labels[:, in_a] != b.labels[:, in_b]).any(axis=0)
+    moved = [a.splits[left] != b.splits[right] for left, right in zip(in_a.tolist(), in_b.tolist(), strict=True)]
+    places = {
+        "only_a": np.flatnonzero(place_in_b < 0),
+        "only_b": np.delete(np.arange(len(b.ids)), in_b),
+        "tokens": in_a[tokens_differ],
+        "labels": in_a[labels_differ],
+        "copies": in_a[a.copies[in_a] != b.copies[in_b]],
+        "moved": in_a[np.array(moved, np.bool_)],
+    }
+    named = {
+        kind: (b if kind == "only_b" else a).ids.take(numbers(where[:NAMED])).to_pylist()
+        for kind, where in places.items()
+        if len(where)
+    }
     return Examples(
-        same=int((~tokens & ~labels).sum()),
-        counts={kind: len(places[kind][1]) for kind in KINDS},
-        named={kind: side.ids.take(at[:NAMED]).to_pylist() for kind, (side, at) in places.items() if len(at)},
-        alike=_alike(a.digests[0], b.digests[0]),
+        same=int((~tokens_differ & ~labels_differ).sum()),
+        counts={kind: len(places[kind]) for kind in KINDS},
+        named=named,
+        alike=_count_alike(a, b) if same_tokenizer else 0,
+        same_tokenizer=same_tokenizer,
     )
 
 
-def _alike(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> int:
-    """Count the digests of A that can be paired with an equal one of B."""
-    mine, yours = (np.unique(side, return_counts=True) for side in (a, b))
-    _, one, other = np.intersect1d(mine[0], yours[0], assume_unique=True, return_indices=True)
-    return int(np.minimum(mine[1][one], yours[1][other]).sum())
+def _count_alike(a: _Documents, b: _Documents) -> int:
+    """Count the documents of A that can be paired with one of B that has the same tokens and as many copies."""
+    left, left_counts = np.unique(_keys(a), return_counts=True)
+    right, right_counts = np.unique(_keys(b), return_counts=True)
+    _, in_left, in_right = np.intersect1d(left, right, assume_unique=True, return_indices=True)
+    return int(np.minimum(left_counts[in_left], right_counts[in_right]).sum())
+
+
+def _keys(documents: _Documents) -> NDArray[np.uint64]:
+    """(N,) a hash of the packed tokens and the copies of each document."""
+    keys = documents.copies.astype(np.uint64)
+    for column in documents.tokens:
+        keys = mix(keys * GOLDEN + column)
+    return keys
 
 
 # In the terminal
@@ -303,6 +307,8 @@ def _value(value: Any) -> str:
 
 
 def _example_lines(examples: Examples, most: int | None) -> Iterator[str]:
+    if not examples.same_tokenizer:
+        yield "\nThe tokenizers differ, so all examples that are in both count as examples with other tokens"
     yield f"\n{examples.same:,} examples are the same in both"
     for kind, named in examples.named.items():
         shown = named[:most]

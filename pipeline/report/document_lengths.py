@@ -9,19 +9,16 @@ would shift slightly.
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import begins_of, offsets_of, ranges
-from ...schemas.rows import SpanKind, example_id
+from ...schemas.ragged import offsets_of, ranges
+from ...schemas.rows import example_id
 from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES
 from ...stages.forecast import LengthStats
 from ...stages.select.copies import later_ones
-from ..encode.parts import EncodedPart, Spans
 from ..pack.outcomes import BY_LENGTH
 from ..pack.pack import Selected
 from ..pack.table import HELD_OUT
 
-MOST = 1_000_000
-"""About the most documents that are read. It takes about 50 MB and two seconds."""
-TEXT = 0.9
+PLAIN_TEXT_SHARE = 0.9
 """Data with at least this share of its tokens in plain texts counts as plain text, where every piece can be trained
 alone. What is trained says nothing of it: of chats with a few huge answers, nearly all tokens are trained."""
 NAMED = 3
@@ -30,45 +27,37 @@ _NOT_DRAWN = OUTCOMES.index(NOT_DRAWN)
 
 
 def read_documents(selected: Selected) -> LengthStats:
-    """The documents of a run. If there are more than `MOST`, they are those of every second, third, … part.
+    """The documents of a run, or a sample of them: those of which the table has the trained spans.
 
-    Raises:
-        IntegrityError: a part cannot be read.
+    The parts are not read again: their trained spans were kept when the table was made.
     """
-    table, copies = selected.table, _copies(selected)
-    step, starts = max(1, -(-len(copies) // MOST)), table.origins.starts.tolist()
-    taken, spans, count = [np.zeros(0, np.int64)], [np.zeros((3, 0), np.int32)], 0
-    plain = [np.zeros(0, np.bool_)]
-    for place, first in list(zip(table.places, starts, strict=False))[::step]:
-        for batch in EncodedPart(place.path).batches:
-            mine, its = copies[first : first + batch.num_rows] > 0, Spans.of(batch, table.masks[place.source])
-            taken.append(np.flatnonzero(mine) + first)
-            plain.append(_are_texts(its)[mine])
-            sizes = np.diff(its.offsets)
-            trained = np.repeat(mine, sizes) & its.supervised
-            owners = np.repeat(np.cumsum(mine, dtype=np.int32) - np.int32(1) + np.int32(count), sizes)
-            spans.append(np.stack([column[trained] for column in (owners, begins_of(its.ends, its.offsets), its.ends)]))
-            first, count = first + batch.num_rows, count + len(taken[-1])
-    documents, (owners, begins, ends) = np.concatenate(taken), np.concatenate(spans, axis=1)
-    lengths, often = table.documents.length[documents], copies[documents]
-    tokens = lengths * often.astype(np.int64)
-    texts = int(tokens[np.concatenate(plain)].sum()) >= TEXT * int(tokens.sum()) > 0
+    table = selected.table
+    sample = table.trained_spans
+    assert sample is not None
+    copies = _copies(selected)
+    counted = copies[sample.doc_ids] > 0
+    doc_ids = sample.doc_ids[counted]
+    lengths = table.documents.length[doc_ids]
+    copies_of_each = copies[doc_ids]
+    span_counts = sample.counts[counted]
+    bounds = sample.bounds[np.repeat(counted, sample.counts)]
+    tokens = lengths * copies_of_each.astype(np.int64)
+    plain_tokens = int(tokens[sample.plain_texts[counted]].sum())
     longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
-    named = [(_id_of(selected, int(documents[one])), int(lengths[one])) for one in longest]
-    if often.max(initial=0) > 1:
-        each = np.repeat(np.arange(len(lengths)), often)
-        low, high = (np.searchsorted(owners, each, side=side) for side in ("left", "right"))
-        take = ranges(low, high - low)
-        owners, begins, ends = np.repeat(np.arange(len(each), dtype=np.int32), high - low), begins[take], ends[take]
-        lengths = lengths[each]
-    return LengthStats(lengths, owners, begins, ends, named, texts, int(copies.sum(dtype=np.int64)))
-
-
-def _are_texts(spans: Spans) -> NDArray[np.bool_]:
-    """(K,) whether each document is a plain text, without prompt, completion or turns."""
-    others = offsets_of(~np.isin(spans.kind, (SpanKind.TEXT, SpanKind.SPECIAL)))
-    found: NDArray[np.bool_] = others[spans.offsets[1:]] == others[spans.offsets[:-1]]
-    return found
+    named = [(_id_of(selected, int(doc_ids[place])), int(lengths[place])) for place in longest]
+    # A document that is packed three times counts three times.
+    document_of_copy = np.repeat(np.arange(len(doc_ids)), copies_of_each)
+    if len(document_of_copy) > len(doc_ids):
+        bounds = bounds[ranges(offsets_of(span_counts)[document_of_copy], span_counts[document_of_copy])]
+    return LengthStats(
+        lengths=lengths[document_of_copy],
+        owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), span_counts[document_of_copy]),
+        begins=np.ascontiguousarray(bounds[:, 0]),
+        ends=np.ascontiguousarray(bounds[:, 1]),
+        longest=named,
+        texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
+        in_all=int(copies.sum(dtype=np.int64)),
+    )
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:

@@ -207,7 +207,7 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     """
     pad_id = padding_id(config, prepared.spec.tokenizer)
     work.observer.begin("plan", 0, "")
-    selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id)
+    selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id, sample=True)
     work.observer.end()
     if not selected.ledger.total().examples_packed:
         raise InputError(nothing_left(config, prepared, encoded, selected))

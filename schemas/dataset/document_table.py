@@ -1,13 +1,13 @@
 """The one reader of documents.parquet: where the examples of a dataset came from, and what became of them."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from ..arrays import numbers
+from ..arrays import numbers, strings
 from ..fingerprint import hash_bytes
 from ..rows import DOCUMENTS
 from .files import MappedFile, require_columns
@@ -28,7 +28,11 @@ class DocumentOrigin(NamedTuple):
 
 
 def read_documents(
-    file: MappedFile, hash: str, columns: Sequence[str] | None = None, doc_ids: Collection[int] | None = None
+    file: MappedFile,
+    hash: str,
+    columns: Sequence[str] | None = None,
+    doc_ids: Collection[int] | None = None,
+    values: Mapping[str, str | int] | None = None,
 ) -> pa.Table:
     """The document table, in its order.
 
@@ -37,6 +41,7 @@ def read_documents(
         hash: of its content, as the manifest says. Compared first, because pyarrow ends the process over some damage.
         columns: which to read; all by default.
         doc_ids: only documents with these ids, as far as the table has them. Row groups with none of them are not read.
+        values: column → the value that it must have. Row groups without it are not read.
 
     Raises:
         IntegrityError: the file is damaged, or has other columns.
@@ -50,28 +55,40 @@ def read_documents(
         with ParquetFile(pa.BufferReader(file.buffer)) as parquet:
             require_columns(parquet.schema_arrow, DOCUMENTS)
             names = list(DOCUMENTS.names if columns is None else columns)
-            if doc_ids is None:
+            if doc_ids is None and values is None:
                 return parquet.read(names)
-            ids = np.array(sorted(doc_ids), np.int64)
-            table = parquet.read_row_groups(list(_groups_with(parquet, ids)), {*names, "doc_id"})
+            conditions: dict[str, pa.Array] = {}
+            if doc_ids is not None:
+                conditions["doc_id"] = numbers(np.array(sorted(doc_ids), np.int64))
+            for name, value in (values or {}).items():
+                conditions[name] = strings([value]) if isinstance(value, str) else numbers(np.array([value], np.int64))
+            table = parquet.read_row_groups(list(_groups_with(parquet, conditions)), list({*names, *conditions}))
         # Not by the filters of pyarrow.dataset, which imports pandas where it is installed: 0.2 s.
-        return table.filter(pc.is_in(table["doc_id"], numbers(ids))).select(names)
+        for name, wanted in conditions.items():
+            table = table.filter(pc.is_in(table[name], wanted))
+        return table.select(names)
 
 
-def _groups_with(parquet: "ParquetFile", doc_ids: NDArray[np.int64]) -> Iterator[int]:
-    """The row groups that may have some of these documents, by the lowest and highest id that the file notes of each.
+def _groups_with(parquet: "ParquetFile", conditions: Mapping[str, pa.Array]) -> Iterator[int]:
+    """The row groups that may have rows with one of the values in each column, by the lowest and highest value that the
+    file notes of each column of a row group.
 
     Of row groups with ids 0 to 99, 100 to 199 and 200 to 299, documents 3 and 250 need the first and the third.
     """
-    place = parquet.schema_arrow.get_field_index("doc_id")
+    places = {name: parquet.schema_arrow.get_field_index(name) for name in conditions}
+    values = {name: wanted.to_pylist() for name, wanted in conditions.items()}
     for group in range(parquet.num_row_groups):
-        statistics = parquet.metadata.row_group(group).column(place).statistics
-        if (
-            statistics is None
-            or not statistics.has_min_max
-            or ((doc_ids >= statistics.min) & (doc_ids <= statistics.max)).any()
-        ):
+        row_group = parquet.metadata.row_group(group)
+        if all(_may_have(row_group.column(place).statistics, values[name]) for name, place in places.items()):
             yield group
+
+
+def _may_have(statistics: Any, values: Sequence[Any]) -> bool:
+    """Whether a column of a row group may have one of the values, which are in ascending order."""
+    if statistics is None or not statistics.has_min_max:
+        return True
+    place = bisect_left(values, statistics.min)  # the first value that is not too low
+    return place < len(values) and bool(values[place] <= statistics.max)
 
 
 def origins_of(table: pa.Table) -> dict[int, DocumentOrigin]:

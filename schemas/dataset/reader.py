@@ -1,6 +1,6 @@
 """The one reader of finished datasets: its files through its manifest."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -77,14 +77,19 @@ class DatasetReader:
         record = self.split(split)
         return read_row_sizes(self.files.map(self.file(row_sizes_name(record))), record.rows)
 
-    def documents(self, columns: Sequence[str] | None = None, doc_ids: Collection[int] | None = None) -> "pa.Table":
+    def documents(
+        self,
+        columns: Sequence[str] | None = None,
+        doc_ids: Collection[int] | None = None,
+        values: Mapping[str, str | int] | None = None,
+    ) -> "pa.Table":
         """The document table, see `read_documents`.
 
         Raises:
             IntegrityError: documents.parquet is missing or damaged.
         """
         record = self.file(DOCUMENT_TABLE)
-        return read_documents(self.files.map(record), record.hash, columns, doc_ids)
+        return read_documents(self.files.map(record), record.hash, columns, doc_ids, values)
 
     def origins(self, doc_ids: Collection[int]) -> dict[int, DocumentOrigin]:
         """Document id → where it came from, for those that the document table has.

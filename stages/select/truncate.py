@@ -44,6 +44,11 @@ class PairLengths:
     rejected: NDArray[np.int32]
 
     @property
+    def parts(self) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+        """The three, in the order in which a pair's tokens are stored."""
+        return self.prompt, self.chosen, self.rejected
+
+    @property
     def completions(self) -> NDArray[np.int32]:
         """(N,) tokens of both completions."""
         return self.chosen + self.rejected

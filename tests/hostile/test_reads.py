@@ -54,6 +54,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/judge/sandbox.py", "read_text"): (1, "the package's own"),
     ("pipeline/pack/outcomes.py", "memmap"): (1, OURS),
     ("pipeline/pack/shard.py", "fromfile"): (1, OURS),
+    ("pipeline/pack/spools.py", "memmap"): (3, OURS),
     ("pipeline/pack/table.py", "memmap"): (1, OURS),
     ("pipeline/pack/units.py", "memmap"): (1, OURS),
     ("pipeline/pack/table.py", "memory_map"): (1, OURS),

@@ -126,7 +126,7 @@ def test_a_dataset(here: Path) -> None:
     expected = kit.Packed(here / "packed")
     assert dataset.path == str(here / "packed")
     assert list(dataset.splits) == expected.splits
-    assert dataset.documents().to_pylist() == expected.documents()
+    assert dataset.documents().to_pylist() == expected.examples()
     assert dataset.rows("train").to_pylist() == expected.rows("train")
     assert dataset.ledger.sources["chats"].rows_read == expected.ledger["chats"]["rows_read"]
     with pytest.raises(packtrain.PacktrainError, match="did you mean train"):

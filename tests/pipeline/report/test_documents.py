@@ -8,7 +8,7 @@ import packtrain
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources_module
-from packtrain.pipeline.report import document_lengths
+from packtrain.pipeline.pack import read_parts
 from packtrain.pipeline.report.lengths import advice_sentence
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.manifest import Manifest
@@ -159,7 +159,7 @@ def test_a_sample_is_of_whole_parts_and_says_of_how_many(
 ) -> None:
     config = configured(base, {"duplicates": "keep", "filter": {}}, 96, tmp_path / "out")
     whole = compared(config, 96)
-    monkeypatch.setattr(document_lengths, "MOST", 120)
+    monkeypatch.setattr(read_parts, "SAMPLED", 120)
     some = compared(config, 4096)
     assert len({one.tokens + one.tokens_lost for one in some.points}) == 1, "all are of the sample"
     assert 60 <= some.documents <= 120 < whole.documents
