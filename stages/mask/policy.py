@@ -28,7 +28,8 @@ TRAINED_KINDS: dict[str, tuple[SpanKind, ...]] = {
     "all": tuple(SpanKind),
 }
 """The kinds that each policy trains, before the other keys of the mask take some out."""
-_LAST = 2
+_IN_LAST_TURN = 2
+"""The value in `Mask.table` of kinds that are trained in the last turn of the assistant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Mask:
     @classmethod
     def of(cls, config: "MaskConfig") -> "Mask":
         """The mask that the configuration describes."""
-        return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
+        return cls(**{key.name: getattr(config, key.name) for key in fields(cls)})
 
     @property
     def ends_in_next_headers(self) -> bool:
@@ -72,13 +73,17 @@ class Mask:
             table[list(NEXT_STOP_KINDS)] = 1
             table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = SpanKind.HISTORY in TRAINED_KINDS[self.policy]
         if policy.trains_last_turn_only:
-            table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _LAST
+            table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _IN_LAST_TURN
         if not self.train_end and not policy.trains_every_token:
             table[list(END_KINDS)] = 0
         if self.tool_calls == "mask":
             table[list(CALL_KINDS)] = 0
-        for kind in THOUGHT_KINDS:
-            table[kind] = {"train": table[kind], "mask": 0, "last": _LAST * bool(table[kind])}[self.thoughts]
+        thoughts = list(THOUGHT_KINDS)
+        if self.thoughts == "mask":
+            table[thoughts] = 0
+        if self.thoughts == "last":
+            # Not where the policy does not train thoughts at all.
+            table[thoughts] = np.where(table[thoughts] > 0, _IN_LAST_TURN, 0)
         return table
 
 
@@ -99,19 +104,20 @@ def supervised_spans(
         kind, turn, weights: (spans,) of `schemas.rows.SPAN`.
         offsets: (N + 1,) where each document's spans begin. A document has at least one span.
     """
-    borrowed = IS_NEXT_STOP[kind[:-1]]
-    if borrowed.any() and not mask.ends_in_next_headers:
+    is_next_stop = IS_NEXT_STOP[kind[:-1]]
+    if is_next_stop.any() and not mask.ends_in_next_headers:
+        # Such a token has the weight of the turn before it. As a part of the header, it is no more than the next one's.
         weights = weights.copy()
-        weights[:-1][borrowed] = np.minimum(weights[:-1], weights[1:])[borrowed]
+        weights[:-1][is_next_stop] = np.minimum(weights[:-1], weights[1:])[is_next_stop]
     trains = mask.table()[kind]
     if POLICIES[mask.policy].trains_turns:
         # A plain-text completion counts as the assistant's, but has no turn.
         trains[(kind == SpanKind.COMPLETION) & (turn < 0)] = 1
     supervised: NDArray[np.bool_] = (trains > 0) & (weights > 0)
-    of_last = trains == _LAST
-    if of_last.any():
-        last = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
-        supervised &= ~of_last | (turn == np.repeat(last, np.diff(offsets)))
+    only_in_last_turn = trains == _IN_LAST_TURN
+    if only_in_last_turn.any():
+        last_turns = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
+        supervised &= ~only_in_last_turn | (turn == np.repeat(last_turns, np.diff(offsets)))
     return supervised, weights
 
 
@@ -130,19 +136,20 @@ def supervised_turns(
         next_stops: (spans,) whether each is a token of the next header that is trained as the end of a turn.
     """
     documents = max(len(offsets) - 1, 0)
-    said = IS_ASSISTANT[kind]
-    first = said.copy()
-    if len(first) > 1:
-        first[1:] &= ~said[:-1] | (turn[1:] != turn[:-1])
-    first[offsets[:-1]] = said[offsets[:-1]]
-    begins = np.flatnonzero(first)
+    in_turn = IS_ASSISTANT[kind]
+    begins_turn = in_turn.copy()
+    if len(begins_turn) > 1:
+        begins_turn[1:] &= ~in_turn[:-1] | (turn[1:] != turn[:-1])
+    # The span before a document's first one is another document's, whose turn may have the same number.
+    begins_turn[offsets[:-1]] = in_turn[offsets[:-1]]
+    begins = np.flatnonzero(begins_turn)
     if not len(begins):
         return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
     # Spans between two turns are counted with the earlier one; they belong to no turn.
-    wanted = np.logical_or.reduceat(supervised & said, begins)
-    ended = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
-    owner = np.searchsorted(offsets, begins, side="right") - 1
+    is_trained = np.logical_or.reduceat(supervised & in_turn, begins)
+    has_stop = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
+    document = np.searchsorted(offsets, begins, side="right") - 1
     return (
-        np.bincount(owner[wanted], minlength=documents).astype(np.int32),
-        np.bincount(owner[wanted & ~ended], minlength=documents).astype(np.int32),
+        np.bincount(document[is_trained], minlength=documents).astype(np.int32),
+        np.bincount(document[is_trained & ~has_stop], minlength=documents).astype(np.int32),
     )

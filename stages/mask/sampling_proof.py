@@ -47,6 +47,19 @@ class Proof(NamedTuple):
     outcome: Outcome
 
 
+class _Turn(NamedTuple):
+    """A turn of the assistant that is trained."""
+
+    document: int
+    """The place of its document in the batch."""
+    message: int
+    is_earlier: bool
+    """Whether it comes before the completion."""
+    prompt: str | None
+    """The messages before it, rendered with a generation prompt; None if there are none, or the template refuses
+    them."""
+
+
 def prove(
     batch: pa.RecordBatch, examples: Sequence[Example], template: ChatTemplate, engine: Engine, stops: frozenset[int]
 ) -> Iterator[Proof]:
@@ -60,42 +73,57 @@ def prove(
     Raises:
         TemplateError: see `ChatTemplate.render`.
     """
-    asked: list[tuple[int, int, bool]] = []
-    prompts: list[str | None] = []
-    made = {(one.line, one.sub): one for one in examples}
+    turns = list[_Turn]()
+    example_at = {(example.line, example.sub): example for example in examples}
     places = list(zip(batch["line"].to_pylist(), batch["sub"].to_pylist(), strict=True))
     for document, place in enumerate(places):
-        example = made[place]
-        before, after = example.prompt or [], example.completion or []
-        messages = [] if isinstance(before, str) or isinstance(after, str) else [*before, *after]
-        for at, one in enumerate(messages):
-            if one["role"] != ASSISTANT or not loss_weight(one):
-                continue
-            asked.append((document, at, at < len(before)))
-            prompts.append(None)
-            with suppress(RowRejectedError):
-                if at:
-                    for_row = template.for_row(example.variables, example.documents)
-                    prompts[-1] = for_row.render(messages[:at], example.tools, add_generation_prompt=True)
-    if not prompts:
+        turns += _trained_turns(document, example_at[place], template)
+    if not turns:
         return
-    alone = engine.encode([prompt or "" for prompt in prompts]).each()
+    ids_of_prompts = engine.encode([turn.prompt or "" for turn in turns]).each()
 
     ids, spans = batch.column("input_ids"), batch.column("spans")
-    tokens, starts, span_starts = view(ids.values), view(ids.offsets), view(spans.offsets)
-    ends, kinds, turns = (view(spans.values.field(name)) for name in ("end", "kind", "turn"))
+    tokens = view(ids.values)
+    token_starts = view(ids.offsets)
+    span_starts = view(spans.offsets)
+    ends, kinds, messages = (view(spans.values.field(name)) for name in ("end", "kind", "turn"))
     begins = begins_of(ends, span_starts)
-    is_turn = np.isin(kinds, ASSISTANT_KINDS)
-    for (document, message, earlier), prompt, prompt_ids in zip(asked, prompts, alone, strict=True):
-        low, high = span_starts[document], span_starts[document + 1]
-        own = np.flatnonzero(is_turn[low:high] & (turns[low:high] == message)) + low
-        if not len(own):
+    is_assistant = np.isin(kinds, ASSISTANT_KINDS)
+    for turn, prompt_ids in zip(turns, ids_of_prompts, strict=True):
+        low, high = span_starts[turn.document], span_starts[turn.document + 1]
+        turn_spans = np.flatnonzero(is_assistant[low:high] & (messages[low:high] == turn.message)) + low
+        if not len(turn_spans):
             continue
-        own = own[: 1 + np.count_nonzero(np.cumprod(np.diff(own) == 1))]  # answers to calls may stand within a turn
-        text, begin, last = tokens[starts[document] : starts[document + 1]], int(begins[own[0]]), own[-1]
-        last += last + 1 < high and IS_NEXT_STOP[kinds[last + 1]]
-        if prompt is None or not np.array_equal(text[:begin], prompt_ids):
+        # Answers to calls may stand within a turn: it is proved up to the first. Spans 4, 5 and 8 become 4 and 5.
+        turn_spans = turn_spans[: 1 + np.count_nonzero(np.cumprod(np.diff(turn_spans) == 1))]
+        document_tokens = tokens[token_starts[turn.document] : token_starts[turn.document + 1]]
+        begin = int(begins[turn_spans[0]])
+        last_span = turn_spans[-1]
+        if last_span + 1 < high and IS_NEXT_STOP[kinds[last_span + 1]]:
+            last_span += 1
+        if turn.prompt is None or not np.array_equal(document_tokens[:begin], prompt_ids):
             outcome = Outcome.PREFIX
+        elif stops.isdisjoint(document_tokens[begin : ends[last_span]].tolist()):
+            outcome = Outcome.MISSING
         else:
-            outcome = Outcome.MISSING if stops.isdisjoint(text[begin : ends[last]].tolist()) else Outcome.EXACT
-        yield Proof(*places[document], message, earlier, outcome)
+            outcome = Outcome.EXACT
+        yield Proof(*places[turn.document], turn.message, turn.is_earlier, outcome)
+
+
+def _trained_turns(document: int, example: Example, template: ChatTemplate) -> Iterator[_Turn]:
+    """The turns of the assistant that are trained, each with the prompt that a model would be given for it."""
+    before = example.prompt or []
+    after = example.completion or []
+    if isinstance(before, str) or isinstance(after, str):
+        return
+    messages = [*before, *after]
+    for number, message in enumerate(messages):
+        if message["role"] != ASSISTANT or not loss_weight(message):
+            continue
+        prompt = None
+        if number:
+            # A template may refuse a conversation that ends there.
+            with suppress(RowRejectedError):
+                row_template = template.for_row(example.variables, example.documents)
+                prompt = row_template.render(messages[:number], example.tools, add_generation_prompt=True)
+        yield _Turn(document, number, number < len(before), prompt)

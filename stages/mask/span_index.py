@@ -51,17 +51,18 @@ class SpanIndex:
             ends: (spans,) where each span ends within its document.
         """
         bases = offsets_of(lengths)
-        places = np.repeat(bases[:-1], span_counts) + ends
-        begins = np.zeros(len(places) + 1, dtype=np.int64)
-        begins[1:] = places
+        # Documents of 5 and 4 tokens with spans that end at 2, 5 and 4: the places 2, 5 and 9.
+        end_places = np.repeat(bases[:-1], span_counts) + ends
+        begins = np.zeros(len(end_places) + 1, dtype=np.int64)
+        begins[1:] = end_places
         before = offsets_of(np.where(supervised, np.diff(begins), 0))
-        return cls(bases, places, kind, turn, supervised, before, begins)
+        return cls(bases, end_places, kind, turn, supervised, before, begins)
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the supervised tokens before each place."""
         span = np.searchsorted(self.ends, places, side="left")  # the span that ends at or after it
-        inside = np.append(self.supervised, False)[span]
-        return self.before[span] + np.where(inside, places - self.begins[span], 0)
+        in_supervised = np.append(self.supervised, False)[span]
+        return self.before[span] + np.where(in_supervised, places - self.begins[span], 0)
 
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the token at each place is supervised; T has none."""
@@ -75,10 +76,13 @@ class SpanIndex:
         """
         left = np.searchsorted(self.ends, places - 1, side="right")
         right = np.searchsorted(self.ends, places, side="right")
-        one, other = self.kind[left], self.kind[right]
-        same = (self.turn[left] == self.turn[right]) & ((one == other) | (IS_ASSISTANT[one] & IS_ASSISTANT[other]))
-        out: NDArray[np.bool_] = same & self.supervised[left] & self.supervised[right] & (other != SpanKind.TEXT)
-        return out
+        left_kind = self.kind[left]
+        right_kind = self.kind[right]
+        # Answer, thought and call are kinds of one turn.
+        same_kind = (left_kind == right_kind) | (IS_ASSISTANT[left_kind] & IS_ASSISTANT[right_kind])
+        same_turn = (self.turn[left] == self.turn[right]) & same_kind & (right_kind != SpanKind.TEXT)
+        through: NDArray[np.bool_] = same_turn & self.supervised[left] & self.supervised[right]
+        return through
 
     def turn_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Places where a conversation may be cut: before user messages, and after assistant turns.
@@ -86,11 +90,12 @@ class SpanIndex:
         Both are ascending. A line end that the template writes after a turn is not skipped yet.
         """
         begins = self.begins[:-1]
-        inner = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
-        after = np.zeros(len(self.ends), dtype=np.bool_)
-        after[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
-        user = self.kind == SpanKind.USER
-        stop = np.append(IS_NEXT_STOP[self.kind[:-1]] & user[1:], False)  # such a message begins with this token
-        user[1:] &= ~stop[:-1]
-        user |= stop
-        return begins[inner & user], begins[inner & after]
+        may_cut = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
+        after_assistant = np.zeros(len(self.ends), dtype=np.bool_)
+        after_assistant[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
+        before_user = self.kind == SpanKind.USER
+        # Where a stop token stands in the header of a user's message, the message begins with it.
+        stop_before_user = np.append(IS_NEXT_STOP[self.kind[:-1]] & before_user[1:], False)
+        before_user[1:] &= ~stop_before_user[:-1]
+        before_user |= stop_before_user
+        return begins[may_cut & before_user], begins[may_cut & after_assistant]
