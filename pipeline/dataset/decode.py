@@ -118,12 +118,25 @@ def find_decoder(dataset: Finished) -> Decoder:
     Raises:
         InputError: it is no longer where it was, or cannot be read.
     """
+    try:
+        folder = tokenizer_folder(dataset)
+    except InputError as error:
+        raise InputError(f"{error}; packtrain inspect --tokenizer FOLDER shows rows") from None
+    return load_decoder(folder)
+
+
+def tokenizer_folder(dataset: Finished) -> Path:
+    """The folder of the tokenizer that a run used.
+
+    Raises:
+        InputError: it is no longer where it was.
+    """
     note = None
     with suppress(StoreError):
         note = get_note(dataset.store, RUN, _Run)
     if note is None or not Path(note.tokenizer).is_dir():
-        raise InputError("the run's tokenizer is gone; packtrain inspect --tokenizer FOLDER shows rows")
-    return load_decoder(Path(note.tokenizer))
+        raise InputError("the run's tokenizer is gone")
+    return Path(note.tokenizer)
 
 
 class _Run(msgspec.Struct):

@@ -17,12 +17,14 @@ from ...schemas.fingerprint import version
 from ...schemas.jsontext import indented_json
 from ...schemas.tables.columns import WEIGHTS, schema_of, shares_tokens
 from ...schemas.tables.export_formats import EXPORT_FORMATS
+from ..dataset.decode import tokenizer_folder
 from ..dataset.open_dataset import Finished, open_dataset
 from ..dataset.verify import verify
 from ..observer import Observer
 from ..store.local import require_no_file_above, store_error, sync_folder
 from ..store.open_store import is_url
 from .foreign_formats import WRITERS, Layout, MisfitError
+from .untrained_labels import UntrainedLabels
 
 NOTE_FILE = "export.json"
 """What an export says of itself: the hash of the dataset's manifest, the format `to`, for each of `splits` its `rows`,
@@ -93,7 +95,8 @@ def write_export(
         ) as temporary:
             draft = Path(temporary) / destination.name
             draft.mkdir()
-            _write(source, draft, to, layout, observer)
+            labels = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
+            _write(source, draft, to, layout, labels, observer)
             files = [path for path in draft.rglob("*") if path.is_file()]
             note = {
                 "dataset": manifest.hash,
@@ -183,7 +186,21 @@ def _free_destination(out: str | Path) -> Path:
     return destination
 
 
-def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Observer) -> None:
+def _find_untrained_labels(source: Finished, observer: Observer) -> UntrainedLabels | None:
+    """What looks for them; None, with a note, if the tokenizer of the run is not there any more."""
+    try:
+        return UntrainedLabels(tokenizer_folder(source))
+    except InputError as error:
+        observer.note(
+            f"{error}, so it is not known whether there are labels that Megatron-Bridge does not train: those right "
+            "behind an end-of-sequence token"
+        )
+        return None
+
+
+def _write(
+    source: Finished, draft: Path, to: str, layout: Layout, labels: UntrainedLabels | None, observer: Observer
+) -> None:
     """Write all shards into the draft of the destination.
 
     Raises:
@@ -197,10 +214,17 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         for index, shard in enumerate(split.shards):
             try:
                 if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
-                    WRITERS[to](source.sound_batches(shard), draft, name, index, split_layout)
+                    batches = source.sound_batches(shard)
+                    checked = batches if labels is None else labels.check(batches)
+                    WRITERS[to](checked, draft, name, index, split_layout)
             except MisfitError as error:
                 row = rows_before + error.row
                 raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
             rows_before += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
+    if labels is not None and labels.count:
+        observer.note(
+            f"Megatron-Bridge does not train {labels.count:,} labels right behind an end-of-sequence token; all are "
+            "white space or special tokens"
+        )

@@ -79,6 +79,36 @@ def test_rows_that_do_not_fit(refused: Callable[..., str], made: Made, read_rows
     assert f"row {late} of split train cannot" in refused(made("alone"), "--to", "olmo-core", "--eos-id", new)
 
 
+@pytest.mark.parametrize(("behind", "outcome"), [("\\n", "counted"), ("", "refused"), ("never trained", "none")])
+def test_labels_that_megatron_bridge_does_not_train(
+    packtrain: Command, little: Any, tmp_path: Path, behind: str, outcome: str
+) -> None:
+    """The one right behind an end-of-sequence token: white space is counted, a word of a turn is refused."""
+    separator = "\\n" if outcome == "none" else behind
+    template = "{% for message in messages %}{{ message.content + eos_token + '" + separator + "' }}{% endfor %}"
+    (tmp_path / "template.jinja").write_text(template)
+    messages = [{"role": role, "content": f"words of {role}"} for role in ("user", "assistant", "user", "assistant")]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    tokenizer = json.loads(little.config.read_text())["tokenizer"]
+    config = {
+        "out": "packed",
+        "tokenizer": {**tokenizer, "chat_template": "template.jinja"},
+        "sources": [{"name": "chats", "format": "messages", "path": "chats.jsonl"}],
+        "mask": "assistant" if outcome == "none" else "all",
+        "run": {"workers": 1, "report": False},
+    }
+    run(config, base=tmp_path)
+    done = packtrain("export", tmp_path / "packed", "--to", "megatron-bridge", "--out", tmp_path / "out")
+    if outcome == "refused":
+        assert done.code == 2
+        assert "row 0 of split train cannot be exported to megatron-bridge: 'words'" in done.err
+        assert "Megatron-Bridge would not train it" in done.err
+        assert not (tmp_path / "out").exists()
+    else:
+        assert done.code == 0, done.err
+        assert ("does not train 4 labels right behind" in done.out) == (outcome == "counted")
+
+
 def test_a_manifest_that_would_lead_elsewhere(refused: Callable[..., str], made: Made, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made("bfd"), tmp_path / "evil"))
     manifest = open_dataset(folder).manifest

@@ -218,6 +218,103 @@ except RuntimeError as error:
 print(json.dumps(packed))
 """
 
+AXOLOTL = """
+tracking = types.ModuleType("posthog")
+tracking.Posthog = lambda *arguments, **options: None
+sys.modules["posthog"] = tracking
+import transformers, yaml
+from packtrain.training import PackedGuard
+from transformers import TrainerCallback
+
+
+class Losses(TrainerCallback):
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        losses.append(logs.get("loss"))
+
+
+losses = []
+begin = transformers.Trainer.__init__
+
+
+@functools.wraps(begin)
+def guarded(self, *args, **kwargs):
+    begin(self, *args, **kwargs)
+    self.add_callback(PackedGuard(data))
+    self.add_callback(Losses())
+
+
+transformers.Trainer.__init__ = guarded
+from axolotl.cli.train import do_cli
+
+settings = {
+    "base_model": model_folder, "datasets": [{"path": data}], "sequence_len": 128, "max_steps": 1, "optimizer": "sgd",
+    "learning_rate": 1e-9, "gradient_accumulation_steps": 1, "output_dir": out, "dataset_prepared_path": out + "-prep",
+    "logging_steps": 1, "bf16": False, "fp16": False, "tf32": False, "save_strategy": "no", "val_set_size": 0,
+    "curriculum_sampling": True, "attn_implementation": "sdpa", **json.loads(sys.argv[4]),
+}
+with open(out + ".yaml", "w") as file:
+    yaml.safe_dump(settings, file)
+try:
+    do_cli(config=out + ".yaml")
+except RuntimeError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    network = model()
+    finish(float(losses[0]), lambda ids: network(ids, use_cache=False).logits, [0])
+"""
+BRIDGE = """
+import typing, typing_extensions
+from pathlib import Path
+
+typing.override = typing_extensions.override  # of Python 3.12
+import megatron.core
+
+folder = Path(megatron.core.__file__).parents[1] / "bridge"
+
+
+class StandIn(types.ModuleType):  # for what needs CUDA; the reader and its collator do not call it
+    __path__ = []
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+for name in ("", ".data", ".data.packing", ".data.datasets", ".training", ".training.tokenizers", ".utils"):
+    package = types.ModuleType(f"megatron.bridge{name}")  # without its __init__.py, which imports all of it
+    package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
+    sys.modules[package.__name__] = package
+for name in ("megatron.bridge.training.tokenizers.tokenizer", "triton", "triton.language"):
+    sys.modules[name] = StandIn(name)
+from megatron.bridge.data.packing.parquet import GPTSFTPackedParquetDataset
+
+eos_id = int(sys.argv[5])
+tokenizer = types.SimpleNamespace(eos_id=eos_id, bos_id=None, pad_id=0, vocab_size=rows.highest_id + 1)
+dataset = GPTSFTPackedParquetDataset(
+    file_path=sys.argv[4], tokenizer=tokenizer, max_seq_length=rows.row_length, pad_seq_length_to_mult=16,
+    answer_only_loss=True, max_num_samples=None, prompt_template="{input} {output}", label_key="output",
+    truncation_field="input",
+)
+batch = dataset.collate_fn([dataset[number] for number in range(len(dataset))])
+found, untrained = [], 0
+for tokens, labels, mask, bounds in zip(batch["tokens"], batch["labels"], batch["loss_mask"], batch["cu_seqlens_q"]):
+    bounds = bounds.tolist()
+    for begin, end in zip(bounds, bounds[1:]):
+        if end > begin:
+            found.append((tokens[begin:end].tolist(), labels[begin:end].tolist(), mask[begin:end].tolist()))
+expected = []
+for ids, labels in documents(range(len(rows))):
+    if len(ids) < 2:
+        continue
+    wanted = (labels[1:] != -100).int()
+    taken = wanted * (ids[:-1] == eos_id)
+    untrained += int(taken.sum())
+    expected.append((ids[:-1].tolist(), ids[1:].tolist(), (wanted - taken).tolist()))
+found = [document for document in found if any(document[2]) or document in expected]
+print(json.dumps({"documents": len(expected), "equal": found == expected, "untrained": untrained}))
+"""
+
 
 class Recipe(NamedTuple):
     """How much of a trainer runs."""
@@ -227,6 +324,18 @@ class Recipe(NamedTuple):
 
 
 RECIPES = {
+    "axolotl": Recipe(
+        ("axolotl==0.19.0", "axolotl-contribs-lgpl==0.0.7", "axolotl-contribs-mit==0.0.6", "transformers==5.16.1",
+         "trl==1.9.0", "peft==0.20.0", "datasets==4.8.4", "accelerate==1.13.0", "tokenizers==0.23.1",
+         "huggingface_hub==1.17.0", "httpx<1", "httpcore<2", "addict", "antlr4-python3-runtime==4.13.2", "art",
+         "backoff", "bitsandbytes==0.50.2", "colorama", "einops", "evaluate", "fastcore", "fire", "immutabledict",
+         "langdetect", "liger-kernel==0.8.1", "llvmlite", "numba", "optimum==1.16.2", "platformdirs", "python-dotenv",
+         "schedulefree==1.4.1", "scipy<1.18", "termcolor", "trackio==0.19.0", "triton==3.6.0", "wandb"),
+        AXOLOTL,
+    ),
+    "megatron-bridge": Recipe(
+        ("--ignore-requires-python", "megatron-bridge==0.6.2", "megatron-core==0.19.2"), BRIDGE
+    ),
     "torchtune": Recipe(
         ("torchtune==0.6.1", "torchao==0.10.0", "omegaconf", "antlr4-python3-runtime==4.9.3", "blobfile", "lxml",
          "pycryptodomex", "sentencepiece", "tiktoken", "kagglehub"),
@@ -330,3 +439,23 @@ def test_ms_swift(installed: Any, two_sources: Path, tiny_model: Path, tmp_path:
     assert outcome["loss"] == pytest.approx(outcome["alone"], rel=1e-5)
     assert "other documents see" in outcome["error"]
     assert "padding_free: true" in outcome["error"]
+
+
+def test_axolotl(installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path) -> None:
+    """Its whole training on the folder as it is; with its own packing the guard stops it."""
+    packages = installed("axolotl")
+    right = json.dumps({"skip_prepare_dataset": True, "sample_packing": False, "micro_batch_size": 1})
+    outcome = run("axolotl", packages, two_sources, tiny_model, tmp_path / "right", right)
+    assert "packed documents are kept apart" in outcome["said"]
+    assert outcome["loss"] == pytest.approx(outcome["alone"], abs=1e-3)  # it prints four digits
+
+
+def test_megatron_bridge(installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path) -> None:
+    """Its released reader and collator, apart from the package, which does not install without CUDA."""
+    packages = installed("megatron-bridge")
+    write_export(two_sources, tmp_path / "export", "megatron-bridge")
+    eos_id = AutoTokenizer.from_pretrained(tiny_model).eos_token_id
+    folder = tmp_path / "export" / "train"
+    outcome = run("megatron-bridge", packages, two_sources, tiny_model, tmp_path / "out", folder, eos_id)
+    assert outcome["equal"]
+    assert outcome["documents"] > 100
