@@ -267,9 +267,6 @@ import typing, typing_extensions
 from pathlib import Path
 
 typing.override = typing_extensions.override  # of Python 3.12
-import megatron.core
-
-folder = Path(megatron.core.__file__).parents[1] / "bridge"
 
 
 class StandIn(types.ModuleType):  # for what needs CUDA; the reader and its collator do not call it
@@ -281,12 +278,15 @@ class StandIn(types.ModuleType):  # for what needs CUDA; the reader and its coll
         return type(name, (), {})
 
 
+for name in ("megatron.bridge.training.tokenizers.tokenizer", "triton", "triton.language"):
+    sys.modules[name] = StandIn(name)
+import megatron.core
+
+folder = Path(megatron.core.__file__).parents[1] / "bridge"
 for name in ("", ".data", ".data.packing", ".data.datasets", ".training", ".training.tokenizers", ".utils"):
     package = types.ModuleType(f"megatron.bridge{name}")  # without its __init__.py, which imports all of it
     package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
     sys.modules[package.__name__] = package
-for name in ("megatron.bridge.training.tokenizers.tokenizer", "triton", "triton.language"):
-    sys.modules[name] = StandIn(name)
 from megatron.bridge.data.packing.parquet import GPTSFTPackedParquetDataset
 
 eos_id = int(sys.argv[5])
