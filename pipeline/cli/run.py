@@ -87,7 +87,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ..report.sections import sections, summary_lines
 
     manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
-    if not end.now:
+    if not end.is_new:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
             yield f"report: {out.where(HTML)}"

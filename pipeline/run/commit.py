@@ -28,8 +28,9 @@ def commit(
     Raises:
         IntegrityError: an earlier run with the same plan wrote another manifest, which is left as it is.
     """
-    small = huggingface_files(packed.splits, schema, fingerprint(plan))
-    files = [*packed.files, *lists, *(put_record(store, name, data) for name, data in small)]
+    files = [*packed.files, *lists]
+    for name, content in huggingface_files(packed.splits, schema, fingerprint(plan)):
+        files.append(put_record(store, name, content))
     manifest = Manifest(
         plan=plan,
         schema={field.name: str(field.type) for field in schema},
@@ -37,9 +38,11 @@ def commit(
         files=tuple(sorted(files, key=lambda file: file.name)),
         ledger=packed.ledger,
     )
-    data = manifest.to_bytes()
+    content = manifest.to_bytes()
     store.sweep()  # drafts that dead workers left
-    if not store.put_bytes(MANIFEST, data) and store.read(MANIFEST) != data:
+    # Last, because a folder with a manifest is a finished dataset. The same manifest may be there from another run that
+    # shares the work, or of a dataset that is repaired.
+    if not store.put_bytes(MANIFEST, content) and store.read(MANIFEST) != content:
         raise IntegrityError(
             f"the files do not match {store.where(MANIFEST)}, which is left as it is: the hash would be "
             f"{manifest.hash[:16]}; run the configuration with another --out, and please report it"
@@ -60,8 +63,8 @@ def put_card(store: Store, manifest: Manifest, observer: Observer) -> None:
         observer.note(f"{store.where(NAME)} was not written ({type(error).__name__}: {error}); the data is complete")
 
 
-def put_record(store: Store, name: str, data: bytes) -> FileRecord:
+def put_record(store: Store, name: str, content: bytes) -> FileRecord:
     """Write a small file, replacing different content, and return its manifest entry."""
-    if not store.put_bytes(name, data) and store.read(name) != data:
-        store.replace_bytes(name, data)
-    return FileRecord(name, len(data), hash_bytes(data))
+    if not store.put_bytes(name, content) and store.read(name) != content:
+        store.replace_bytes(name, content)
+    return FileRecord(name, len(content), hash_bytes(content))

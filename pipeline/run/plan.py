@@ -77,44 +77,62 @@ def plan(
     observer = observer or Observer()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
-    whole = loaded.run.model_copy(update={"shard": None})  # with a share (--shard) it would see only a part of the data
-    config = loaded.model_copy(update={"run": whole})
-    work, files, every = open_workspace(config, folder, observer), None, 0
-    config = written(config, data, work.scratch) if data else config
+    # With a share (--shard) it would see only a part of the data.
+    config = loaded.model_copy(update={"run": loaded.run.model_copy(update={"shard": None})})
+    work = open_workspace(config, folder, observer)
+    if data:
+        config = written(config, data, work.scratch)
+    sampled_files = None
+    row_count = 0
     if rows is not None:
         observer.begin("load inputs", 0, "")
         files = scan_inputs(config.sources, work.base, work.scratch)
-        every = sum(file.lines for file in files)
-        files = _sampled(files, rows / every) if every > rows * _READ_ALL else None
+        row_count = sum(file.lines for file in files)
+        if row_count > rows * _READ_ALL:
+            sampled_files = _sample_files(files, rows / row_count)
         observer.end()
+
     with open_workers(config.run, work) as executor:
-        prepared = prepare(config, work, executor, files=files)
+        prepared = prepare(config, work, executor, files=sampled_files)
         encoded = encode_inputs(config, prepared, work, executor)
     for problem in describe_many_rejects(config, prepared.joined, encoded.records):
         observer.note(f"a run would end before it packs: {problem}")
-    sample = Sample(sum(record.rows for record in encoded.records), every) if files is not None else None
-    told = work if sample is None else replace(work, observer=Observer())  # of a sample, notes could be wrong
-    selected = select_documents(config, prepared, encoded, told)
+    if sampled_files is None:
+        sample = None
+        selected = select_documents(config, prepared, encoded, work)
+    else:
+        sample = Sample(sum(record.rows for record in encoded.records), row_count)
+        # What notes say of a sample could be wrong of all rows.
+        selected = select_documents(config, prepared, encoded, replace(work, observer=Observer()))
+
     observer.begin("read lengths", 0, "")
-    choice = packing = contamination = None
-    figures, ledger = count_rows(selected), selected.ledger
+    figures = count_rows(selected)
+    choice = None
+    packing = None
     if not prepared.pairs:
         stats = read_documents(selected)
         if sample is not None and sample.rows:
             stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
         limit = model_limit(config.tokenizer.path, work.base)
-        choice, packing = choose(stats, config, lengths, limit, figures), _packing(config, figures, sample)
+        choice = choose(stats, config, lengths, limit, figures)
+        packing = _packing(config, figures, sample)
+    total = selected.ledger.total()
+    contamination = None
+    if encoded.contamination is not None:
+        contamination = contamination_of(
+            encoded.contamination.hits(),
+            encoded.contamination.evaluation.payload(),
+            total.examples_made,
+            str(config.identity()["contamination"]["action"]),
+        )
     rejects = some_rejects(list_rejects(config, prepared.joined, encoded.records))
-    if (found := encoded.contamination) is not None:
-        action = str(config.identity()["contamination"]["action"])
-        contamination = contamination_of(found.hits(), found.evaluation.payload(), ledger.total().examples_made, action)
     report = make_report(
         "plan",
         work.out.url,
         {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
         sample,
         choice=choice,
-        flow=Flow(supervision_of(ledger.total()), dict(ledger.sources), rejects, None),
+        flow=Flow(supervision_of(total), dict(selected.ledger.sources), rejects, None),
         contamination=contamination,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
@@ -124,33 +142,45 @@ def plan(
     return report
 
 
-def _sampled(files: Sequence[InputFile], share: float) -> list[InputFile]:
+def _sample_files(files: Sequence[InputFile], share: float) -> list[InputFile]:
     """The files with only the first rows of evenly chosen blocks: about a share of each source's rows."""
-    out = list[InputFile]()
+    sampled = list[InputFile]()
     for _, group in groupby(files, key=lambda file: file.source):
-        mine = list(group)
-        every = sum(file.lines for file in mine)
-        count = min(max(share * every, _LEAST), every)
-        stretch = max(count / _PLACES, 1.0)
-        due = stretch / 2  # rows that are due by now; so many as a stretch has are taken together
-        for file in mine:
+        source_files = list(group)
+        source_rows = sum(file.lines for file in source_files)
+        sample_size = min(max(share * source_rows, _LEAST), source_rows)
+        # So many rows are taken together that they come from `_PLACES` places. For 320 of 10,000 rows, these are 10 at
+        # a time: the first 10 of a block, about every 312 rows.
+        rows_together = max(sample_size / _PLACES, 1.0)
+        rows_due = rows_together / 2  # the first place is after half a distance, so the last is not at the end
+        for file in source_files:
             chosen = list[Block]()
             for block in file.blocks:
-                due += block.lines * count / every
-                if due >= stretch:
-                    take = min(round(due), block.lines)
-                    chosen.append(block if take == block.lines else block.head(take))
-                    due -= take
+                rows_due += block.lines * sample_size / source_rows
+                if rows_due >= rows_together:
+                    count = min(round(rows_due), block.lines)
+                    chosen.append(block if count == block.lines else block.head(count))
+                    rows_due -= count
             if chosen:
-                out.append(replace(file, blocks=tuple(chosen)))
-    return out
+                sampled.append(replace(file, blocks=tuple(chosen)))
+    return sampled
 
 
 def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample | None) -> Packing:
     """What the run would pack; of a sample, scaled up to all rows."""
     splits = list(figures)
     if sample is not None:
-        more = sample.rows_in_all / max(sample.rows, 1)
-        counted = ("rows", "tokens", "labels", "pieces", "padding")
-        splits = [replace(one, bound=0, **{key: round(getattr(one, key) * more) for key in counted}) for one in figures]
+        scale = sample.rows_in_all / max(sample.rows, 1)
+        splits = [
+            replace(
+                split,
+                bound=0,  # a bound does not grow with the rows
+                rows=round(split.rows * scale),
+                tokens=round(split.tokens * scale),
+                labels=round(split.labels * scale),
+                pieces=round(split.pieces * scale),
+                padding=round(split.padding * scale),
+            )
+            for split in figures
+        ]
     return Packing(config.row_length, config.pack.strategy, splits, config.pack.padded_for)

@@ -21,6 +21,7 @@ from ..observer import Observer
 from ..store.local import LocalStore, require_no_file_above
 
 _NO_PROMPT = ("text", "tokenized", "preference", "python")
+"""Formats whose rows have no prompt apart from what follows it."""
 
 
 @dataclass(slots=True)
@@ -52,46 +53,60 @@ def prepare_source(
     if target.suffix != ".jsonl":
         raise ConfigError(f"--output {target}: end its name in .jsonl, which is what is written")
     require_no_file_above(target, "--output")
-    exists = OutputError(f"--output {target} exists; remove it, or choose another file")
+    exists_error = OutputError(f"--output {target} exists; remove it, or choose another file")
     if target.exists():
-        raise exists
-    observer, counts = observer or Observer(), PrepCounts()
+        raise exists_error
+    observer = observer or Observer()
+    counts = PrepCounts()
     store = LocalStore(target.absolute().parent)
     # only compressed and remote inputs are copied there
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
         files = scan_inputs([source], base, LocalStore(Path(spool)))
-        found = resolve_format(source, base, files, prompt_only=prompt_only)
-        if found.detection is not None:
-            observer.note(found.detection)
-        if prompt_only and found.name in _NO_PROMPT:
+        source_format = resolve_format(source, base, files, prompt_only=prompt_only)
+        if source_format.detection is not None:
+            observer.note(source_format.detection)
+        if prompt_only and source_format.name in _NO_PROMPT:
             raise ConfigError(
-                f"--prompt-only: a row of format {found.name} has no separate prompt; leave --prompt-only out"
+                f"--prompt-only: a row of format {source_format.name} has no separate prompt; leave --prompt-only out"
             )
         observer.begin("prep", sum(file.size for file in files), "B")
         with store.draft() as draft:
-            for row in _rows(files, source, found, counts, observer):
+            for row in _public_rows(files, source, source_format, counts, observer):
                 draft.file.write(msgspec.json.encode(row) + b"\n")
             if not counts.examples:
-                reasons = (counts.rejected + counts.filtered).most_common()
-                what = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
-                first = f" The first: {counts.first_reject}." if counts.first_reject else ""
-                raise InputError(
-                    f"no row of source {source.name!r} gave an example, so {target} is not written ({what}).{first} "
-                    "Check the source's format and keys"
-                )
+                raise _no_examples(source, target, counts)
+            # Another process may have written it meanwhile.
             if not store.create(draft, target.name):
-                raise exists
+                raise exists_error
     observer.end()
     return counts
 
 
-def _rows(
-    files: Sequence[InputFile], source: SourceConfig, found: SourceFormat, counts: PrepCounts, observer: Observer
+def _no_examples(source: SourceConfig, target: Path, counts: PrepCounts) -> InputError:
+    reasons = (counts.rejected + counts.filtered).most_common()
+    listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
+    first = f" The first: {counts.first_reject}." if counts.first_reject else ""
+    return InputError(
+        f"no row of source {source.name!r} gave an example, so {target} is not written ({listed}).{first} "
+        "Check the source's format and keys"
+    )
+
+
+def _public_rows(
+    files: Sequence[InputFile],
+    source: SourceConfig,
+    source_format: SourceFormat,
+    counts: PrepCounts,
+    observer: Observer,
 ) -> Iterator[dict[str, Any]]:
-    form, before = found.make(), 0
+    """Yield the examples of all files in their public form, and count them."""
+    form = source_format.make()
+    rows_before = 0  # of earlier files
     for file in files:
         for block in file.blocks:
-            prepared = block_examples(block, (found.name, found.options), source.max_row_bytes, source.where)
+            prepared = block_examples(
+                block, (source_format.name, source_format.options), source.max_row_bytes, source.where
+            )
             counts.rows += prepared.rows
             counts.examples += len(prepared.examples)
             counts.filtered += prepared.filtered
@@ -104,8 +119,9 @@ def _rows(
             for example in prepared.examples:
                 row = form.public_row(example)
                 if form.options.prompt_only:
-                    number = before + block.first_line + example.line
+                    number = rows_before + block.first_line + example.line
                     row = {"id": example.group or str(number), "row": number, **row}
                 yield row
             observer.advance(block.end - block.start, rows=prepared.rows)
-        before += file.lines + file.not_taken
+        # Rows beyond `max_rows` count too: a number is that of the row in the source.
+        rows_before += file.lines + file.not_taken

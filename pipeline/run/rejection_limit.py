@@ -43,32 +43,45 @@ def describe_many_rejects(
     for number, source in enumerate(config.sources):
         rejected = counts[source.name]
         limit = config.max_rejected_of(source)
-        key = f"sources.{number}.max_rejected" if len(config.sources) > 1 else "max_rejected"
         if limit is None:
             limit = DEFAULT_SHARE if rejected.rows > SMALL_ROWS else 1.0
-        if rejected.share > limit:
-            own = [file for file in files if file.source == source.name]
-            blocks = zip((file for file in files for _ in file.blocks), records, strict=True)
-            first = describe_first_reject(
-                config, own, [record for file, record in blocks if file.source == source.name], _most_frequent(rejected)
-            )
-            several = sum(len(file.members) or 1 for file in own) > 1
-            yield _describe(source.name, rejected, limit, first, key, several_files=several)
+        if rejected.share <= limit:
+            continue
+        source_files = [file for file in files if file.source == source.name]
+        sources_of_blocks = (file.source for file in files for _ in file.blocks)
+        source_records = [
+            record for name, record in zip(sources_of_blocks, records, strict=True) if name == source.name
+        ]
+        first = describe_first_reject(config, source_files, source_records, _most_frequent(rejected))
+        key = f"sources.{number}.max_rejected" if len(config.sources) > 1 else "max_rejected"
+        # A file without members is one file; of small files that share a block, the members are counted.
+        file_count = sum(len(file.members) or 1 for file in source_files)
+        yield _describe(source.name, rejected, limit, first, key, several_files=file_count > 1)
 
 
 def _most_frequent(rejected: RejectCounts) -> str:
+    """The most frequent reason; of equally frequent ones, the first by name."""
     return max(sorted(rejected.reasons), key=lambda reason: rejected.reasons[reason])
 
 
-def _describe(name: str, rejected: RejectCounts, limit: float, first: str, key: str, *, several_files: bool) -> str:
+def _describe(source: str, rejected: RejectCounts, limit: float, first: str, key: str, *, several_files: bool) -> str:
+    """A sentence about a source with too many rejects.
+
+    Args:
+        first: the first reject for the most frequent reason, in words.
+        key: that of the limit in the configuration.
+        several_files: whether the source has more than one.
+    """
     reason = _most_frequent(rejected)
     remedy = "Repair or leave out these rows"
     if several_files and reason in _OTHER_FORMAT:
         remedy = f"Files of another format are a source of their own (--input several times). {remedy}"
     number = rejected.rejected_rows + rejected.rejected_examples
-    what = " rows or examples" if rejected.rejected_examples else ""
+    # A row may give several examples, of which only some are lost.
+    unit = " rows or examples" if rejected.rejected_examples else ""
     return (
-        f"source {name}: of {plural(rejected.rows, 'row')}, {number:,}{what} cannot be used ({share(rejected.share)}), "
-        f"but max_rejected allows {share(limit)}. Most often {reason} ({rejected.reasons[reason]:,}): "
-        f"{REASONS.get(reason, OWN_REASON)} The first: {first} {remedy}, or allow more: {key}=1 allows all"
+        f"source {source}: of {plural(rejected.rows, 'row')}, {number:,}{unit} cannot be used "
+        f"({share(rejected.share)}), but max_rejected allows {share(limit)}. Most often {reason} "
+        f"({rejected.reasons[reason]:,}): {REASONS.get(reason, OWN_REASON)} The first: {first} {remedy}, or allow "
+        f"more: {key}=1 allows all"
     )

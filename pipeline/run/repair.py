@@ -40,8 +40,9 @@ class Repair(Shown):
         return not self.remaining
 
     def summary(self) -> str:
-        found = plural(len(self.findings), "finding")
-        return f"{found}, {len(self.remaining):,} of which remain" if self.findings else "sound, nothing to repair"
+        if not self.findings:
+            return "sound, nothing to repair"
+        return f"{plural(len(self.findings), 'finding')}, {len(self.remaining):,} of which remain"
 
     def tables(self) -> Iterator[Table]:
         if self.findings:
@@ -87,15 +88,18 @@ def repair(
             f"{out.url} has no {MANIFEST}, so there is no finished dataset to repair. If a run was interrupted, or "
             "the file deleted, run the same configuration again: it continues where it stopped"
         )
-    loaded, start = load_config(config, base)
-    loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, start)})
+    loaded, folder_of_paths = load_config(config, base)
+    # The dataset may have been moved, and is not where the configuration has it.
+    loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, folder_of_paths)})
     check_plan(out, {"config": loaded.identity()})
     findings = verify(folder, deep=True, observer=observer).findings
+    # That of the folder may be gone, as in a copy; the manifest has the same.
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
-    wrong = {finding.name for finding in findings} & {MANIFEST, *(file.name for file in manifest.all_files)}
-    if wrong:
-        if MANIFEST in wrong:
+    dataset_files = {MANIFEST, *(file.name for file in manifest.all_files)}
+    damaged = {finding.name for finding in findings} & dataset_files
+    if damaged:
+        if MANIFEST in damaged:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
-        make_dataset(loaded, open_workspace(loaded, start, observer), wrong=wrong)
+        make_dataset(loaded, open_workspace(loaded, folder_of_paths, observer), damaged=damaged)
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)

@@ -89,9 +89,11 @@ def run(
     data = data or {}
     loaded, folder = load_config(config, base, settings_of(overrides), {name: called(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
-    end = make_dataset(written(loaded, data, work.scratch) if data else loaded, work)
+    if data:
+        loaded = written(loaded, data, work.scratch)
+    end = make_dataset(loaded, work)
     manifest = end.dataset.manifest
-    if end.now:
+    if end.is_new:
         for line, _ in summary_lines(manifest.ledger, packing_of(manifest), work.out.where(REJECTS)):
             work.observer.note(line)
     return manifest
@@ -102,16 +104,16 @@ class RunEnd:
     """A finished run, with what is left to tell the user."""
 
     dataset: Finished
-    now: bool
-    """Whether it was made now; else it was finished before."""
+    is_new: bool
+    """Whether this run made it; else it was finished before."""
     report: "Report | None" = None
 
 
-def make_dataset(config: RunConfig, work: Workspace, *, wrong: Collection[str] = ()) -> RunEnd:
+def make_dataset(config: RunConfig, work: Workspace, *, damaged: Collection[str] = ()) -> RunEnd:
     """Do the work that remains: none, if the folder holds the finished dataset of this same run.
 
     Args:
-        wrong: names of damaged files of a finished dataset, which are made again.
+        damaged: names of damaged files of a finished dataset, which are made again.
 
     Raises:
         OutputError: the folder holds something else.
@@ -120,31 +122,27 @@ def make_dataset(config: RunConfig, work: Workspace, *, wrong: Collection[str] =
     check_folder(work.out)
     check_plan(work.out, {"config": config.identity()})
     with hold_run_lock(work.out, shard=config.run.shard):
-        return _make(config, work, wrong)
+        return _make(config, work, damaged)
 
 
-def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
-    out, observer = work.out, work.observer
+def _make(config: RunConfig, work: Workspace, damaged: Collection[str]) -> RunEnd:
+    """The steps of a run, in a folder that is locked."""
+    out = work.out
     with open_workers(config.run, work) as executor:
         prepared = prepare(config, work, executor)
-        plan, finished = plan_of(config, prepared), read_manifest(out)
-        if finished is not None and not wrong and finished.plan == plan and all_there(out, finished):
-            observer.note(f"{out.url} is already finished; nothing to do")
-            if config.run.report and not out.exists(HTML):
-                observer.note(f"its report is missing; packtrain report {out.url} writes it")
-            out.sweep()  # a run may have been killed as it ended
-            put_card(out, finished, observer)
-            return RunEnd(Finished.in_store(out, finished), now=False)
+        plan = plan_of(config, prepared)
+        manifest = read_manifest(out)
+        if manifest is not None and not damaged and manifest.plan == plan and all_there(out, manifest):
+            return _leave_finished(config, work, Finished.in_store(out, manifest))
         check_plan(out, plan)  # inputs that have changed are refused before they are encoded
+
         encoded = encode_inputs(config, prepared, work, executor)
         try:
-            if not wrong:  # a dataset that is repaired is finished
+            if not damaged:  # a dataset that is repaired was finished, so its rejects were few enough
                 require_few_rejects(config, prepared.joined, encoded.records)
             selected = select_documents(config, prepared, encoded, work)
         except InputError as error:
-            if out.exists(PLAN) or not _write_rejects(config, prepared, encoded, work).bytes:
-                raise  # it may be another run's folder; or no row was rejected
-            raise InputError(f"{error}. All rejected rows: {out.where(REJECTS)}") from None
+            raise _with_rejects(error, config, prepared, encoded, work) from None
 
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
@@ -153,13 +151,25 @@ def _make(config: RunConfig, work: Workspace, wrong: Collection[str]) -> RunEnd:
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
             lists.append(encoded.contamination.put(out))
-        packed = pack(selected, out, executor, observer, wrong)
+        packed = pack(selected, out, executor, work.observer, damaged)
+
     dataset = Finished.in_store(out, commit(out, plan, packed, lists, selected.form.schema))
-    put_card(out, dataset.manifest, observer)
+    put_card(out, dataset.manifest, work.observer)
     # Another run that shares the work may have written the report.
-    if not config.run.report or (config.run.shard is not None and out.exists(HTML)):
-        return RunEnd(dataset, now=True)
-    return RunEnd(dataset, True, try_report(dataset, selected, work.base, observer))
+    needs_report = config.run.report and (config.run.shard is None or not out.exists(HTML))
+    report = try_report(dataset, selected, work.base, work.observer) if needs_report else None
+    return RunEnd(dataset, is_new=True, report=report)
+
+
+def _leave_finished(config: RunConfig, work: Workspace, dataset: Finished) -> RunEnd:
+    """Say that nothing is left to do, and do what an earlier run may have been killed before."""
+    out = work.out
+    work.observer.note(f"{out.url} is already finished; nothing to do")
+    if config.run.report and not out.exists(HTML):
+        work.observer.note(f"its report is missing; packtrain report {out.url} writes it")
+    out.sweep()
+    put_card(out, dataset.manifest, work.observer)
+    return RunEnd(dataset, is_new=False)
 
 
 def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, executor: Executor) -> Encoded:
@@ -187,14 +197,16 @@ def compare_with_evaluation(
     evaluation = prepared.evaluation
     if evaluation is None:
         return encoded
-    hits = find_contamination(
+    all_hits = find_contamination(
         prepared.sources, prepared.joined, prepared.formats, evaluation, work.cache, executor, work.observer
     )
-    contamination = contamination_of(hits.hits(), evaluation.payload(), hits.compared_examples())
+    contamination = contamination_of(all_hits.hits(), evaluation.payload(), all_hits.compared_examples())
     work.observer.note(contamination.sentence.removesuffix("."))
-    keys_of_places = zip(encoded.places, hits.contaminated_examples(), strict=True)
-    places = tuple(replace(place, contaminated=keys) if keys else place for place, keys in keys_of_places)
-    return replace(encoded, places=places, contamination=hits)
+    places = tuple(
+        replace(place, contaminated=keys) if keys else place
+        for place, keys in zip(encoded.places, all_hits.contaminated_examples(), strict=True)
+    )
+    return replace(encoded, places=places, contamination=all_hits)
 
 
 def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> Selected:
@@ -211,9 +223,20 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     work.observer.end()
     if not selected.ledger.total().examples_packed:
         raise InputError(nothing_left(config, prepared, encoded, selected))
-    for said in selection_notes(config, selected.ledger, prepared.formats):
-        work.observer.note(said)
+    for sentence in selection_notes(config, selected.ledger, prepared.formats):
+        work.observer.note(sentence)
     return selected
+
+
+def _with_rejects(
+    error: InputError, config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace
+) -> InputError:
+    """The error of a run that ends before it packs. Its rejected rows are written, and named, unless the folder has a
+    plan: it may be another run's.
+    """
+    if work.out.exists(PLAN) or not _write_rejects(config, prepared, encoded, work).bytes:
+        return error
+    return InputError(f"{error}. All rejected rows: {work.out.where(REJECTS)}")
 
 
 def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
@@ -224,16 +247,20 @@ def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work
 def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
     tokenizer = prepared.spec.tokenizer
-    filters = ["polars"] if any(one.where for one in config.sources) else []
-    versions = {name: version(name) for name in ("jinja2", "pyarrow", "tokenizers", *filters, "packtrain")}
-    plan = {
+    packages = ["jinja2", "pyarrow", "tokenizers"]
+    if any(source.where for source in config.sources):
+        packages.append("polars")
+    packages.append("packtrain")
+    plan: dict[str, Any] = {
         "config": config.identity(),
         "formats": {name: form.payload() for name, form in prepared.formats.items()},
         "inputs": plan_inputs(prepared.files),
         "tokenizer": {"hash": tokenizer.hash, "template": tokenizer.template_hash, "pad_id": tokenizer.pad_id},
+        # `as_given`, or what the template takes if the configuration leaves it open
         "encode": prepared.spec.payload() | {"call_arguments": prepared.choice.call_arguments},
-        **({"evaluation": prepared.evaluation.payload()} if prepared.evaluation is not None else {}),
-        "versions": versions,
     }
+    if prepared.evaluation is not None:
+        plan["evaluation"] = prepared.evaluation.payload()
+    plan["versions"] = {name: version(name) for name in packages}
     read_back: dict[str, Any] = json.loads(json.dumps(plan))
     return read_back

@@ -28,6 +28,7 @@ def count_workers(section: RunSection) -> int:
     """The number of workers: the configured one, or one for each core, as far as half of the memory goes."""
     if section.workers is not None:
         return section.workers
+    # A container or a batch system may allow fewer cores than the machine has.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(cores, memory // 2 // WORKER_BYTES))
@@ -61,10 +62,10 @@ def open_workspace(config: RunConfig, base: Path, observer: Observer) -> Workspa
     Raises:
         ConfigError, OutputError: a store cannot be used.
     """
-    place = resolve_place(config.out, base)
-    require_writable(place)
-    out = open_store(place)
-    cache = cache_root(config.cache, place, base)
+    out_place = resolve_place(config.out, base)
+    require_writable(out_place)
+    out = open_store(out_place)
+    cache = cache_root(config.cache, out_place, base)
     require_writable(cache)
     if not is_url(cache) and Path(cache).is_file():
         raise ConfigError(f"cache: {cache} is a file; name a folder, which is made if it is not there")
@@ -81,6 +82,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     executor: Executor
     workers = count_workers(section)
     if section.executor == "ray":
+        # Imported here, because only few machines have it.
         from ..execute.ray_cluster import RayExecutor
 
         executor = RayExecutor(section.address, workers, seconds=section.task_seconds)
@@ -90,7 +92,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     try:
         yield executor
     finally:
-        expect_nothing()
+        expect_nothing()  # a run that failed before it had a tokenizer leaves the workers' process waiting for one
         executor.close()
         # Tasks that run in this process map files, which may be rewritten before the next run.
         forget_table()
