@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ...schemas.config.config import SourceConfig
 from ...schemas.errors import IntegrityError
 from ...schemas.tables.engines import REFERENCE
-from ...stages.tokenize.engine_check import difference
+from ...stages.tokenize.engine_check import describe_difference
 from ...stages.tokenize.engines import TokenizersEngine
 from ..contamination import ContaminationHits, Evaluation
 from ..execute.executor import Executor, perform
@@ -160,7 +160,7 @@ def _require_reference_tokens(result: EncodeResult, spec: EncodeSpec) -> None:
     """Raise IntegrityError if a sample of a part differs from what the reference gives; the part is not used then."""
     if spec.engine == REFERENCE or not result.samples:
         return
-    deviation = difference(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
+    deviation = describe_difference(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
     if deviation:
         raise IntegrityError(
             f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference "

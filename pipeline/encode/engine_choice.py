@@ -10,7 +10,7 @@ from ...schemas.fingerprint import fingerprint, version
 from ...schemas.tables.engines import REFERENCE
 from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.encode_counts import EncodeCounts
-from ...stages.tokenize.engine_check import difference
+from ...stages.tokenize.engine_check import describe_difference
 from ...stages.tokenize.engines import TokenizersEngine
 from ..execute.executor import Executor, perform
 from ..inputs.blocks import Block, InputFile
@@ -134,7 +134,7 @@ def _try_engine(
     ]
     looks = cast("list[SourceLook]", sorted(executor.map(perform, tasks), key=attrgetter("source")))
     samples = [sample for look in looks for sample in look.samples] if compares else []
-    deviation = difference(samples, reference)
+    deviation = describe_difference(samples, reference)
     if deviation:
         raise TokenizerError(f"the tokenizer engine {engine} differs from {REFERENCE} {deviation}")
     if is_new:

@@ -80,7 +80,7 @@ def prove(
         turns += _trained_turns(document, example_at[place], template)
     if not turns:
         return
-    ids_of_prompts = engine.encode([turn.prompt or "" for turn in turns]).each()
+    ids_of_prompts = engine.encode([turn.prompt or "" for turn in turns]).per_text()
 
     ids, spans = batch.column("input_ids"), batch.column("spans")
     tokens = view(ids.values)

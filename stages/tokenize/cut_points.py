@@ -40,22 +40,29 @@ class Breaks:
         """
         head = tokenizer_head(tokenizer_json)
         pieces = vocabulary(tokenizer_json)
-        byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
+        is_byte_level = any(step.get("type") == "ByteLevel" for step in steps(head.pre_tokenizer, "pretokenizers"))
         bits = np.zeros(id_count(pieces, head.added_tokens) + 1, dtype=np.uint8)
         # Only pieces that end in white space have bits: one in a hundred.
-        ends = _BYTE_LEVEL_ENDS if byte_level else _TEXT_ENDS
+        ends = _BYTE_LEVEL_ENDS if is_byte_level else _TEXT_ENDS
         for piece, index in pieces.items():
             if piece[-1:] not in ends:
                 continue
-            text = piece.translate(_BYTE_LEVEL) if byte_level else _BYTE_PIECES.get(piece, piece).replace("▁", " ")
-            bits[index] = token_bits(text)
+            bits[index] = token_bits(_text_of_piece(piece, is_byte_level=is_byte_level))
         for token in head.added_tokens:
             bits[token.id] = token_bits(token.content)
         return cls(bits)
 
     def of(self, tokens: NDArray[np.int32]) -> NDArray[np.uint8]:
         """Return (T,) the bits of each token; ids are 0 or more."""
+        # `clip` takes the last entry, 0, for ids beyond the vocabulary.
         return np.take(self.bits, tokens, mode="clip")
+
+
+def _text_of_piece(piece: str, *, is_byte_level: bool) -> str:
+    """The text of a piece, as far as line ends and spaces are concerned."""
+    if is_byte_level:
+        return piece.translate(_BYTE_LEVEL)
+    return _BYTE_PIECES.get(piece, piece).replace("▁", " ")
 
 
 def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -66,13 +73,16 @@ def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
     Args:
         bits: (T,) of the tokens, from `Breaks.of`.
     """
+    empty_line = LINE | WHITE
     # LINE is the lowest bit; np.flatnonzero is five times as fast on booleans.
-    found = np.flatnonzero((bits[:-1] & LINE).view(np.bool_))
-    empty = LINE | WHITE
-    found = found[bits[found + 1] & empty != empty]
-    own = bits[found]
-    second = (own & empty == empty) & (found > 0) & (bits[found - 1] & LINE > 0)
-    return found[(own & BLANK > 0) | second] + 1, found + 1
+    line_ends = np.flatnonzero((bits[:-1] & LINE).view(np.bool_))
+    line_ends = line_ends[bits[line_ends + 1] & empty_line != empty_line]
+    end_bits = bits[line_ends]
+    is_after_line_end = (line_ends > 0) & (bits[line_ends - 1] & LINE > 0)
+    is_second_end = (end_bits & empty_line == empty_line) & is_after_line_end
+    ends_paragraph = (end_bits & BLANK > 0) | is_second_end
+    # A cut is after its token.
+    return line_ends[ends_paragraph] + 1, line_ends + 1
 
 
 def token_bits(text: str) -> int:
@@ -83,8 +93,8 @@ def token_bits(text: str) -> int:
         return white
     lines = trimmed.replace("\r\n", "\n").replace("\r", "\n").split("\n")[:-1]
     # The text before the first line end is the rest of a line that an earlier token began.
-    blank = any(not line.strip(_SPACES) for line in lines[1:])
-    return white | LINE | (BLANK if blank else 0)
+    has_blank_line = any(not line.strip(_SPACES) for line in lines[1:])
+    return white | LINE | (BLANK if has_blank_line else 0)
 
 
 def skip_white(places: NDArray[np.int64], white: NDArray[np.bool_], limits: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -92,8 +102,9 @@ def skip_white(places: NDArray[np.int64], white: NDArray[np.bool_], limits: NDAr
 
     A template writes a line end after the token that ends a turn; it belongs to that turn.
     """
-    out = places.copy()
+    moved = places.copy()
     for _ in range(2):
-        moves = white[np.minimum(out, len(white) - 1)] & (out + 1 < limits)
-        out[moves] += 1
-    return out
+        # A place at the very end has no token; its limit keeps it there.
+        is_white = white[np.minimum(moved, len(white) - 1)]
+        moved[is_white & (moved + 1 < limits)] += 1
+    return moved

@@ -5,6 +5,11 @@
 3. Find the tokens where spans begin (`token_spans`).
 4. Add the tokenizer's own tokens around plain texts, never twice.
 
+For a prompt "2 + 2 = " and a completion "4":
+
+    text     "2 + 2 = 4"                   spans in characters  PROMPT to 8, COMPLETION to 9
+    tokens   "2" " +" " 2" " =" " " "4"    spans in tokens      PROMPT to 5, COMPLETION to 6
+
 Rows that are already tokens stay as they are.
 """
 
@@ -28,9 +33,10 @@ from ..render.renderer import Renderer
 from ..template.call_arguments import call_arguments_not_json
 from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample, SampledTexts
-from .engines import Engine
+from .engines import Engine, EngineTokens
 from .special_in_contents import SpecialTokenSearch
-from .token_spans import TextSpans, locate_boundaries
+from .token_boundaries import locate_boundaries
+from .token_spans import CharacterSpans
 from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
 BATCH_CHARACTERS = 1 << 20
@@ -39,11 +45,13 @@ BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is compared with the reference tokenizer: those of whose digest these bits are 0."""
 SAMPLE_CHARACTERS = 1 << 20
-"""Longer texts are not compared: the reference needs 200 bytes for each of their bytes, which nothing reckons with."""
+"""Longer texts are not compared: the reference needs 200 bytes for each of their bytes, and no limit of memory allows
+for that."""
 NO_TURN = -1
 """The turn of spans outside of conversations."""
 TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
+_NO_TOKENS = np.zeros(0, np.int32)
 
 
 @dataclass(slots=True)
@@ -61,20 +69,21 @@ class Batch:
 
     def add(self, example: Example, rendered: Rendered) -> None:
         """Append an example."""
-        text, begin, spans, *_ = rendered
+        spans = rendered.spans
         if example.weight != 1:
             spans = spans._replace(weights=tuple(weight * example.weight for weight in spans.weights))
-        self.examples.append(example)
-        self.texts.append(text)
-        self.spans.append(spans)
-        self.characters += len(text)
+        seed = rendered.completion_begin
         # The same text with other flags or weights is another example.
         if spans.weights.count(True) < len(spans.weights):
-            begin ^= text_number(text_for_digest(spans).encode())
-        self.seeds.append(begin)
+            seed ^= text_number(text_for_digest(spans).encode())
+        self.examples.append(example)
+        self.texts.append(rendered.text)
+        self.spans.append(spans)
+        self.seeds.append(seed)
+        self.characters += len(rendered.text)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the batch is large enough to encode."""
         return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
@@ -85,14 +94,15 @@ class Encoder:
     Args:
         tokenizer_json: the content of the tokenizer.json of which `engine` was made.
         renderer: None without a chat template; every conversation is then refused.
+        affixes: what the tokenizer adds around plain texts.
     """
 
     def __init__(
-        self, tokenizer_json: str, engine: Engine, renderer: Renderer | None, around: SpecialTokenAffixes
+        self, tokenizer_json: str, engine: Engine, renderer: Renderer | None, affixes: SpecialTokenAffixes
     ) -> None:
         self.engine = engine
         self.renderer = renderer
-        self.around = around
+        self._affixes = affixes
         self._json = tokenizer_json
         self._roles = known_roles(renderer.template.source if renderer is not None else "")
 
@@ -105,166 +115,213 @@ class Encoder:
             counts: filled while the batches are made.
             sampled: likewise, with texts to compare with the reference; None takes none.
         """
-        for given, some in groupby(examples, lambda example: example.ids is not None):
-            if given:
-                yield from self._given(some, counts)
-                continue
-            batch = Batch()
-            for example in some:
-                if batch.full:
-                    yield self.finish(batch, counts, sampled)
-                    batch = Batch()
-                try:
-                    batch.add(example, self.rendered(example, batch, counts))
-                except RowRejectedError as error:
-                    counts.refuse(example, error)
-                    continue
-                self.count_special(example, counts)
-            if batch.examples:
-                yield self.finish(batch, counts, sampled)
+        for has_ids, neighbours in groupby(examples, lambda example: example.ids is not None):
+            if has_ids:
+                yield from self._encode_ids(neighbours, counts)
+            else:
+                yield from self._encode_texts(neighbours, counts, sampled)
 
-    def _given(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
-        """A batch of the examples that were given as tokens, if there are some whose ids the tokenizer has."""
-        kept, tokens, spans, hashes = list[Example](), list[NDArray[np.int32]](), list[Spans](), list[bytes]()
-        last = self._id_count - 1
+    def _encode_texts(
+        self, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None
+    ) -> Iterator[pa.RecordBatch]:
+        batch = Batch()
+        for example in examples:
+            if batch.is_full:
+                yield self.encode_batch(batch, counts, sampled)
+                batch = Batch()
+            try:
+                batch.add(example, self.render(example, batch, counts))
+            except RowRejectedError as error:
+                counts.refuse(example, error)
+                continue
+            self.count_special(example, counts)
+        if batch.examples:
+            yield self.encode_batch(batch, counts, sampled)
+
+    def _encode_ids(self, examples: Iterable[Example], counts: EncodeCounts) -> Iterator[pa.RecordBatch]:
+        """A batch of the examples that were given as tokens, if there are any whose ids the tokenizer has."""
+        accepted: list[Example] = []
+        ids_of_examples: list[NDArray[np.int32]] = []
+        spans: list[Spans] = []
+        hashes: list[bytes] = []
+        last_id = self._id_count - 1
         for example in examples:
             ids = np.asarray(example.ids, np.int64)
-            wrong = ids[(ids < 0) | (ids > last)]
-            if len(wrong):
-                detail = f"the tokenizer has no id {wrong[0]:,}: its ids are 0 to {last:,}"
+            unknown_ids = ids[(ids < 0) | (ids > last_id)]
+            if len(unknown_ids):
+                detail = f"the tokenizer has no id {unknown_ids[0]:,}: its ids are 0 to {last_id:,}"
                 counts.refuse(example, RowRejectedError("bad_ids", detail))
                 continue
-            flags, weight = None if example.trained is None else np.asarray(example.trained, np.bool_), example.weight
-            said = (b"" if flags is None else flags.tobytes()) + (b"" if weight == 1 else repr(weight).encode())
-            kept.append(example)
-            tokens.append(ids.astype(np.int32))
-            spans.append(_given_spans(len(ids), flags, weight))
-            hashes.append(text_digest(tokens[-1].tobytes() + said, 1 + (flags is not None)))
-        if kept:
-            offsets = offsets_of(lengths_of(tokens))
-            counts.examples += len(kept)
+            flags = None if example.trained is None else np.asarray(example.trained, np.bool_)
+            accepted.append(example)
+            ids_of_examples.append(ids.astype(np.int32))
+            spans.append(_spans_of_ids(len(ids), flags, example.weight))
+            hashes.append(_digest_of_ids(ids_of_examples[-1], flags, example.weight))
+        if accepted:
+            offsets = offsets_of(lengths_of(ids_of_examples))
+            counts.examples += len(accepted)
             counts.tokens += int(offsets[-1])
-            found, straddles = TextSpans.of(spans).lists(), np.zeros(len(kept), np.int64)
-            yield encoded_batch(kept, np.concatenate(tokens), offsets, found, hashes, straddles)
+            # The spans are in tokens from the beginning: no token can straddle them.
+            token_spans = CharacterSpans.of_documents(spans).to_arrow()
+            straddles = np.zeros(len(accepted), np.int64)
+            yield encoded_batch(accepted, np.concatenate(ids_of_examples), offsets, token_spans, hashes, straddles)
 
     @cached_property
     def _special(self) -> SpecialTokenSearch:
-        return SpecialTokenSearch(tokenizer_head(self._json).added_tokens, self.around)
+        return SpecialTokenSearch(tokenizer_head(self._json).added_tokens, self._affixes)
 
     @cached_property
     def _id_count(self) -> int:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
-    def rendered(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
-        """An example's text and spans. Counts an added end-of-sequence token in `batch`."""
-        prompt, completion, text = example.prompt, example.completion, example.text
+    def render(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
+        """An example's text and spans. Counts an added end-of-sequence token in `batch`.
+
+        Raises:
+            RowRejectedError: the example cannot be used, or the template refuses it.
+        """
         if example.rejected is not None:
             raise RowRejectedError(
                 "preference", "a preference pair in a run of other examples; pack pairs in a separate run"
             )
-        if text is None and not isinstance(prompt, str):
-            return self._conversation(example, counts)
-        start = 0
-        if text is None:
-            assert isinstance(prompt, str)
-            if not isinstance(completion, str):
-                raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
-            text, start = prompt + completion, len(prompt)
-        if self.around.eos and not text.endswith(self.around.eos):
-            text += self.around.eos
+        if example.text is not None:
+            text = example.text
+            prompt_length = 0
+        elif not isinstance(example.prompt, str):
+            return self._render_conversation(example, counts)
+        elif isinstance(example.completion, str):
+            text = example.prompt + example.completion
+            prompt_length = len(example.prompt)
+        else:
+            raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+        eos = self._affixes.eos
+        if eos and not text.endswith(eos):
+            text += eos
             batch.ended += 1
-        return Rendered(text, start, two_spans(start, len(text), text_only=prompt is None), "")
+        spans = spans_without_turns(prompt_length, len(text), is_plain_text=example.prompt is None)
+        return Rendered(text, prompt_length, spans, "")
 
     def count_special(self, example: Example, counts: EncodeCounts) -> None:
         """Count the special tokens that stand in the contents of an example."""
-        if special := self._special.find(example):
-            counts.add_special(example, special)
+        tokens = self._special.find(example)
+        if tokens:
+            counts.add_special(example, tokens)
 
-    def _conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
+    def _render_conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
-        prompt, completion = example.prompt or [], example.completion or []
-        messages: Messages = [*prompt, *completion]
-        if unknown := {message["role"] for message in messages} - self._roles:
-            counts.add_roles(unknown, example.line)  # also of rows that the template refuses
+        # Formats give both in the same form, and `render` has taken those of texts.
+        prompt: Messages = example.prompt or []  # type: ignore[assignment]
+        completion: Messages = example.completion or []  # type: ignore[assignment]
+        messages = [*prompt, *completion]
+        # Counted before rendering, so that rows which the template refuses count, too.
+        unknown_roles = {message["role"] for message in messages} - self._roles
+        if unknown_roles:
+            counts.add_roles(unknown_roles, example.line)
         # Examples of one row share their prompt: each counts the calls of its own turn.
-        if count := call_arguments_not_json(messages if example.sub < 0 else completion):  # type: ignore[arg-type]
-            counts.add(NOT_JSON, "", example.line, example.sub, count=count)
+        bad_call_count = call_arguments_not_json(messages if example.sub < 0 else completion)
+        if bad_call_count:
+            counts.add(NOT_JSON, "", example.line, example.sub, count=bad_call_count)
         for name in example.variables or ():
             if name not in self.renderer.variable_names:
                 counts.add_names(COLUMNS_NOT_READ, {f"chat_template_kwargs.{name}": 1})
         renderer = self.renderer.for_row(example.variables, example.documents)
-        rendered = renderer(prompt, completion, example.tools)  # type: ignore[arg-type]
-        for what in rendered.lost:
-            counts.add(TEMPLATE_DROPPED, what, example.line)
+        rendered = renderer(prompt, completion, example.tools)
+        for lost_part in rendered.lost:
+            counts.add(TEMPLATE_DROPPED, lost_part, example.line)
         if rendered.unproved:
             detail = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def finish(self, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None = None) -> pa.RecordBatch:
+    def encode_batch(self, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None = None) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
-        texts, spans = batch.texts, TextSpans.of(batch.spans)
-        tokens = self.engine.encode(texts)
-        bounds, bound_offsets = spans.bounds()
-        places = locate_boundaries(tokens, self.engine.table, texts, bounds, bound_offsets, self._json)
-        hashes = [text_digest(text.encode(), seed) for text, seed in zip(texts, batch.seeds, strict=True)]
+        tokens = self.engine.encode(batch.texts)
+        character_spans = CharacterSpans.of_documents(batch.spans)
+        boundaries, boundary_offsets = character_spans.boundaries()
+        token_boundaries = locate_boundaries(
+            tokens, self.engine.byte_lengths, batch.texts, boundaries, boundary_offsets, self._json
+        )
+        texts_and_seeds = zip(batch.texts, batch.seeds, strict=True)
+        hashes = [text_digest(text.encode(), seed) for text, seed in texts_and_seeds]
         if sampled is not None:
-            checked_bits = 0 if sampled.every else ENGINE_CHECK
-            is_sampled = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0] & checked_bits == 0
-            for index in np.flatnonzero(is_sampled).tolist():
-                if len(texts[index]) <= SAMPLE_CHARACTERS:
-                    text_ids = tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]]
-                    sampled.samples.append(EngineSample(texts[index], text_ids.tolist()))
-
-        ids, offsets, prefix = self._put_around(batch, tokens.ids, tokens.offsets)
+            for index in _sampled_indices(hashes, every=sampled.every):
+                text = batch.texts[index]
+                if len(text) <= SAMPLE_CHARACTERS:
+                    sampled.samples.append(EngineSample(text, tokens.ids_of(index).tolist()))
+        ids, offsets, prefix_lengths = self._with_affixes(batch, tokens)
         counts.tokens += len(ids)
         counts.special += len(ids) - len(tokens.ids)
         counts.end_of_sequence += batch.ended
-        token_spans, straddles = spans.tokens(places, np.diff(offsets).astype(np.int64), prefix)
+        lengths = np.diff(offsets).astype(np.int64)
+        token_spans, straddles = character_spans.over_tokens(token_boundaries, lengths, prefix_lengths)
         counts.straddles += int(straddles.sum())
         return encoded_batch(batch.examples, ids, offsets, token_spans, hashes, straddles)
 
-    def _put_around(
-        self, batch: Batch, ids: NDArray[np.int32], offsets: NDArray[np.int64]
+    def _with_affixes(
+        self, batch: Batch, tokens: EngineTokens
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each."""
-        around, nothing = self.around, np.zeros(0, np.int32)
-        prefix, suffix = np.array(around.prefix, np.int32), np.array(around.suffix, np.int32)
+        affixes = self._affixes
+        prefix = np.array(affixes.prefix, np.int32)
+        suffix = np.array(affixes.suffix, np.int32)
         if not len(prefix) and not len(suffix):
-            return ids, offsets, np.zeros(len(batch.texts), np.int64)
+            return tokens.ids, tokens.offsets, np.zeros(len(batch.texts), np.int64)
         pieces: list[NDArray[np.int32]] = []
         for index, (example, text) in enumerate(zip(batch.examples, batch.texts, strict=True)):
-            plain = example.prompt is None or isinstance(example.prompt, str)
-            begins = not plain or (around.prefix_text and text.startswith(around.prefix_text))
-            ends = not plain or (around.suffix_text and text.endswith(around.suffix_text))
-            own = ids[offsets[index] : offsets[index + 1]]
-            pieces += [nothing if begins else prefix, own, nothing if ends else suffix]
-        sizes = lengths_of(pieces).reshape(-1, 3)
-        return np.concatenate(pieces), offsets_of(sizes.sum(axis=1)), sizes[:, 0]
+            # Templates write the tokens around conversations themselves.
+            is_plain = example.prompt is None or isinstance(example.prompt, str)
+            has_prefix = bool(affixes.prefix_text) and text.startswith(affixes.prefix_text)
+            has_suffix = bool(affixes.suffix_text) and text.endswith(affixes.suffix_text)
+            pieces.append(prefix if is_plain and not has_prefix else _NO_TOKENS)
+            pieces.append(tokens.ids_of(index))
+            pieces.append(suffix if is_plain and not has_suffix else _NO_TOKENS)
+        lengths = lengths_of(pieces).reshape(-1, 3)
+        return np.concatenate(pieces), offsets_of(lengths.sum(axis=1)), lengths[:, 0]
 
 
-def two_spans(begin: int, length: int, *, text_only: bool = False) -> Spans:
+def _sampled_indices(hashes: list[bytes], *, every: bool) -> list[int]:
+    """Indices of the texts to compare with the reference tokenizer: by the first 16 bits of their digests."""
+    checked_bits = 0 if every else ENGINE_CHECK
+    first_bits = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0]
+    indices: list[int] = np.flatnonzero(first_bits & checked_bits == 0).tolist()
+    return indices
+
+
+def spans_without_turns(completion_begin: int, length: int, *, is_plain_text: bool = False) -> Spans:
     """The spans of a text without turns: its prompt, if there is one, and what follows.
 
     Args:
-        begin: where the prompt ends, in characters.
-        text_only: whether it is a plain text, without a prompt.
+        completion_begin: where the prompt ends, in characters.
+        is_plain_text: whether it has no prompt and no completion.
     """
-    kind = SpanKind.TEXT if text_only else SpanKind.COMPLETION
-    if not begin:
+    kind = SpanKind.TEXT if is_plain_text else SpanKind.COMPLETION
+    if not completion_begin:
         return Spans((length,), (kind,), (NO_TURN,), (True,))
-    return Spans((begin, length), (SpanKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+    return Spans((completion_begin, length), (SpanKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
 
 
-def _given_spans(length: int, trained: NDArray[np.bool_] | None, weight: float) -> Spans:
-    """The spans of a document given as tokens, in tokens; all are trained if `trained` is None."""
-    if trained is None or not length:
+def _spans_of_ids(length: int, flags: NDArray[np.bool_] | None, weight: float) -> Spans:
+    """The spans of a document given as tokens, in tokens.
+
+    Args:
+        flags: (length,) which tokens are trained; None for all.
+    """
+    if flags is None or not length:
         return Spans((length,), (SpanKind.COMPLETION,), (NO_TURN,), (weight,))
-    last = [*np.flatnonzero(trained[1:] != trained[:-1]).tolist(), length - 1]
-    kinds = tuple([SpanKind.COMPLETION if flag else SpanKind.PROMPT for flag in trained[last].tolist()])
-    return Spans(tuple([place + 1 for place in last]), kinds, (NO_TURN,) * len(last), (weight,) * len(last))
+    # flags 0 0 1 1 0: the last tokens of the spans are 1, 3 and 4, their ends 2, 4 and 5.
+    last_tokens = [*np.flatnonzero(flags[1:] != flags[:-1]).tolist(), length - 1]
+    kinds = [SpanKind.COMPLETION if flag else SpanKind.PROMPT for flag in flags[last_tokens].tolist()]
+    ends = [token + 1 for token in last_tokens]
+    return Spans(tuple(ends), tuple(kinds), (NO_TURN,) * len(ends), (weight,) * len(ends))
+
+
+def _digest_of_ids(ids: NDArray[np.int32], flags: NDArray[np.bool_] | None, weight: float) -> bytes:
+    """The digest of a document given as tokens. Its seed is none that a text of the same bytes would have."""
+    flag_bytes = b"" if flags is None else flags.tobytes()
+    weight_bytes = b"" if weight == 1 else repr(weight).encode()
+    return text_digest(ids.tobytes() + flag_bytes + weight_bytes, 1 + (flags is not None))
 
 
 def encoded_batch(

@@ -12,23 +12,29 @@ from ...schemas.rows import Example
 
 MOST_PLACES = 1_000
 """Maximum number of places of one kind and name; all of them are counted."""
-REJECTED, DROPPED = "rows_rejected", "examples_dropped"
-"""The kinds of rows that cannot be used, and of examples that cannot although their row may have given others."""
+REJECTED = "rows_rejected"
+"""The kind of rows that cannot be used, by reason."""
+DROPPED = "examples_dropped"
+"""The kind of examples that cannot be used although their row may have given other examples, by reason."""
 ROLES = "unknown_roles"
 """The kind of conversations with roles that their template does not know, by role. They are rendered as they are, but
 no mask trains such a role as the assistant's."""
-SPECIAL, WITH_SPECIAL = "special_in_contents", "examples_with_special"
-"""The kinds of special tokens in contents, by token, and of the examples that have some."""
+SPECIAL = "special_in_contents"
+"""The kind of special tokens in contents, by token."""
+WITH_SPECIAL = "examples_with_special"
+"""The kind of examples with special tokens in their contents."""
 NOT_JSON = "call_arguments_not_json"
 """The kind of tool calls whose arguments are a text that is not the JSON of an object; they stay text."""
-COLUMNS_NOT_READ, KEYS_NOT_READ = "columns_not_read", "keys_not_read"
-"""The kinds of columns, and of keys of messages, that neither the format nor the template reads, by name."""
+COLUMNS_NOT_READ = "columns_not_read"
+"""The kind of columns that neither the format nor the template reads, by name."""
+KEYS_NOT_READ = "keys_not_read"
+"""The kind of keys of messages that neither the format nor the template reads, by name."""
 MOST_NAMES = 64
-"""Maximum number of such names of one block; the rows of the others are counted together."""
+"""Maximum number of such names of one block; the rows of all further names are counted together."""
 MOST_ROLES = 8
-"""Maximum number of roles of one block to name; the others are counted together."""
+"""Maximum number of roles, or of special tokens, of one block to name; all further ones are counted together."""
 OTHERS = "others"
-"""Their name."""
+"""The name under which they are counted."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _ROLE_CHARACTERS = 40
 _TEXT = r"""(?:'[^']{0,40}'|"[^"]{0,40}")"""
@@ -72,10 +78,10 @@ class EncodeCounts:
             count: how many there are at this place.
         """
         names = self.found.setdefault(kind, {})
-        before = names.get(name, 0)
-        if before < places:
+        count_before = names.get(name, 0)
+        if count_before < places:
             self.places.append(Place(kind, name, line, sub, detail))
-        names[name] = before + count
+        names[name] = count_before + count
 
     def refuse(self, example: Example, error: RowRejectedError) -> None:
         """Count an example that cannot be encoded: as its row, if the row is this one example."""
@@ -84,9 +90,9 @@ class EncodeCounts:
 
     def add_roles(self, unknown: Iterable[str], line: int) -> None:
         """Count a conversation under each of its unknown roles."""
-        seen = self.found.get(ROLES, {})
-        short = {escape_line(name[:_ROLE_CHARACTERS]) for name in unknown}
-        for name in sorted({name if name in seen or len(seen) < MOST_ROLES else OTHERS for name in sorted(short)}):
+        counted = self.found.get(ROLES, {})
+        names = {escape_line(role[:_ROLE_CHARACTERS]) for role in unknown}
+        for name in sorted({name if name in counted or len(counted) < MOST_ROLES else OTHERS for name in names}):
             self.add(ROLES, name, line)
 
     def add_special(self, example: Example, tokens: Counter[str]) -> None:
@@ -95,17 +101,19 @@ class EncodeCounts:
         names = self.found.setdefault(SPECIAL, {})
         for token, count in sorted(tokens.items()):
             name = escape_line(token[:_ROLE_CHARACTERS])
-            name = name if name in names or len(names) < MOST_ROLES else OTHERS
+            if name not in names and len(names) >= MOST_ROLES:
+                name = OTHERS
             names[name] = names.get(name, 0) + count
 
     def add_names(self, kind: str, names: Mapping[str, int]) -> None:
         """Count foreign names, the most frequent ones each."""
-        found = self.found.setdefault(kind, {})
-        for place, (name, count) in enumerate(sorted(names.items(), key=lambda item: (-item[1], item[0]))):
-            short = escape_line(name[:_ROLE_CHARACTERS])
-            if place >= MOST_NAMES or (short not in found and len(found) >= 2 * MOST_NAMES):
-                short = OTHERS
-            found[short] = found.get(short, 0) + count
+        counts = self.found.setdefault(kind, {})
+        most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
+        for rank, (name, count) in enumerate(most_frequent_first):
+            short_name = escape_line(name[:_ROLE_CHARACTERS])
+            if rank >= MOST_NAMES or (short_name not in counts and len(counts) >= 2 * MOST_NAMES):
+                short_name = OTHERS
+            counts[short_name] = counts.get(short_name, 0) + count
 
     def of(self, kind: str) -> int:
         """How many were found of a kind, under all names."""
@@ -114,5 +122,5 @@ class EncodeCounts:
 
 def known_roles(template: str) -> frozenset[str]:
     """The usual roles, and those that the source of a template compares with."""
-    compared = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
-    return _ROLES | {one[1:-1] for one in compared}
+    literals = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
+    return _ROLES | {literal[1:-1] for literal in literals}  # without its quotes

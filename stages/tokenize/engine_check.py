@@ -4,7 +4,7 @@ The texts depend only on the tokenizer's added tokens.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
 from typing import NamedTuple
@@ -17,6 +17,9 @@ _BATCH = 256
 """How many texts the reference encodes at a time, because it needs hundreds of times their memory."""
 _SHOWN = 80
 """Characters of a text that a message shows."""
+_SHOWN_IDS = 8
+_SEED = 20_260_101
+"""Of the mixed texts; fixed, so that a tokenizer is compared on the same texts every time."""
 
 _PASSAGES = [
     "def f(x):\n    return {k: v for k, v in x.items() if k != '__main__'}\n\n\nif f(1):\n\tf({})\n",
@@ -64,20 +67,30 @@ class SampledTexts:
 
 def samples_of(engine: Engine, texts: Sequence[str]) -> list[EngineSample]:
     """Encode texts for a comparison."""
-    ids = engine.encode(texts).each()
-    return [EngineSample(text, own.tolist()) for text, own in zip(texts, ids, strict=True)]
+    ids_of_texts = engine.encode(texts).per_text()
+    return [EngineSample(text, ids.tolist()) for text, ids in zip(texts, ids_of_texts, strict=True)]
 
 
-def difference(samples: Sequence[EngineSample], reference: Engine) -> str:
+def describe_difference(samples: Sequence[EngineSample], reference: Engine) -> str:
     """The first text of which an engine made other tokens than the reference, in words; "" if there is none."""
     for start in range(0, len(samples), _BATCH):
         batch = samples[start : start + _BATCH]
-        for (text, a), (_, b) in zip(batch, samples_of(reference, [one.text for one in batch]), strict=True):
-            if a != b:
-                at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-                shown = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
-                return f"on {shown!r}, from token {at}: {a[at : at + 8]} instead of {b[at : at + 8]}"
+        expected_samples = samples_of(reference, [sample.text for sample in batch])
+        for actual, expected in zip(batch, expected_samples, strict=True):
+            if actual.ids != expected.ids:
+                text = actual.text if len(actual.text) <= _SHOWN else actual.text[: _SHOWN - 3] + "..."
+                first = _first_difference(actual.ids, expected.ids)
+                ids = slice(first, first + _SHOWN_IDS)
+                return f"on {text!r}, from token {first}: {actual.ids[ids]} instead of {expected.ids[ids]}"
     return ""
+
+
+def _first_difference(actual: Sequence[int], expected: Sequence[int]) -> int:
+    """Index of the first token that differs; the length of the shorter list if that begins the longer one."""
+    for index, (actual_id, expected_id) in enumerate(zip(actual, expected, strict=False)):
+        if actual_id != expected_id:
+            return index
+    return min(len(actual), len(expected))
 
 
 def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
@@ -86,26 +99,57 @@ def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
     tokens. The same for the same `added_tokens`.
     """
     unique = [token for token in dict.fromkeys(added_tokens) if token]
-    added = unique[:: -(-len(unique) // MAX_ADDED_TOKENS) or 1]
-    texts = ["", *_PASSAGES, *(chr(c) for c in range(256)), *map("".join, product(" \n\t\r", repeat=4))]
+    # Of more tokens than the maximum, every second, third, ... one.
+    step = -(-len(unique) // MAX_ADDED_TOKENS) or 1
+    added = unique[::step]
+    texts = ["", *_PASSAGES]
+    texts += [chr(code_point) for code_point in range(256)]
+    texts += map("".join, product(" \n\t\r", repeat=4))
+    texts += _character_texts()
+    texts += _space_texts()
+    texts += _added_token_texts(added)
+    long_words = (("a", 1000), ("ab", 400), ("=", 700), ("9", 300), ("é", 200), ("的", 200), ("🐍", 60))
+    texts += [word * count for word, count in long_words]
+    texts += _mixed_texts(added)
+    return texts
+
+
+def _character_texts() -> Iterator[str]:
+    """Characters of all planes, 12 in a text: each after a letter, a space, a digit or a full stop."""
     dense = [*range(0xA0, 0x3400, 3), *range(0xF900, 0x10000, 3), *range(0x10000, 0x1FC00, 13)]
-    points = [*dense, *range(0x3400, 0xD800, 61), *range(0xE000, 0xF900, 499), *range(0x20000, 0x110000, 4001)]
-    for start in range(0, len(points), 12):  # each after a letter, a space, a digit or a full stop
-        texts.append("".join(f"{'a 1.'[i % 4]}{chr(c)}" for i, c in enumerate(points[start : start + 12], start)))
+    # Ideographs, syllables and private characters are treated alike: few of them suffice.
+    sparse = [*range(0x3400, 0xD800, 61), *range(0xE000, 0xF900, 499), *range(0x20000, 0x110000, 4001)]
+    code_points = dense + sparse
+    for start in range(0, len(code_points), 12):
+        numbered = enumerate(code_points[start : start + 12], start)
+        yield "".join(f"{'a 1.'[number % 4]}{chr(code_point)}" for number, code_point in numbered)
+
+
+def _space_texts() -> Iterator[str]:
+    """Every white space, alone and in runs, between letters, digits and line ends."""
     for space in _SPACES:
-        texts += [f"a{space * n}b" for n in (1, 2, 3)]
-        texts += [f"{space} x", f" {space}x", f"x{space}", f"{space}{space}1", f"{space}.\n", f"a\n{space}\nb"]
-    for n in (*range(1, 18), 31, 32, 33, 63, 64, 65, 80, 127, 128, 129, 255, 256, 257):
-        run = " " * n
-        texts += [f"x{run}y", f"\n{run}return", run, "\n" * n + "x", "\t" * n + "1", f"x{run}"]
+        yield from (f"a{space * count}b" for count in (1, 2, 3))
+        yield from (f"{space} x", f" {space}x", f"x{space}", f"{space}{space}1", f"{space}.\n", f"a\n{space}\nb")
+    # Vocabularies have tokens of runs up to some length, often a power of two.
+    for length in (*range(1, 18), 31, 32, 33, 63, 64, 65, 80, 127, 128, 129, 255, 256, 257):
+        run = " " * length
+        yield from (f"x{run}y", f"\n{run}return", run, "\n" * length + "x", "\t" * length + "1", f"x{run}")
+
+
+def _added_token_texts(added: Sequence[str]) -> Iterator[str]:
+    """Added tokens in context, broken ones, and each with the next one."""
     for token in added:
-        texts += [token, token * 2, f"a{token}b", f"  {token}  x", f"\n{token}\n", f"é{token}é", f"1{token}2"]
-        texts += [f"{token[:-1]} {token[1:]}", token[:-1] + token, token.upper(), f"{token[:1]}\u200b{token[1:]}"]
-    texts += [a + b for a, b in pairwise(added)]
-    texts += [c * n for c, n in (("a", 1000), ("ab", 400), ("=", 700), ("9", 300), ("é", 200), ("的", 200), ("🐍", 60))]
-    draw = random.Random(20_260_101)
-    words = [word for text in _PASSAGES for word in text.split(" ")]
+        yield from (token, token * 2, f"a{token}b", f"  {token}  x", f"\n{token}\n", f"é{token}é", f"1{token}2")
+        yield from (f"{token[:-1]} {token[1:]}", token[:-1] + token, token.upper(), f"{token[:1]}\u200b{token[1:]}")
+    yield from (left + right for left, right in pairwise(added))
+
+
+def _mixed_texts(added: Sequence[str]) -> Iterator[str]:
+    """Random mixtures of words, look-alikes, white space and added tokens."""
+    draw = random.Random(_SEED)
+    words = [word for passage in _PASSAGES for word in passage.split(" ")]
+    # A kind is as frequent as it is listed.
     kinds = [words, words, _PARTS, _PARTS, list(_SPACES), added or words]
     for _ in range(1200):
-        texts.append("".join(draw.choice(draw.choice(kinds)) + draw.choice(_GLUE) for _ in range(draw.randint(2, 12))))
-    return texts
+        part_count = draw.randint(2, 12)
+        yield "".join(draw.choice(draw.choice(kinds)) + draw.choice(_GLUE) for _ in range(part_count))

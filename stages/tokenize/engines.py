@@ -34,10 +34,15 @@ class EngineTokens(NamedTuple):
     offsets: NDArray[np.int64]
     """(N + 1,) text i is `ids[offsets[i]:offsets[i + 1]]`."""
     encodings: Sequence[Any] = ()
-    """(N,) what the reference says of each text, with the places of its tokens; empty from another engine."""
+    """(N,) the `Encoding` of each text, with the places of its tokens; empty from any engine but the reference."""
 
-    def each(self) -> list[NDArray[np.int32]]:
+    def ids_of(self, index: int) -> NDArray[np.int32]:
+        """The tokens of a text."""
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def per_text(self) -> list[NDArray[np.int32]]:
         """The tokens of each text."""
+        # As a list: a loop over an array makes an object of NumPy for each number.
         offsets = self.offsets.tolist()
         return [self.ids[begin:end] for begin, end in pairwise(offsets)]
 
@@ -46,7 +51,8 @@ class TokenizersEngine:
     """The reference: Hugging Face `tokenizers`. It says itself where its tokens lie."""
 
     name = REFERENCE
-    table: ByteLengths | None = None
+    byte_lengths: ByteLengths | None = None
+    """None: its encodings say where its tokens lie."""
 
     def __init__(self, tokenizer_json: str) -> None:
         self._tokenizer = reference_tokenizer(tokenizer_json)
@@ -55,8 +61,8 @@ class TokenizersEngine:
         """Encode N texts. Texts with lone surrogates raise the library's own error; reject them earlier."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         offsets = offsets_of(lengths_of(encodings))
-        flat = chain.from_iterable(encoding.ids for encoding in encodings)
-        return EngineTokens(np.fromiter(flat, np.int32, int(offsets[-1])), offsets, encodings)
+        all_ids = chain.from_iterable(encoding.ids for encoding in encodings)
+        return EngineTokens(np.fromiter(all_ids, np.int32, int(offsets[-1])), offsets, encodings)
 
 
 class FastokensEngine:
@@ -65,20 +71,23 @@ class FastokensEngine:
     name = "fastokens"
 
     def __init__(self, tokenizer_json: str) -> None:
-        with ThreadPoolExecutor(1) as beside:  # loading takes a second, without Python's lock
-            table = beside.submit(ByteLengths.from_json, tokenizer_json)
+        # The table is read while fastokens loads, which takes a second without Python's lock.
+        with ThreadPoolExecutor(1) as pool:
+            byte_lengths = pool.submit(ByteLengths.from_json, tokenizer_json)
             try:
                 self._tokenizer: Any = import_module(self.name).Tokenizer.from_json_str(tokenizer_json)
             except Exception as error:
                 raise _refusal(self.name, error) from error
-        self.table = table.result()
+        self.byte_lengths = byte_lengths.result()
         """How many bytes its tokens stand for; None if the reference must say where they lie."""
-        if self.table is None:
-            reference_tokenizer(tokenizer_json)  # now, so that workers that are forked from this process share it
+        if self.byte_lengths is None:
+            # Loaded now, so that workers that are forked from this process share it.
+            reference_tokenizer(tokenizer_json)
 
     def encode(self, texts: Sequence[str]) -> EngineTokens:
         """See `TokenizersEngine.encode`; without places. The arrays are views of fastokens' buffers."""
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
+        # Its numbers are unsigned and far below the limit of signed ones, so a view needs no copy.
         return EngineTokens(np.frombuffer(ids, "<u4").view(np.int32), np.frombuffer(offsets, "<u8").view(np.int64))
 
 

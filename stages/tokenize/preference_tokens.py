@@ -5,6 +5,9 @@
 3. Fold the two: the tokens that both begin with are the prompt, at most up to where the first of the two prompts ends.
    The rest of each text is its completion.
 
+    chosen      "Is" " it" "?" " Yes" "."
+    rejected    "Is" " it" "?" " No" "."       row: "Is" " it" "?" | " Yes" "." | " No" "."
+
 So prompt and completion together are always the tokenization of one text; a token that spans the prompt's end belongs
 to the completions. TRL's DPOTrainer tokenizes the prompt alone instead. If both texts begin with the tokens of the
 prompt alone, the result is the same; else TRL's prompt may end earlier, but not later.
@@ -22,13 +25,13 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, SpanKind
 from ..render.rendered import Rendered
-from .encode import NO_TURN, Batch, Encoder, two_spans
+from .encode import NO_TURN, Batch, Encoder, spans_without_turns
 from .encode_counts import EncodeCounts
 from .engine_check import SampledTexts
 from .token_spans import span_lists
 
-RUNS = (SpanKind.PROMPT, SpanKind.COMPLETION, SpanKind.REJECTED)
-"""The spans of every pair."""
+PAIR_KINDS = (SpanKind.PROMPT, SpanKind.COMPLETION, SpanKind.REJECTED)
+"""The kinds of the three spans of every pair."""
 
 
 def encode_pairs(
@@ -40,88 +43,127 @@ def encode_pairs(
     """
     batch = Batch()
     for example in examples:
-        if batch.full:
-            yield _finished(encoder, batch, counts, sampled)
+        if batch.is_full:
+            yield _encode_batch(encoder, batch, counts, sampled)
             batch = Batch()
-        ended = batch.ended
+        ended_before = batch.ended
         try:
-            sides = _sides(encoder, example, batch, counts)
+            sides = _render_sides(encoder, example, batch, counts)
         except RowRejectedError as error:
-            batch.ended = ended
+            # The chosen side may have been rendered, and counted, before the rejected one was refused.
+            batch.ended = ended_before
             counts.refuse(example, error)
             continue
         for side, rendered in sides:
             batch.add(side, rendered)
         encoder.count_special(example, counts)
     if batch.texts:
-        yield _finished(encoder, batch, counts, sampled)
+        yield _encode_batch(encoder, batch, counts, sampled)
 
 
-def _finished(encoder: Encoder, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None) -> pa.RecordBatch:
-    folded, prompts, special = fold(encoder.finish(batch, counts, sampled))
-    counts.examples -= len(prompts)
-    counts.tokens -= int(prompts.sum())
-    counts.special -= int(special.sum())
-    return folded
+def _encode_batch(encoder: Encoder, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None) -> pa.RecordBatch:
+    pairs, prompt_lengths, prefix_lengths = fold_sides(encoder.encode_batch(batch, counts, sampled))
+    # The encoder has counted two examples for each pair, and the tokens of its prompt twice.
+    counts.examples -= len(prompt_lengths)
+    counts.tokens -= int(prompt_lengths.sum())
+    counts.special -= int(prefix_lengths.sum())
+    return pairs
 
 
-def _sides(encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts) -> list[tuple[Example, Rendered]]:
-    """The pair as two examples, each with its rendering. Rejects `not_a_pair`, `train_flags`, what is not rendered."""
+def _render_sides(
+    encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts
+) -> list[tuple[Example, Rendered]]:
+    """The pair as two examples, each with its rendering.
+
+    Raises:
+        RowRejectedError: `not_a_pair`, `train_flags`, or what `Encoder.render` raises.
+    """
     if example.rejected is None:
         raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
-    out = []
-    # What is found in a pair is counted once, with its chosen side.
-    for completion, found in ((example.completion, counts), (example.rejected, EncodeCounts())):
+    sides = []
+    # Unknown roles and the like are counted once, with the chosen side: the counts of the rejected side are dropped.
+    for completion, side_counts in ((example.completion, counts), (example.rejected, EncodeCounts())):
         side = example._replace(completion=completion, rejected=None)
-        rendered = encoder.rendered(side, batch, found)
-        text, begin, spans = rendered[:3]
-        if not all(train == 1 for end, train in zip(spans.ends, spans.weights, strict=True) if end > begin):
+        rendered = encoder.render(side, batch, side_counts)
+        completion_begin = rendered.completion_begin
+        spans = zip(rendered.spans.ends, rendered.spans.weights, strict=True)
+        if any(weight != 1 for end, weight in spans if end > completion_begin):
             raise RowRejectedError(
                 "train_flags",
                 "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
                 "whole completions, all tokens alike; remove it, or the row",
             )
-        out.append((side, rendered._replace(spans=two_spans(begin, len(text)))))
-    return out
+        # Turns and their parts mean nothing to a preference loss.
+        two_spans = spans_without_turns(completion_begin, len(rendered.text))
+        sides.append((side, rendered._replace(spans=two_spans)))
+    return sides
 
 
-def fold(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int64]]:
+def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int64]]:
     """Fold 2N rows of `schemas.rows.ENCODED`, chosen and rejected in turn, into N rows of pairs.
 
     Returns:
         the rows; (N,) tokens of each prompt; and (N,) how many of these the tokenizer added before the text.
     """
-    column, spans = batch.column("input_ids"), batch.column("spans")
-    kind, ends, starts = view(spans.values.field("kind")), view(spans.values.field("end")), view(spans.offsets)
-    first, last = starts[:-1], starts[1:] - 1  # of each side; the last is its completion, unless all of it is prompt
-    begins = np.where(kind[last] == SpanKind.COMPLETION, begins_of(ends, starts)[last], ends[last])
-    put = np.where(kind[first] == SpanKind.SPECIAL, ends[first], 0)
-    tokens, offsets = view(column.values), view(column.offsets).tolist()
-    ids, sizes = list[NDArray[np.int32]](), list[tuple[int, int, int]]()
-    for at, limit in enumerate(begins.reshape(-1, 2).min(axis=1).tolist()):
-        low, middle, high = offsets[2 * at : 2 * at + 3]
-        chosen, rejected = tokens[low:middle], tokens[middle:high]
-        differ = np.flatnonzero(chosen[:limit] != rejected[:limit])
-        prompt = int(differ[0]) if len(differ) else limit
-        ids += [chosen, rejected[prompt:]]
-        sizes.append((prompt, len(chosen) - prompt, len(rejected) - prompt))
-    pair_ends, count = np.cumsum(sizes, axis=1, dtype=np.int64), len(sizes)
-    said = batch.column("digest").to_pylist()
+    prompt_limits, prefix_lengths = _side_prompts(batch)
+    ids, lengths = _fold_ids(batch, prompt_limits)
+    pair_count = len(lengths)
+    # (pairs, 3) where the prompt, the completion and the rejected completion end.
+    ends = np.cumsum(lengths, axis=1, dtype=np.int64)
+    side_digests = batch.column("digest").to_pylist()
+    digests_of_pairs = zip(side_digests[0::2], side_digests[1::2], strict=True)
     straddles = view(batch.column("straddles"))
     arrays = [
-        lists(offsets_of(pair_ends[:, 2]), np.concatenate(ids), ENCODED.field("input_ids").type),
+        lists(offsets_of(ends[:, 2]), ids, ENCODED.field("input_ids").type),
         span_lists(
-            pair_ends.ravel(),
-            np.tile(RUNS, count),
-            np.full(3 * count, NO_TURN),
-            np.ones(3 * count),
-            np.arange(count + 1) * 3,
+            ends=ends.ravel(),
+            kinds=np.tile(PAIR_KINDS, pair_count),
+            turns=np.full(3 * pair_count, NO_TURN),
+            weights=np.ones(3 * pair_count),
+            offsets=np.arange(pair_count + 1) * 3,
         ),
         strings(batch.column("group").to_pylist()[0::2]),
-        digests([text_digest(a + b) for a, b in zip(said[0::2], said[1::2], strict=True)], 16),
+        digests([text_digest(chosen + rejected) for chosen, rejected in digests_of_pairs], 16),
         *(numbers(view(batch.column(name))[0::2]) for name in ("line", "sub")),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
-    prompts = pair_ends[:, 0]
-    special = np.minimum(prompts, put.reshape(-1, 2).min(axis=1))
-    return pa.RecordBatch.from_arrays(arrays, schema=ENCODED), prompts, special
+    prompt_lengths = ends[:, 0]
+    return (
+        pa.RecordBatch.from_arrays(arrays, schema=ENCODED),
+        prompt_lengths,
+        np.minimum(prompt_lengths, prefix_lengths),
+    )
+
+
+def _side_prompts(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) how many tokens the prompt of a pair may have: those before the first of its two completions; and (N,) how
+    many tokens the tokenizer added before both sides.
+    """
+    spans = batch.column("spans")
+    offsets = view(spans.offsets)
+    kinds = view(spans.values.field("kind"))
+    ends = view(spans.values.field("end"))
+    first_spans = offsets[:-1]
+    last_spans = offsets[1:] - 1
+    # The last span of a side is its completion, unless all of it is prompt.
+    has_completion = kinds[last_spans] == SpanKind.COMPLETION
+    prompt_ends = np.where(has_completion, begins_of(ends, offsets)[last_spans], ends[last_spans])
+    prefix_ends = np.where(kinds[first_spans] == SpanKind.SPECIAL, ends[first_spans], 0)
+    return prompt_ends.reshape(-1, 2).min(axis=1), prefix_ends.reshape(-1, 2).min(axis=1)
+
+
+def _fold_ids(batch: pa.RecordBatch, prompt_limits: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The tokens of N pairs, and (N, 3) how many are of the prompt, the completion and the rejected completion."""
+    column = batch.column("input_ids")
+    tokens = view(column.values)
+    offsets = view(column.offsets).tolist()
+    pieces: list[NDArray[np.int32]] = []
+    lengths: list[tuple[int, int, int]] = []
+    for pair, limit in enumerate(prompt_limits.tolist()):
+        chosen = tokens[offsets[2 * pair] : offsets[2 * pair + 1]]
+        rejected = tokens[offsets[2 * pair + 1] : offsets[2 * pair + 2]]
+        differences = np.flatnonzero(chosen[:limit] != rejected[:limit])
+        prompt = int(differences[0]) if len(differences) else limit
+        pieces += [chosen, rejected[prompt:]]
+        lengths.append((prompt, len(chosen) - prompt, len(rejected) - prompt))
+    return np.concatenate(pieces), np.array(lengths, np.int64)

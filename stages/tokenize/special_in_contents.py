@@ -11,7 +11,7 @@ from typing import Any
 from ...schemas.rows import Example
 from .vocabulary import AddedToken, SpecialTokenAffixes
 
-_PREFIX = 2
+_PREFIX_LENGTH = 2
 """Characters of a token that a text is searched for first: looking for a short constant is ten times as fast as for one
 of many tokens, and few texts hold it."""
 
@@ -20,36 +20,37 @@ class SpecialTokenSearch:
     """Finds the special tokens of a tokenizer in texts.
 
     Args:
-        added_tokens: those of the tokenizer; others than special ones, such as `<think>`, are usual in contents.
-        around: what ends and begins plain texts; there they are meant.
+        added_tokens: those of the tokenizer. Only special ones count: others, such as `<think>`, are usual in contents.
+        affixes: the tokens around plain texts, which are not counted there.
     """
 
-    def __init__(self, added_tokens: Sequence[AddedToken], around: SpecialTokenAffixes) -> None:
+    def __init__(self, added_tokens: Sequence[AddedToken], affixes: SpecialTokenAffixes) -> None:
         contents = sorted({token.content for token in added_tokens if token.special and token.content}, key=len)
-        self._by_prefix = dict[str, list[str]]()
+        self._by_prefix: dict[str, list[str]] = {}
         for content in contents:
-            self._by_prefix.setdefault(content[:_PREFIX], []).append(content)
+            self._by_prefix.setdefault(content[:_PREFIX_LENGTH], []).append(content)
+        # The longest first, because a pattern takes the first alternative that fits.
         self._pattern = re.compile("|".join(map(re.escape, reversed(contents)))) if contents else None
-        self._ends = tuple(text for text in (around.eos, around.suffix_text) if text)
-        self._begins = tuple(text for text in (around.prefix_text,) if text)
+        self._ends = tuple(text for text in (affixes.eos, affixes.suffix_text) if text)
+        self._begins = tuple(text for text in (affixes.prefix_text,) if text)
 
     def find(self, example: Example) -> Counter[str]:
         """The special tokens in an example's texts or messages, with their numbers. Examples of one row share their
         prompt: each counts what is in its own completion.
         """
-        own = example.sub < 0
-        sides = (example.prompt if own else None, example.completion, example.text, example.rejected)
-        found = Counter[str]()
-        for side in sides:
+        is_only_example = example.sub < 0
+        prompt = example.prompt if is_only_example else None
+        tokens = Counter[str]()
+        for side in (prompt, example.completion, example.text, example.rejected):
             if isinstance(side, str):
-                found.update(self._in_text(self._inner(side)))
+                tokens.update(self._find_in_text(self._without_affixes(side)))
             elif side:
                 for message in side:
                     for text in _texts(message):
-                        found.update(self._in_text(text))
-        return found
+                        tokens.update(self._find_in_text(text))
+        return tokens
 
-    def _inner(self, text: str) -> str:
+    def _without_affixes(self, text: str) -> str:
         """A text without the tokens that belong around it."""
         for end in self._ends:
             text = text.removesuffix(end)
@@ -57,7 +58,7 @@ class SpecialTokenSearch:
             text = text.removeprefix(begin)
         return text
 
-    def _in_text(self, text: str) -> list[str]:
+    def _find_in_text(self, text: str) -> list[str]:
         for prefix, contents in self._by_prefix.items():
             if prefix in text and any(content in text for content in contents):
                 assert self._pattern is not None

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import TokenizerError
 
-Read = TypeVar("Read")
-_KEEPS_TEXT = ("Split", "Digits", "Punctuation", "UnicodeScripts")
+Decoded = TypeVar("Decoded")
+_TEXT_KEEPING_STEPS = ("Split", "Digits", "Punctuation", "UnicodeScripts")
+"""Types of pre-tokenizers that only divide a text, unless they remove what they divide it at."""
 # Bytes that never occur in UTF-8, so a byte-level vocabulary may lack them.
 _NEVER_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 _BYTE_TOKENS = {f"<0x{byte:02X}>" for byte in range(256)}
@@ -74,7 +75,7 @@ def tokenizer_head(tokenizer_json: str) -> TokenizerHead:
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
-    return _decoded(tokenizer_json, TokenizerHead)
+    return _decode(tokenizer_json, TokenizerHead)
 
 
 class _Model(msgspec.Struct):
@@ -91,8 +92,8 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
-    found = _decoded(tokenizer_json, _Vocabulary).model.vocab
-    return found if isinstance(found, dict) else {piece: index for index, (piece, _) in enumerate(found)}
+    pieces = _decode(tokenizer_json, _Vocabulary).model.vocab
+    return pieces if isinstance(pieces, dict) else {piece: index for index, (piece, _) in enumerate(pieces)}
 
 
 def id_count(pieces: Mapping[str, int], added: Iterable[AddedToken]) -> int:
@@ -100,7 +101,7 @@ def id_count(pieces: Mapping[str, int], added: Iterable[AddedToken]) -> int:
     return max([max(pieces.values(), default=-1), *(token.id for token in added)]) + 1
 
 
-def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
+def _decode(tokenizer_json: str, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(tokenizer_json, type=kind)
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -109,19 +110,23 @@ def _decoded(tokenizer_json: str, kind: type[Read]) -> Read:
         ) from error
 
 
-def steps(component: dict[str, Any] | None, inside: str) -> list[dict[str, Any]]:
-    """Return a normaliser or pre-tokenizer as a flat list of steps; `inside` is the key of a Sequence's steps."""
+def steps(component: dict[str, Any] | None, sequence_key: str) -> list[dict[str, Any]]:
+    """A normaliser or pre-tokenizer as a flat list of steps.
+
+    Args:
+        sequence_key: the key under which one of the type Sequence has its steps.
+    """
     if component is None:
         return []
     if component.get("type") == "Sequence":
-        return [step for child in component.get(inside) or [] for step in steps(child, inside)]
+        return [step for child in component.get(sequence_key) or [] for step in steps(child, sequence_key)]
     return [component]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLengths:
-    """The table. No token stands for fewer bytes than it says. So if the lengths of a text's tokens add up to the
-    length of the text, each of them is right; `token_spans` checks that.
+    """How many bytes of text each token stands for. No token stands for fewer bytes than this says. So if the lengths
+    of a text's tokens add up to the length of the text, each of them is right; `token_spans` checks that.
     """
 
     lengths: NDArray[np.uint16]
@@ -138,67 +143,87 @@ class ByteLengths:
             TokenizerError: it is not the content of a tokenizer.json.
         """
         head = tokenizer_head(tokenizer_json)
-        model, before = head.model, steps(head.normalizer, "normalizers")
-        pre = steps(head.pre_tokenizer, "pretokenizers")
+        model = head.model
         if model.type == "Unigram" or model.continuing_subword_prefix or model.end_of_word_suffix:
             return None
+        normalizers = steps(head.normalizer, "normalizers")
+        pre_tokenizers = steps(head.pre_tokenizer, "pretokenizers")
+        last_step = pre_tokenizers[-1] if pre_tokenizers else {"type": None}
         # A space that the tokenizer puts before a text is in no table.
-        byte_level = bool(pre) and pre[-1]["type"] == "ByteLevel" and not pre[-1].get("add_prefix_space", True)
-        others = pre[:-1] if byte_level else pre
-        if any(one["type"] not in _KEEPS_TEXT or "Removed" in str(one.get("behavior")) for one in others):
+        is_byte_level = last_step["type"] == "ByteLevel" and not last_step.get("add_prefix_space", True)
+        dividing_steps = pre_tokenizers[:-1] if is_byte_level else pre_tokenizers
+        if not all(_keeps_text(step) for step in dividing_steps):
             return None
-        vocab = vocabulary(tokenizer_json)
-        if byte_level:
-            nfc = [one.get("type") for one in before] == ["NFC"]
-            if (before and not nfc) or (model.unk_token is not None and not vocab.keys() >= _alphabet()):
+        pieces = vocabulary(tokenizer_json)
+        if is_byte_level:
+            is_nfc = [step.get("type") for step in normalizers] == ["NFC"]
+            if normalizers and not is_nfc:
                 return None
-            return cls._of(tokenizer_json, vocab, list(map(len, vocab)), nfc=nfc)
-        if (space := _space(model, before)) is None or not vocab.keys() >= _BYTE_TOKENS:
+            # With an unknown token, a byte without a piece would become a token of unknown length.
+            if model.unk_token is not None and not pieces.keys() >= _byte_level_alphabet():
+                return None
+            # A byte-level piece has one character per byte.
+            return cls._with_added_tokens(tokenizer_json, pieces, list(map(len, pieces)), nfc=is_nfc)
+        space = _space_character(model, normalizers)
+        if space is None or not pieces.keys() >= _BYTE_TOKENS:
             return None
-        sizes = [1 if piece in _BYTE_TOKENS else _size(piece, space) for piece in vocab]
-        return cls._of(tokenizer_json, vocab, sizes, space=space)
+        sizes = [1 if piece in _BYTE_TOKENS else _byte_count(piece, space) for piece in pieces]
+        return cls._with_added_tokens(tokenizer_json, pieces, sizes, space=space)
 
     @classmethod
-    def _of(
-        cls, tokenizer_json: str, vocab: dict[str, int], sizes: list[int], *, nfc: bool = False, space: str = ""
+    def _with_added_tokens(
+        cls, tokenizer_json: str, pieces: dict[str, int], sizes: list[int], *, nfc: bool = False, space: str = ""
     ) -> "ByteLengths":
         """The table, with the lengths of added tokens: the smallest if one id can mean two texts.
 
         Args:
-            sizes: of the pieces of `vocab`.
+            sizes: bytes of each of `pieces`.
             space: the character that stands for a space in the vocabulary, as in Gemma's, or "".
         """
-        added = tokenizer_head(tokenizer_json).added_tokens
-        lengths = np.zeros(id_count(vocab, added), np.int64)
-        lengths[np.fromiter(vocab.values(), np.int64, len(vocab))] = sizes
-        for token in added:
+        added_tokens = tokenizer_head(tokenizer_json).added_tokens
+        lengths = np.zeros(id_count(pieces, added_tokens), np.int64)
+        lengths[np.fromiter(pieces.values(), np.int64, len(pieces))] = sizes
+        for token in added_tokens:
             # A normalised added token is searched in the normalised text.
             content = unicodedata.normalize("NFC", token.content) if nfc and token.normalized else token.content
-            size = _size(content, space) if space else len(content.encode())
+            size = _byte_count(content, space) if space else len(content.encode())
             # The library knows such a token by the id of a piece, if there is one, and the model may also produce it.
-            piece = vocab.get(token.content, token.id)
-            if token.content in vocab and (space or set(content) <= _alphabet()):
-                size = min(size, int(lengths[piece]))
-            lengths[[token.id, piece]] = size
+            piece_id = pieces.get(token.content, token.id)
+            if token.content in pieces and (space or set(content) <= _byte_level_alphabet()):
+                size = min(size, int(lengths[piece_id]))
+            lengths[[token.id, piece_id]] = size
+        # A longer token than the type can hold only makes its documents need the reference's offsets.
         return cls(np.minimum(lengths, np.iinfo(np.uint16).max).astype(np.uint16), nfc)
 
 
-def _space(model: ModelHead, normalisers: list[dict[str, Any]]) -> str | None:
+def _keeps_text(step: dict[str, Any]) -> bool:
+    """Whether a pre-tokenizer only divides a text."""
+    return step["type"] in _TEXT_KEEPING_STEPS and "Removed" not in str(step.get("behavior"))
+
+
+def _space_character(model: ModelHead, normalizers: list[dict[str, Any]]) -> str | None:
     """The one character that a normaliser writes for a space, before byte fallback; None if it does anything else."""
-    match normalisers:
+    match normalizers:
         case [{"type": "Replace", "pattern": {"String": " "}, "content": str(space)}] if len(space) == 1:
             return space if model.byte_fallback else None
     return None
 
 
-def _size(text: str, space: str) -> int:
+def _byte_count(text: str, space: str) -> int:
     """Bytes of a piece's text, in which a space is one byte."""
-    return len(text) if text.isascii() else len(text.encode()) - (len(space.encode()) - 1) * text.count(space)
+    if text.isascii():
+        return len(text)
+    return len(text.encode()) - (len(space.encode()) - 1) * text.count(space)
 
 
-def _alphabet() -> set[str]:
-    """The characters that byte-level vocabularies use for the bytes of UTF-8 text."""
+def _byte_level_alphabet() -> set[str]:
+    """The characters that byte-level vocabularies use for the bytes of UTF-8 text.
+
+    A printable byte is written as itself, any other as the next character from U+0100 on: "A" as "A", " " (the 33rd
+    byte that is not printable) as "Ġ", U+0120.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    written = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    return {char for byte, char in written.items() if byte not in _NEVER_IN_UTF8}
+    unprintable = [byte for byte in range(256) if byte not in set(printable)]
+    characters = {byte: chr(byte) for byte in printable}
+    characters |= {byte: chr(256 + index) for index, byte in enumerate(unprintable)}
+    return {character for byte, character in characters.items() if byte not in _NEVER_IN_UTF8}

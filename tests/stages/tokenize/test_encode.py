@@ -12,7 +12,7 @@ from packtrain.stages.render.renderer import Renderer
 from packtrain.stages.template.chat_template import ChatTemplate
 from packtrain.stages.tokenize.encode import Encoder
 from packtrain.stages.tokenize.encode_counts import EncodeCounts, Place
-from packtrain.stages.tokenize.engine_check import EngineSample, SampledTexts, difference
+from packtrain.stages.tokenize.engine_check import EngineSample, SampledTexts, describe_difference
 from packtrain.stages.tokenize.engines import make_engine, reference_tokenizer
 from packtrain.stages.tokenize.preference_tokens import encode_pairs
 from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes
@@ -123,7 +123,7 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     samples = sampled(everything)
     assert 1 <= len(samples) <= 20
     assert {sample.text for sample in sampled(everything[::-1])} == {sample.text for sample in samples}
-    assert difference(samples, encoder.engine) == ""
+    assert describe_difference(samples, encoder.engine) == ""
 
 
 # --- preference pairs ---

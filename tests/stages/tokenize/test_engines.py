@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.errors import TokenizerError
-from packtrain.stages.tokenize.engine_check import EngineSample, difference, fuzz_texts, samples_of
+from packtrain.stages.tokenize.engine_check import EngineSample, describe_difference, fuzz_texts, samples_of
 from packtrain.stages.tokenize.engines import ENGINES, Engine, make_engine
 
 from tests.support.examples import examples
@@ -61,7 +61,7 @@ def built(name: str, content: str) -> Engine:
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1, max_size=6))
 def test_engines_agree_on_any_text(texts: list[str]) -> None:
     for name in NAMES:
-        assert difference(samples_of(built(name, tiny()), texts * 2), built("tokenizers", tiny())) == "", name
+        assert describe_difference(samples_of(built(name, tiny()), texts * 2), built("tokenizers", tiny())) == "", name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,9 +81,9 @@ def test_the_known_texts_are_few_and_the_same_every_time() -> None:
 def test_a_difference_names_text_and_tokens() -> None:
     reference = built("tokenizers", tiny())
     right = samples_of(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
-    assert difference(right, reference) == ""
+    assert describe_difference(right, reference) == ""
     wrong = [EngineSample(one.text, [*one.ids[:-1], 7]) if "\r\n" in one.text else one for one in right]
-    found = difference(wrong, reference)
+    found = describe_difference(wrong, reference)
     assert "'b\\r\\n'" in found
     assert "[7]" in found or ", 7]" in found
 
@@ -114,12 +114,12 @@ def test_what_passes_is_right_on_unseen_text(case: str) -> None:
         assert case != ERRS
         return
     reference = make_engine("tokenizers", unusual)
-    passes = not difference(samples_of(engine, fuzz_texts(ADDED)), reference)
+    passes = not describe_difference(samples_of(engine, fuzz_texts(ADDED)), reference)
     assert not (passes and case == ERRS)
     if passes:
         here = Path(__file__).read_text()
         unseen = [here[i : i + 211] for i in range(0, len(here), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
-        assert difference(samples_of(engine, unseen), reference) == ""
+        assert describe_difference(samples_of(engine, unseen), reference) == ""
 
 
 REAL = os.environ.get("PACKTRAIN_REALDATA")
@@ -133,4 +133,4 @@ def test_real_tokenizers(folder: str) -> None:
     content = (root / "tokenizers" / folder / "tokenizer.json").read_text()
     lines = (root / "apps" / "train.jsonl").read_text().splitlines()[:60]
     engine, reference = make_engine("fastokens", content), make_engine("tokenizers", content)
-    assert difference(samples_of(engine, [*fuzz_texts(ADDED), *lines]), reference) == ""
+    assert describe_difference(samples_of(engine, [*fuzz_texts(ADDED), *lines]), reference) == ""

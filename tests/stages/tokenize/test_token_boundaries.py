@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from packtrain.schemas.errors import IntegrityError
 from packtrain.stages.tokenize.engine_check import fuzz_texts
 from packtrain.stages.tokenize.engines import EngineTokens, TokenizersEngine
-from packtrain.stages.tokenize.token_spans import Boundaries, locate_boundaries
+from packtrain.stages.tokenize.token_boundaries import TokenBoundaries, locate_boundaries
 from packtrain.stages.tokenize.vocabulary import ByteLengths
 
 from tests.support.examples import examples
@@ -98,7 +98,9 @@ def built(content: str) -> tuple[TokenizersEngine, ByteLengths | None]:
     return TokenizersEngine(content), ByteLengths.from_json(content)
 
 
-def located(content: str, texts: Sequence[str], places: Sequence[Sequence[int]], *, table: bool = True) -> Boundaries:
+def located(
+    content: str, texts: Sequence[str], places: Sequence[Sequence[int]], *, table: bool = True
+) -> TokenBoundaries:
     """By the table where it is exact; or all by the reference's offsets."""
     engine, lengths = built(content)
     encoded = engine.encode(texts)
