@@ -12,13 +12,16 @@ from ...schemas.files.foreign import open_regular
 from ...stages.prep.rowjson import require_shallow
 from ..inputs.blocks import Block
 from ..inputs.lines import block_bytes
-from ..inputs.spool import unspool
+from ..inputs.spool import REJECT_MARK, unspool
 from ..inputs.tables import read_table, to_rows
 
 CHARACTERS = 300
 """Maximum number of characters of an excerpt."""
-_TEXT_CHARACTERS, _ITEMS, _KEYS, _DEPTH = 48, 2, 12, 4
-"""So much is shown of each text, list and object of a row, and so many levels."""
+# How much is shown of each text, list and object of a row, and how many levels.
+_TEXT_CHARACTERS = 48
+_LIST_ITEMS = 2
+_OBJECT_KEYS = 12
+_LEVELS = 4
 
 
 def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
@@ -30,23 +33,30 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
         IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
-        found: dict[int, str] = {}
-        first = 0
+        all_excerpts: dict[int, str] = {}
+        first_row = 0  # of the member in the block
         for member in block.members:
-            inside = [row - first for row in rows if first <= row < first + member.lines]
-            if inside:
-                found |= {first + row: text for row, text in excerpts(member, inside).items()}
-            first += member.lines
-        return found
+            member_rows = [row - first_row for row in rows if first_row <= row < first_row + member.lines]
+            if member_rows:
+                for row, text in excerpts(member, member_rows).items():
+                    all_excerpts[first_row + row] = text
+            first_row += member.lines
+        return all_excerpts
     if block.too_long:
-        return {0: _clip(_beginning(block))} if block.spooled is None and block.kind == "lines" else {}
+        has_text = block.spooled is None and block.kind == "lines"
+        return {0: _clip(_beginning(block))} if has_text else {}
     if block.kind in ("groups", "batches"):
         table, _ = read_table(block, None)
-        records = ((row, to_rows(table.slice(row, 1), None).records) for row in rows)
-        return {row: _excerpt_of(record[0][1]) for row, record in records if record}
-    lines = (block_bytes(block) if block.spooled is None else unspool(block)).split(b"\n")
-    marked = block.kind == "rows"  # of rows that could not be read, spooled blocks keep the reason alone
-    return {row: _excerpt_of_line(lines[row]) for row in rows if not (marked and lines[row].startswith(b"!"))}
+        row_excerpts = {}
+        for row in rows:
+            for _, record in to_rows(table.slice(row, 1), None).records:  # none, if the row cannot be read
+                row_excerpts[row] = _excerpt_of(record)
+        return row_excerpts
+    content = block_bytes(block) if block.spooled is None else unspool(block)
+    lines = content.split(b"\n")
+    if block.kind == "rows":  # of a row that could not be read, a spooled block keeps only the reason
+        rows = [row for row in rows if not lines[row].startswith(REJECT_MARK)]
+    return {row: _excerpt_of_line(lines[row]) for row in rows}
 
 
 def _beginning(block: Block) -> str:
@@ -65,24 +75,29 @@ def _excerpt_of_line(line: bytes) -> str:
 
 
 def _excerpt_of(row: Any) -> str:
-    text = json.dumps(_shortened(row, _DEPTH), ensure_ascii=False, default=lambda value: f"({type(value).__name__})")
-    return _clip(text.encode(errors="backslashreplace").decode())
+    short_row = _shorten(row, _LEVELS)
+    text = json.dumps(short_row, ensure_ascii=False, default=lambda value: f"({type(value).__name__})")
+    return _clip(text.encode(errors="backslashreplace").decode())  # half a surrogate pair cannot be written
 
 
-def _shortened(value: Any, depth: int) -> Any:
+def _shorten(value: Any, levels: int) -> Any:
     """A value with only the beginnings of its texts, lists and objects."""
     if isinstance(value, str):
         return value if len(value) <= _TEXT_CHARACTERS else f"{value[:_TEXT_CHARACTERS]}…"
     if isinstance(value, Mapping):
-        if not depth:
+        if not levels:
             return f"({len(value):,} keys)"
-        items = {_shortened(str(key), 0): _shortened(value[key], depth - 1) for key in list(value)[:_KEYS]}
-        return items | ({"…": f"{len(value) - _KEYS:,} more keys"} if len(value) > _KEYS else {})
+        short = {_shorten(str(key), 0): _shorten(value[key], levels - 1) for key in list(value)[:_OBJECT_KEYS]}
+        if len(value) > _OBJECT_KEYS:
+            short["…"] = f"{len(value) - _OBJECT_KEYS:,} more keys"
+        return short
     if isinstance(value, list):
-        if not depth:
+        if not levels:
             return f"({len(value):,} items)"
-        items_of_list = [_shortened(item, depth - 1) for item in value[:_ITEMS]]
-        return items_of_list + ([f"… {len(value) - _ITEMS:,} more"] if len(value) > _ITEMS else [])
+        items = [_shorten(item, levels - 1) for item in value[:_LIST_ITEMS]]
+        if len(value) > _LIST_ITEMS:
+            items.append(f"… {len(value) - _LIST_ITEMS:,} more")
+        return items
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return "(a number)"  # Python does not write numbers of more than 4,300 digits
     return value if value is None or isinstance(value, bool | int | float) else f"({type(value).__name__})"

@@ -28,7 +28,7 @@ Reject = tuple[int, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundInput:
     """One input, not opened yet."""
 
     name: str
@@ -51,19 +51,25 @@ class Found:
         return f"/{parts.hostname}{parts.path}"
 
 
-def choose_split(splits: list[str], wanted: str | None, where: str, what: str) -> str:
+def choose_split(splits: list[str], configured: str | None, where: str, dataset: str) -> str:
     """The split to use.
+
+    Args:
+        splits: those that there are.
+        configured: the source's `split`.
+        where: the key of the source's path, for messages.
+        dataset: what has the splits, for messages.
 
     Raises:
         ConfigError: it does not exist, or there are several and none is given.
     """
-    if wanted is None and len(splits) == 1:
+    if configured is None and len(splits) == 1:
         return splits[0]
-    if wanted is None or wanted not in splits:
+    if configured is None or configured not in splits:
         names = ", ".join(splits) or "(none)"
-        said = f"no split {wanted!r}; it has {names}" if wanted else f"the splits {names}; say which one"
-        raise ConfigError(f"{where.removesuffix('path')}split: {what} has {said}")
-    return wanted
+        problem = f"no split {configured!r}; it has {names}" if configured else f"the splits {names}; say which one"
+        raise ConfigError(f"{where.removesuffix('path')}split: {dataset} has {problem}")
+    return configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ class Block(msgspec.Struct, frozen=True):
     @property
     def hash(self) -> str:
         """BLAKE3 of what the block gives: of its content, unless equal bytes would be read in another way."""
+        # A line of JSON and a row that `spool` wrote may be the same bytes, and not the same row.
         if self.take is None and self.kind != "rows":
             return self.content
         return hash_bytes(f"{self.kind}, first {self.take}: {self.content}".encode())
@@ -145,21 +152,21 @@ class FileLines:
 
     files: tuple[str, ...]
     """Labels of the F files."""
-    begins: tuple[int, ...]
+    starts: tuple[int, ...]
     """(F,) the row of the block, from 0, that is each file's first line; negative if the block is not the file's
     first.
     """
 
     def find(self, row: int) -> tuple[int, int]:
         """(index of the file, number of the line in it, from 1) of a row of the block."""
-        index = bisect_right(self.begins, row) - 1
-        return index, row - self.begins[index] + 1
+        index = bisect_right(self.starts, row) - 1
+        return index, row - self.starts[index] + 1
 
     def find_all(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """(N,) and (N,): as `find`, for (N,) rows."""
-        begins = np.array(self.begins, dtype=np.int64)
-        index = np.searchsorted(begins, rows, side="right") - 1
-        return index.astype(np.int32), rows.astype(np.int64) - begins[index] + 1
+        starts = np.array(self.starts, dtype=np.int64)
+        index = np.searchsorted(starts, rows, side="right") - 1
+        return index.astype(np.int32), rows.astype(np.int64) - starts[index] + 1
 
     def row_of(self, file: str, line: int) -> int | None:
         """The row of the block, from 0, that is a line of a file, from 1; None if the block begins behind it, or has no
@@ -168,9 +175,11 @@ class FileLines:
         if file not in self.files:
             return None
         index = self.files.index(file)
-        row = self.begins[index] + line - 1
-        after = self.begins[index + 1] if index + 1 < len(self.begins) else row + 1
-        return row if line > 0 and 0 <= row < after else None
+        row = self.starts[index] + line - 1
+        is_last_file = index + 1 == len(self.starts)
+        if line <= 0 or row < 0 or not (is_last_file or row < self.starts[index + 1]):
+            return None
+        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +214,15 @@ class InputFile:
     def lines_of(self, block: Block) -> FileLines:
         """Where the rows of a block are."""
         if not self.members:
+            # The second block of a file, of which the first has 100 rows, begins at its line 101: its row -100 would be
+            # line 1.
             return FileLines((self.label,), (-block.first_line,))
-        begins, before = [], 0
+        starts = []
+        rows_before = 0
         for file in self.members:
-            begins.append(before)
-            before += file.blocks[0].lines
-        return FileLines(tuple(file.label for file in self.members), tuple(begins))
+            starts.append(rows_before)
+            rows_before += file.blocks[0].lines  # a small file has one block
+        return FileLines(tuple(file.label for file in self.members), tuple(starts))
 
     def at(self, block: Block, line: int) -> tuple["InputFile", int]:
         """The file, and the number of the line in it, from 1, of a row of a block, counted from 0."""
@@ -218,7 +230,9 @@ class InputFile:
         return (self.members or (self,))[index], number
 
 
-def changed(block: Block) -> InputError:
+def changed_error(block: Block) -> InputError:
     """The error for a block of a file that has changed since the scan."""
-    where = f"{block.path} changed while it was read (bytes {block.start:,} to {block.end:,})"
-    return InputError(f"{where}; let whatever writes it finish, then run again")
+    return InputError(
+        f"{block.path} changed while it was read (bytes {block.start:,} to {block.end:,}); let whatever writes it "
+        "finish, then run again"
+    )

@@ -18,20 +18,23 @@ from ...schemas.files.remote import Remote, RemoteError, describe_error, filesys
 from ...schemas.files.web import WEB_PROTOCOLS, open_web
 from ...schemas.fingerprint import fingerprint, hash_to_bytes
 from ..store.local import LocalStore
-from .blocks import Found, choose_split
+from .blocks import FoundInput, choose_split
 from .file_kinds import data_files
 
-_LOOKS = 3
+_FIND_ATTEMPTS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
-_MARKS = ("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified",
-          "last_modified", "updated", "created", "Last-Modified", "oid")  # fmt: skip
-_IN_MEMORY = "data"
+_VERSION_KEYS = (
+    *("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified"),
+    *("last_modified", "updated", "created", "Last-Modified", "oid"),
+)
+"""Keys of a store's metadata that change with a file."""
+_DATA_FOLDER = "data"
 """The cache folder of datasets in memory."""
 _BATCH_ROWS = 1_000
 """Rows of a record batch, so that the bytes do not depend on how a dataset is chunked."""
 
 
-def find_urls(text: str, where: str) -> list[Found]:
+def find_urls(text: str, where: str) -> list[FoundInput]:
     """The files of a URL: itself, the matches of a pattern, or a folder's files.
 
     Raises:
@@ -39,70 +42,75 @@ def find_urls(text: str, where: str) -> list[Found]:
         InputError: the store cannot be reached.
     """
     try:
-        found = Remote(text, attempts=_LOOKS).ask("", lambda: _look(text))
+        inputs = Remote(text, attempts=_FIND_ATTEMPTS).ask("", lambda: _find_files(text))
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no file {without_secrets(text)}; check the spelling") from None
     except RemoteError as error:
         raise _unreachable(f"{where}: {without_secrets(text)}", error) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    if not found:
+    if not inputs:
         raise ConfigError(f"{where}: no data files match {without_secrets(text)}; check the pattern")
-    return found
+    return inputs
 
 
-def _unreachable(what: str, error: Exception) -> InputError:
+def _unreachable(place: str, error: Exception) -> InputError:
     return InputError(
-        f"{what} cannot be reached or read ({describe_error(error.__cause__ or error)}); check the connection, the "
+        f"{place} cannot be reached or read ({describe_error(error.__cause__ or error)}); check the connection, the "
         "name and the rights, or copy the file and name the copy"
     )
 
 
-def _look(url: str) -> list[Found]:
+def _find_files(url: str) -> list[FoundInput]:
     """See `find_urls`."""
     if urlsplit(url).scheme in WEB_PROTOCOLS:
-        with open_web(url) as answer:
-            return [_found(url, answer.length, dict(answer.headers))]
+        with open_web(url) as response:
+            return [_found_input(url, response.length, dict(response.headers))]
     fs, path = filesystem(url)
-    return [_found(fs.unstrip_protocol(name), info.get("size"), info) for name, info in _infos(fs, path).items()]
+    inputs = []
+    for name, metadata in _file_metadata(fs, path).items():
+        inputs.append(_found_input(fs.unstrip_protocol(name), metadata.get("size"), metadata))
+    return inputs
 
 
-def _found(url: str, size: int | None, about: dict[str, Any]) -> Found:
-    marks = [f"{key}={about[key]}" for key in _MARKS if about.get(key) is not None]
-    stamp = int.from_bytes(hash_to_bytes("\n".join(marks).encode(), 7)) if marks else 0
-    return Found(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))
+def _found_input(url: str, size: int | None, metadata: dict[str, Any]) -> FoundInput:
+    versions = [f"{key}={metadata[key]}" for key in _VERSION_KEYS if metadata.get(key) is not None]
+    stamp = int.from_bytes(hash_to_bytes("\n".join(versions).encode(), 7)) if versions else 0
+    return FoundInput(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))
 
 
-def _infos(fs: Any, path: str) -> dict[str, dict[str, Any]]:
+def _file_metadata(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     """The store's metadata of each file, by its path."""
     if set("*?[") & set(path):
-        return {name: info for name, info in sorted(fs.glob(path, detail=True).items()) if info["type"] == "file"}
+        matches = sorted(fs.glob(path, detail=True).items())
+        return {name: metadata for name, metadata in matches if metadata["type"] == "file"}
     info = fs.info(path)
     if info["type"] == "file":
         return {path: info}
     if info["type"] != "directory":
         raise ConfigError(f"{path} is not a regular file; write its rows to a file, and name that")
-    every = fs.find(path, detail=True)
-    return {name: every[name] for name in data_files(path, sorted(every))}
+    all_files = fs.find(path, detail=True)
+    return {name: all_files[name] for name in data_files(path, sorted(all_files))}
 
 
-def fetch(found: Found, cache: Path) -> Path:
+def fetch(entry: FoundInput, cache: Path) -> Path:
     """The cache's copy of a URL's file, made if it is missing.
 
     Raises:
         InputError: it cannot be read, or its server does not say how large it is and when it changed.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    url, size, stamp = found.name, found.size, found.stamp
-    if size < 0 or not stamp:
+    url = entry.name
+    size = entry.size
+    if size < 0 or not entry.stamp:
         raise InputError(
             f"{without_secrets(url)}: its server does not say how large it is and when it changed, so that a copy "
             "cannot be checked; download it, and name the copy"
         )
     try:
-        return Copies(cache).copy(
-            fingerprint([url, size, stamp]), size, lambda path: Remote(url).download("", path, size, None)
-        )
+        # A changed file has another stamp, and so another copy.
+        key = fingerprint([url, size, entry.stamp])
+        return Copies(cache).copy(key, size, lambda path: Remote(url).download("", path, size, None))
     except (FileNotFoundError, RemoteError) as error:
         raise _unreachable(without_secrets(url), error) from error
 
@@ -110,12 +118,12 @@ def fetch(found: Found, cache: Path) -> Path:
 # Datasets in memory: each is written under a hash of its content, and is a file like any other from then on
 
 
-def called(name: str) -> str:
+def describe_data(name: str) -> str:
     """What messages call a dataset in memory: what the user wrote."""
     return f'data["{name}"]'
 
 
-def written(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> RunConfig:
+def write_data(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> RunConfig:
     """Write the datasets, and return the configuration with their files as the paths of the sources of these names.
 
     A `datasets.DatasetDict` gives the split that its source names, or its only one; a `datasets.IterableDataset`, which
@@ -135,7 +143,8 @@ def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConf
     """A source that reads what was written of a dataset."""
     import datasets
 
-    where, split = called(source.name), source.split
+    where = describe_data(source.name)
+    split = source.split
     if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
         split = choose_split(list(map(str, data)), split, f"sources.{source.name}.path", f"{where}, a DatasetDict,")
         data = data[split]
@@ -175,10 +184,10 @@ def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore)
                 draft.file.write(msgspec.json.encode(row) + b"\n")
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"{called(name)} has a value without a form in JSON ({error}); remove its column with "
+                f"{describe_data(name)} has a value without a form in JSON ({error}); remove its column with "
                 "dataset.remove_columns"
             ) from error
-        place = f"{_IN_MEMORY}/{draft.size_and_hash.hash}/{name}.jsonl"
+        place = f"{_DATA_FOLDER}/{draft.size_and_hash.hash}/{name}.jsonl"
         if cache.hash(place) != draft.size_and_hash:
             cache.put(draft, place)
     return place
@@ -191,7 +200,7 @@ def _write(name: str, dataset: Any, cache: LocalStore) -> str:
         with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
-        place = f"{_IN_MEMORY}/{draft.size_and_hash.hash}/{name}.arrow"
+        place = f"{_DATA_FOLDER}/{draft.size_and_hash.hash}/{name}.arrow"
         if cache.hash(place) != draft.size_and_hash:  # else its time stays, and it is not scanned again
             cache.put(draft, place)
     return place

@@ -52,19 +52,24 @@ FILE_KINDS = (
 )
 """Every kind of file."""
 
-HEAD = 512
+HEAD_BYTES = 512
 """How many first bytes to look at."""
-_NAMED = {suffix: kind.container for kind in FILE_KINDS for suffix in kind.suffixes}
-"""Suffixes of data files; those of text may be followed by one of `_PACKED`."""
-_PACKED = {".gz": Compression.GZIP, ".gzip": Compression.GZIP, ".zst": Compression.ZSTD, ".zstd": Compression.ZSTD}
-_BEGIN: dict[bytes, Container | Compression] = {
+_KIND_OF_SUFFIX = {suffix: kind.container for kind in FILE_KINDS for suffix in kind.suffixes}
+"""Suffixes of data files; those of text may be followed by one of `_COMPRESSION_OF_SUFFIX`."""
+_COMPRESSION_OF_SUFFIX = {
+    ".gz": Compression.GZIP,
+    ".gzip": Compression.GZIP,
+    ".zst": Compression.ZSTD,
+    ".zstd": Compression.ZSTD,
+}
+_MAGIC_BYTES: dict[bytes, Container | Compression] = {
     b"\x1f\x8b": Compression.GZIP,
     b"\x28\xb5\x2f\xfd": Compression.ZSTD,
     b"\x50\x2a\x4d\x18": Compression.ZSTD,
     **{magic: kind.container for kind in FILE_KINDS for magic in kind.first_bytes},
 }
 """What files begin with that are not text."""
-TEXTS = tuple(kind.container for kind in FILE_KINDS if kind.is_text)
+TEXT_KINDS = tuple(kind.container for kind in FILE_KINDS if kind.is_text)
 _OBJECT = re.compile(rb'\s*\{\s*"')
 
 
@@ -72,27 +77,32 @@ def data_files(folder: str, names: Iterable[str]) -> list[str]:
     """The data files of a folder, by their names; if there are none, its .txt files. Those are skipped that begin, or
     are in a folder that begins, with a dot or an underscore.
     """
-    above = len(folder.rstrip("/"))
-    seen = [name for name in names if not any(part.startswith((".", "_")) for part in name[above:].split("/"))]
-    kinds = {name: _said(name)[0] for name in seen}
+    prefix_length = len(folder.rstrip("/"))
+    kinds = {}
+    for name in names:
+        parts = name[prefix_length:].split("/")
+        if not any(part.startswith((".", "_")) for part in parts):
+            kinds[name] = _kind_of_name(name)[0]
     data = [name for name, kind in kinds.items() if kind not in (None, Container.TEXT)]
+    # Beside data files, texts are licences and descriptions.
     return data or [name for name, kind in kinds.items() if kind is Container.TEXT]
 
 
 def split_name(name: str) -> tuple[str, str]:
     """A file's name without its suffix, and the suffix; `.jsonl.gz` is one suffix."""
     stem, suffix = splitext(name)
-    if suffix not in _PACKED:
+    if suffix not in _COMPRESSION_OF_SUFFIX:
         return stem, suffix
-    inner, more = splitext(stem)
-    return inner, more + suffix
+    inner_stem, inner_suffix = splitext(stem)
+    return inner_stem, inner_suffix + suffix
 
 
-def _said(name: str) -> tuple[Container | None, Compression | None]:
+def _kind_of_name(name: str) -> tuple[Container | None, Compression | None]:
     """The kind of a file, and how it is compressed, by its name alone."""
     _, suffix = split_name(name.lower())
-    last = suffix[suffix.rfind(".") :]
-    return _NAMED.get(suffix.removesuffix(last) or last), _PACKED.get(last)
+    last_suffix = suffix[suffix.rfind(".") :]
+    kind_suffix = suffix.removesuffix(last_suffix) or last_suffix
+    return _KIND_OF_SUFFIX.get(kind_suffix), _COMPRESSION_OF_SUFFIX.get(last_suffix)
 
 
 def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression | None]:
@@ -101,36 +111,42 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     Args:
         name: how it ends is used.
         shown: its name in messages.
-        head: its first bytes, up to `HEAD`.
+        head: its first bytes, up to `HEAD_BYTES`.
 
     Raises:
         InputError: it is of an unsupported kind, or not what its name says.
     """
-    said, packing = _said(name)
-    named, begin = said or Container.JSONL, _begin(head)
-    kind = named if named in TEXTS else Container.JSONL
-    if isinstance(begin, Compression):
-        return kind, begin
-    if begin is not None:
-        return begin, None
-    binary = b"\0" in head and not head.lstrip().startswith((b"{", b"["))  # one damaged row of JSON costs only itself
-    if head and (packing is not None or named not in TEXTS or binary):
+    named_kind, named_compression = _kind_of_name(name)
+    named_kind = named_kind or Container.JSONL
+    text_kind = named_kind if named_kind in TEXT_KINDS else Container.JSONL
+    kind_of_content = _kind_of_magic_bytes(head)
+    if isinstance(kind_of_content, Compression):
+        return text_kind, kind_of_content
+    if kind_of_content is not None:
+        return kind_of_content, None
+    # Lines of JSON may have a NUL byte: one damaged row costs only itself.
+    is_binary = b"\0" in head and not head.lstrip().startswith((b"{", b"["))
+    if head and (named_compression is not None or named_kind not in TEXT_KINDS or is_binary):
         raise InputError(
-            f"{shown} is damaged, or of another kind: its first bytes are not those of {packing or named.value}. Copy "
-            "it again, give it the right suffix, or convert it: inputs are JSONL in UTF-8 (one object a line), JSON "
-            "arrays, CSV and .txt, plain or as .gz or .zst; Parquet; and Arrow"
+            f"{shown} is damaged, or of another kind: its first bytes are not those of "
+            f"{named_compression or named_kind.value}. Copy it again, give it the right suffix, or convert it: inputs "
+            "are JSONL in UTF-8 (one object a line), JSON arrays, CSV and .txt, plain or as .gz or .zst; Parquet; and "
+            "Arrow"
         )
     if head.startswith(b"version https://git-lfs"):
         raise InputError(f"{shown} is a pointer of Git LFS, not the file itself; `git lfs pull` fetches it")
-    return settled(kind, head), None
+    return settle_text_kind(text_kind, head), None
 
 
-def _begin(head: bytes) -> Container | Compression | None:
-    """What a file is by its beginning, if it is not text."""
-    return next((what for magic, what in _BEGIN.items() if head.startswith(magic)), None)
+def _kind_of_magic_bytes(head: bytes) -> Container | Compression | None:
+    """What a file is by its first bytes, if it is not text."""
+    for magic, kind in _MAGIC_BYTES.items():
+        if head.startswith(magic):
+            return kind
+    return None
 
 
-def settled(container: Container, head: bytes) -> Container:
+def settle_text_kind(container: Container, head: bytes) -> Container:
     """The kind of a text file by its first (decompressed) bytes."""
     if container is Container.JSONL and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         return Container.JSON_ARRAY
@@ -145,5 +161,5 @@ def refuse_inner(shown: str, head: bytes) -> None:
     Raises:
         InputError: says so.
     """
-    if _begin(head) is not None or b"\0" in head:
+    if _kind_of_magic_bytes(head) is not None or b"\0" in head:
         raise InputError(f"{shown} is compressed, and its content is not text; decompress it and give its content")

@@ -14,23 +14,25 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.files.foreign import kernel_devices
 from ..store.open_store import is_url
-from .blocks import Found, choose_split
+from .blocks import FoundInput, choose_split
 from .fetch import find_urls
 from .file_kinds import data_files, split_name
-from .hub import load
+from .hub import load_hub_dataset
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
 _HUB = "hf://"
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
-_STATE, _DICT = "state.json", "dataset_dict.json"
-_MAGIC = frozenset("*?[")
+# Files of `datasets.Dataset.save_to_disk` and `DatasetDict.save_to_disk`.
+_DATASET_FILE = "state.json"
+_DATASET_DICT_FILE = "dataset_dict.json"
+_PATTERN_CHARACTERS = frozenset("*?[")
 """Characters that make a name a pattern."""
 _ANY_DEPTH = "**"
 
 
-def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
+def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundInput]:
     """The inputs of a source, in the given order, and sorted within a pattern or a folder.
 
     Args:
@@ -42,76 +44,83 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[Found]:
         InputError: the store of a URL cannot be reached.
     """
     where = f"sources.{source.name}.path"
-    found: dict[object, Found] = {}
+    inputs: dict[object, FoundInput] = {}
 
-    def add(key: object, one: Found) -> None:
-        if key in found:
+    def add(key: object, entry: FoundInput) -> None:
+        if key in inputs:
             raise ConfigError(
-                f"{where}: {one.origin or one.name} is listed twice, by this or another name or pattern; its rows "
+                f"{where}: {entry.origin or entry.name} is listed twice, by this or another name or pattern; its rows "
                 "would count twice"
             )
-        found[key] = one
+        inputs[key] = entry
 
     for text in source.path:
         if is_url(text):
-            for one in _far(text, source, where, cache):
-                add(one.name, one)
+            for entry in _find_remote(text, source, where, cache):
+                add(entry.name, entry)
             continue
-        for path in _local(text, source, where, base):
-            about = regular(path, where)
-            add((about.st_dev, about.st_ino), Found(path, about.st_size, about.st_ctime_ns))
-    return list(found.values())
+        for path in _find_local(text, source, where, base):
+            status = require_regular(path, where)
+            # By device and inode: one file may have several names.
+            add((status.st_dev, status.st_ino), FoundInput(path, status.st_size, status.st_ctime_ns))
+    return list(inputs.values())
 
 
-def _far(text: str, source: "SourceConfig", where: str, cache: Path) -> list[Found]:
+def _find_remote(text: str, source: "SourceConfig", where: str, cache: Path) -> list[FoundInput]:
     if text.startswith(_HUB) and not text.startswith(_HUB_FILES):
         name = text.removeprefix(_HUB)
         if not name.strip("/") or name.startswith((".", "/")):
             raise ConfigError(f"{where}: {text} names no dataset of the hub; write hf://owner/name, or a folder's path")
-        return load(name, source.subset, source.split, cache, where)
+        return load_hub_dataset(name, source.subset, source.split, cache, where)
     _refuse_split(source, text)
     return find_urls(text, where)
 
 
-def _local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
+def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
+    """The paths of the files that a path, a folder or a pattern names."""
     path = str(base / text)
     is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
-    if is_folder and (Path(path) / _DICT).is_file():
-        splits = sorted(one.parent.name for one in Path(path).glob(f"*/{_STATE}"))
-        return _saved(Path(path) / choose_split(splits, source.split, where, path))
+    if is_folder and (Path(path) / _DATASET_DICT_FILE).is_file():
+        splits = sorted(state.parent.name for state in Path(path).glob(f"*/{_DATASET_FILE}"))
+        return _saved_files(Path(path) / choose_split(splits, source.split, where, path))
     _refuse_split(source, text)
     if is_folder:
-        if (Path(path) / _STATE).is_file():
-            return _saved(Path(path))
-        inner = [one for each in _folders(path, where, (".", "_")) for one in _entries(each)]
-        found = [name for _, name, is_folder in inner if not is_folder]
-        files = data_files(path, sorted(found, key=lambda name: name.split("/")))
+        if (Path(path) / _DATASET_FILE).is_file():
+            return _saved_files(Path(path))
+        paths = []
+        for folder in _folders(path, where, (".", "_")):
+            paths += [inner_path for _, inner_path, is_inner_folder in _entries(folder) if not is_inner_folder]
+        # By names of folders, so that `a/b.jsonl` comes before `a-b.jsonl`.
+        files = data_files(path, sorted(paths, key=lambda inner_path: inner_path.split("/")))
         if not files:
             raise ConfigError(
                 f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
                 ".parquet, .arrow); name the files, or a pattern"
             )
         return files
-    if os.path.lexists(path) or not _MAGIC & set(text):
+    if os.path.lexists(path) or not _PATTERN_CHARACTERS & set(text):
         return [path]
-    # Folders that match a pattern are not entered; the pattern itself says how deep it goes.
+    # Folders that match a pattern are not entered; the pattern itself says how deep it goes. Of `data/2*/**`, the
+    # folder is `data`, and the pattern `2*`, `**`, `*`.
     names = path.split("/")
-    first = next(index for index, name in enumerate(names) if _MAGIC & set(name))
-    top, names = "/".join(names[:first]) or ("/" if first else ""), names[first:]
-    names += ["*"] if names[-1] == _ANY_DEPTH else []
-    files = sorted(set(_matches(top, names, where))) if os.path.isdir(top or ".") else []
+    first = next(index for index, name in enumerate(names) if _PATTERN_CHARACTERS & set(name))
+    folder_path = "/".join(names[:first]) or ("/" if first else "")
+    pattern = names[first:]
+    if pattern[-1] == _ANY_DEPTH:
+        pattern.append("*")
+    files = sorted(set(_matches(folder_path, pattern, where))) if os.path.isdir(folder_path or ".") else []
     if not files:
         raise ConfigError(f"{where}: no files match {path}; check the pattern, or the folder you are in")
     return files
 
 
-def _saved(folder: Path) -> list[str]:
+def _saved_files(folder: Path) -> list[str]:
     """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote: their names say how many there are."""
     files = sorted(map(str, folder.glob("data-*-of-*.arrow")))
     if not files or files[-1].removesuffix(".arrow").rpartition("-")[2] != f"{len(files):05}":
         raise InputError(
-            f"{folder} has a {_STATE}, but not all files data-00000-of-N.arrow of a saved dataset; copy or save it "
-            "again. Of a packed dataset, give the sources that it was made from"
+            f"{folder} has a {_DATASET_FILE}, but not all files data-00000-of-N.arrow of a saved dataset; copy or save "
+            "it again. Of a packed dataset, give the sources that it was made from"
         )
     return files
 
@@ -125,21 +134,24 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
             )
 
 
-def labels(paths: Sequence[str]) -> list[str]:
-    """The shortest unique tails of the paths, without suffixes if they are unique without them."""
-    parts = [path.split("/") for path in paths]
-    stems = [[*names[:-1], split_name(names[-1])[0]] for names in parts]
-    parts = stems if len(set(map(tuple, stems))) == len(stems) else parts
+def unique_labels(paths: Sequence[str]) -> list[str]:
+    """The shortest unique tails of the paths, without suffixes if they are unique without them: `a/x` and `b/x` for
+    `/data/a/x.jsonl` and `/data/b/x.jsonl`.
+    """
+    split_paths = [path.split("/") for path in paths]
+    without_suffixes = [[*names[:-1], split_name(names[-1])[0]] for names in split_paths]
+    if len({tuple(names) for names in without_suffixes}) == len(paths):
+        split_paths = without_suffixes
     depth = 1
-    while len({tuple(names[-depth:]) for names in parts}) < len(parts):
+    while len({tuple(names[-depth:]) for names in split_paths}) < len(split_paths):
         depth += 1
-    return ["/".join(names[-depth:]) for names in parts]
+    return ["/".join(names[-depth:]) for names in split_paths]
 
 
 # Local files
 
 
-def regular(path: str | Path, where: str) -> os.stat_result:
+def require_regular(path: str | Path, where: str) -> os.stat_result:
     """The status of a file, following links.
 
     Args:
@@ -151,41 +163,47 @@ def regular(path: str | Path, where: str) -> os.stat_result:
     name = os.fspath(path)
     try:
         name.encode()
-        found = os.stat(name)
+        status = os.stat(name)
     except UnicodeEncodeError:
         raise ConfigError(f"{where}: the name of {name!r} is not UTF-8, which ids need; rename it") from None
     except (OSError, ValueError) as error:
         if os.path.islink(name):  # Path.is_symlink fails for a name that is too long
-            why = f"{name} is a link to {Path(name).readlink()}, which cannot be followed; remove or fix it"
+            problem = f"{name} is a link to {Path(name).readlink()}, which cannot be followed; remove or fix it"
         elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
-            why = f"there is no file {name}; check the spelling, or the folder you are in"
+            problem = f"there is no file {name}; check the spelling, or the folder you are in"
         else:
-            why = f"{name} cannot be read: {error.strerror}; fix that, or name another"
-        raise ConfigError(f"{where}: {why}") from None
-    if not stat.S_ISREG(found.st_mode):
+            problem = f"{name} cannot be read: {error.strerror}; fix that, or name another"
+        raise ConfigError(f"{where}: {problem}") from None
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigError(
             f"{where}: {name} is a folder, a pipe or a device, and inputs are regular files; write its rows to a file, "
             "and name that"
         )
-    if found.st_dev in kernel_devices():
+    if status.st_dev in kernel_devices():
         raise ConfigError(f"{where}: {name} is made by the kernel while it is read; give a file with data")
-    return found
+    return status
 
 
-def _matches(folder: str, names: Sequence[str], where: str) -> Iterator[str]:
-    """The files in a folder that match the names of a pattern: `*`, `?` and `[]` within a name, `**` for any folders.
+def _matches(folder: str, pattern: Sequence[str], where: str) -> Iterator[str]:
+    """The files in a folder that match a pattern, of which each name is one level: `*`, `?` and `[]` within a name,
+    `**` for any folders.
 
     A name that begins with a dot only matches a pattern that does.
     """
-    first, rest = names[0], names[1:]
-    if first == _ANY_DEPTH:
-        for inner in _folders(folder, where):
-            yield from _matches(inner, rest, where)
+    level_pattern = pattern[0]
+    inner_pattern = pattern[1:]
+    if level_pattern == _ANY_DEPTH:
+        for inner_folder in _folders(folder, where):
+            yield from _matches(inner_folder, inner_pattern, where)
         return
     for name, path, is_folder in _entries(folder):
-        seen = first.startswith(".") or not name.startswith(".")
-        if seen and fnmatch.fnmatchcase(name, first) and is_folder == bool(rest):
-            yield from _matches(path, rest, where) if rest else [path]
+        is_hidden = name.startswith(".") and not level_pattern.startswith(".")
+        if is_hidden or not fnmatch.fnmatchcase(name, level_pattern):
+            continue
+        if is_folder and inner_pattern:
+            yield from _matches(path, inner_pattern, where)
+        elif not is_folder and not inner_pattern:
+            yield path
 
 
 def _folders(folder: str, where: str, hidden: tuple[str, ...] = (".",)) -> Iterator[str]:
@@ -209,4 +227,5 @@ def _entries(folder: str) -> list[tuple[str, str, bool]]:
         names = sorted(os.listdir(folder or "."))
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}; fix that, or name its files") from error
-    return [(name, path, os.path.isdir(path)) for name in names if (path := os.path.join(folder, name))]
+    paths = [os.path.join(folder, name) for name in names]
+    return [(name, path, os.path.isdir(path)) for name, path in zip(names, paths, strict=True)]

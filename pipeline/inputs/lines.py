@@ -12,63 +12,72 @@ from typing import IO, Any
 from ...schemas.errors import InputError
 from ...schemas.files.foreign import open_regular
 from ...schemas.fingerprint import Hasher, hash_bytes, new_hasher
-from .blocks import Block, changed
+from .blocks import Block, changed_error
 
 BOM = b"\xef\xbb\xbf"
 
 
-def after_mark(stream: "BufferedReader[Any]") -> int:
+def skip_byte_order_mark(stream: "BufferedReader[Any]") -> int:
     """Skip the byte order mark at the start of a stream, and return its bytes, 0 if there is none."""
     return len(stream.read(len(BOM))) if stream.peek(len(BOM)).startswith(BOM) else 0
 
 
-def bounded(file: IO[bytes], shown: str, most: int) -> Iterator[bytes]:
-    """The lines of a file that is read as a whole.
+def bounded_lines(file: IO[bytes], shown: str, max_bytes: int) -> Iterator[bytes]:
+    """The lines of a file that is read from its beginning to its end.
 
     Args:
         shown: the file, for messages.
 
     Raises:
-        InputError: a line has `most` bytes or more; an endless one would fill memory.
+        InputError: a line has `max_bytes` or more; an endless one would fill memory.
     """
-    for number, line in enumerate(iter(partial(file.readline, most), b""), start=1):
-        if len(line) == most:
-            raise InputError(f"{shown}, line {number:,} has {most >> 20:,} MiB or more; give a file of JSON lines")
+    for number, line in enumerate(iter(partial(file.readline, max_bytes), b""), start=1):
+        if len(line) == max_bytes:
+            raise InputError(f"{shown}, line {number:,} has {max_bytes >> 20:,} MiB or more; give a file of JSON lines")
         yield line
 
 
-def cut(
-    stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, whole: Hasher | None = None
+def cut_lines(
+    stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, file_hasher: Hasher | None = None
 ) -> Iterator[tuple[Block, bytes]]:
     """Cut a stream into blocks, in one pass and bounded memory; each with its bytes, if it is not too long.
 
     Args:
         size: bytes of a block; only a single line may be longer.
         start: the position of the stream's next byte.
-        whole: hashes every byte.
+        file_hasher: is given every byte.
     """
-    rest, line = b"", 0
-    while data := rest + stream.read(size - len(rest)):
-        end = data.rfind(b"\n") + 1 if len(data) == size else len(data)
-        if end:
-            data, rest = data[:end], data[end:]
-        else:  # a line longer than a block
-            data, rest = data + stream.readline(max(max_row_bytes + 1 - size, 0)), b""
-        digest, length, piece = new_hasher(data), len(data), data
-        if whole is not None:
-            whole.update(data)
-        too_long = not end and len(data.removesuffix(b"\n")) > max_row_bytes
+    carried = b""  # the beginning of a line, which the last block had no room for
+    first_line = 0
+    while data := carried + stream.read(size - len(carried)):
+        is_last = len(data) < size
+        end = len(data) if is_last else data.rfind(b"\n") + 1
+        is_long_line = not end  # longer than a block
+        if is_long_line:
+            carried = b""
+            data += stream.readline(max(max_row_bytes + 1 - size, 0))
+        else:
+            carried = data[end:]
+            data = data[:end]
+        hasher = new_hasher(data)
+        length = len(data)
+        if file_hasher is not None:
+            file_hasher.update(data)
+        too_long = is_long_line and len(data.removesuffix(b"\n")) > max_row_bytes
         if too_long:
+            # Read to its end for the hashes, in pieces, and not kept.
+            piece = data
             data = b""
             while not piece.endswith(b"\n") and (piece := stream.readline(size)):
-                digest.update(piece)
+                hasher.update(piece)
                 length += len(piece)
-                if whole is not None:
-                    whole.update(piece)
+                if file_hasher is not None:
+                    file_hasher.update(piece)
+        # The last line of a file may have no end.
         lines = 1 if too_long else data.count(b"\n") + (not data.endswith(b"\n"))
-        yield Block(start, start + length, line, lines, digest.hexdigest(), too_long=too_long), data
+        yield Block(start, start + length, first_line, lines, hasher.hexdigest(), too_long=too_long), data
         start += length
-        line += lines
+        first_line += lines
 
 
 def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:
@@ -77,10 +86,10 @@ def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tu
     Raises:
         OSError: it cannot be read.
     """
-    start = after_mark(file)
-    whole = new_hasher(BOM[:start])
-    blocks = [block for block, _ in cut(file, size, max_row_bytes, start=start, whole=whole)]
-    return blocks, blocks[-1].end if blocks else start, whole.hexdigest()
+    start = skip_byte_order_mark(file)
+    file_hasher = new_hasher(BOM[:start])
+    blocks = [block for block, _ in cut_lines(file, size, max_row_bytes, start=start, file_hasher=file_hasher)]
+    return blocks, blocks[-1].end if blocks else start, file_hasher.hexdigest()
 
 
 def block_bytes(block: Block) -> bytes:
@@ -99,5 +108,5 @@ def block_bytes(block: Block) -> bytes:
             "must be on a file system that all of them share, at the same path"
         ) from error
     if hash_bytes(data) != block.content:
-        raise changed(block)
+        raise changed_error(block)
     return data

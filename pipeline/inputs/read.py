@@ -29,45 +29,54 @@ def read_rows(
         IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
-        return _joined(block, max_row_bytes, columns, limit)
+        return _read_members(block, max_row_bytes, columns, limit)
     if block.too_long:
         return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
-    most = min(one for one in (block.lines, block.take, limit) if one is not None)
+    count = min(number for number in (block.lines, block.take, limit) if number is not None)
     if block.kind in ("groups", "batches"):
         table, names = read_table(block, columns)
-        rows = to_rows(table.slice(0, most), columns)
-        rows.unread.update(dict.fromkeys(names if columns is not None else (), len(rows.records)))
+        rows = to_rows(table.slice(0, count), columns)
+        if columns is not None:
+            rows.unread.update(dict.fromkeys(names, len(rows.records)))
         return rows
-    data = block_bytes(block) if block.spooled is None else unspool(block)
-    lines = list(enumerate(data.split(b"\n", most)[:most]))
+    content = block_bytes(block) if block.spooled is None else unspool(block)
+    lines = list(enumerate(content.split(b"\n", count)[:count]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
         return BlockRows(lines, rejects=rejects)
-    long = [(i, ROW_TOO_LONG, too_long(len(line), max_row_bytes)) for i, line in lines if len(line) > max_row_bytes]
-    return BlockRows([one for one in lines if len(one[1]) <= max_row_bytes] if long else lines, rejects=long)
+    too_long_rows = []
+    for number, line in lines:
+        if len(line) > max_row_bytes:
+            too_long_rows.append((number, ROW_TOO_LONG, too_long(len(line), max_row_bytes)))
+    if too_long_rows:
+        lines = [(number, line) for number, line in lines if len(line) <= max_row_bytes]
+    return BlockRows(lines, rejects=too_long_rows)
 
 
-def _joined(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
+def _read_members(block: Block, max_row_bytes: int, columns: Sequence[str] | None, limit: int | None) -> BlockRows:
     """The rows of small files that share a block, one file after another."""
-    every, before = BlockRows(), 0
+    all_rows = BlockRows()
+    first_row = 0  # of the file in the block
     for member in block.members:
-        if limit is not None and before >= limit:
+        if limit is not None and first_row >= limit:
             break
-        left = None if limit is None else limit - before
-        found = read_rows(member, max_row_bytes, columns, left)
-        every.lines.extend((before + number, line) for number, line in found.lines)
-        every.records.extend((before + number, row) for number, row in found.records)
-        every.unread.update(found.unread)
-        every.rejects.extend((before + number, reason, detail) for number, reason, detail in found.rejects)
-        before += member.lines
-    return every
+        member_limit = None if limit is None else limit - first_row
+        rows = read_rows(member, max_row_bytes, columns, member_limit)
+        all_rows.lines.extend((first_row + number, line) for number, line in rows.lines)
+        all_rows.records.extend((first_row + number, record) for number, record in rows.records)
+        all_rows.rejects.extend((first_row + number, reason, detail) for number, reason, detail in rows.rejects)
+        all_rows.unread.update(rows.unread)
+        first_row += member.lines
+    return all_rows
 
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     """The examples of rows, read with all columns that the format uses, and the counts, also of those not used."""
     prepared = form.prepare(rows.records or rows.lines)
-    read = set(form.keys.values())
-    prepared.unread_columns.update({name: count for name, count in rows.unread.items() if count and name not in read})
+    read_columns = set(form.keys.values())
+    for name, count in rows.unread.items():
+        if count and name not in read_columns:
+            prepared.unread_columns[name] += count
     if not rows.rejects:
         return prepared
     rejects = sorted([*prepared.rejects, *rows.rejects])
@@ -86,8 +95,9 @@ def block_examples(
     Raises:
         InputError, IntegrityError: see `read_rows`.
     """
-    made = make_format(*form)
-    prepared = prepare_rows(read_rows(block, max_row_bytes, columns_of(made)), made)
+    source_format = make_format(*form)
+    rows = read_rows(block, max_row_bytes, columns_of(source_format))
+    prepared = prepare_rows(rows, source_format)
     if where is None:
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
@@ -102,10 +112,10 @@ def columns_of(form: Format) -> tuple[str, ...] | None:
 
 def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> list[dict[str, Any]]:
     """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
-    out: list[dict[str, Any]] = []
+    sample: list[dict[str, Any]] = []
     for block in file.blocks:
-        rows = read_rows(block, max_row_bytes, limit=count - len(out))
-        out += [dict(row) for _, row in rows.records]
+        rows = read_rows(block, max_row_bytes, limit=count - len(sample))
+        sample += [dict(record) for _, record in rows.records]
         for _, line in rows.lines:
             try:
                 row = msgspec.json.decode(line)
@@ -113,7 +123,7 @@ def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> l
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
                 continue
             if isinstance(row, dict):
-                out.append(row)
-        if len(out) >= count:
+                sample.append(row)
+        if len(sample) >= count:
             break
-    return out[:count]
+    return sample[:count]

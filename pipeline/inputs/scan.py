@@ -32,10 +32,10 @@ from ...schemas.fingerprint import fingerprint, hash_bytes, version
 from ..store.local import LocalStore, hash_file
 from ..store.open_store import is_url
 from ..store.sealed_notes import get_note, put_note
-from .blocks import Block, Found, InputFile
+from .blocks import Block, FoundInput, InputFile
 from .fetch import fetch
-from .file_kinds import HEAD, TEXTS, Container, detect
-from .find import find_inputs, labels
+from .file_kinds import HEAD_BYTES, TEXT_KINDS, Container, detect
+from .find import find_inputs, unique_labels
 from .lines import scan_lines
 from .spool import scan_spooled, spool_name
 from .tables import scan_table
@@ -56,8 +56,8 @@ FORMAT = 14
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
 """Large files scanned at once: hashing and decompressing release Python's lock."""
-_SETTLED = 2_000_000_000
-"""Nanoseconds after which another change certainly gets a different time: some file systems count in seconds."""
+_SETTLED_NANOSECONDS = 2_000_000_000
+"""After so long, another change certainly gets a different time: some file systems count in seconds."""
 
 
 class _Note(msgspec.Struct):
@@ -89,8 +89,8 @@ def _require_different(sources: "Sequence[SourceConfig]", files: Sequence[InputF
     settings = {source.name: source.model_dump_json(exclude={"name", "path"}) for source in sources}
     readers: dict[tuple[int, int], InputFile] = {}
     for file in files:
-        about = file.path.stat()
-        first = readers.setdefault((about.st_dev, about.st_ino), file)
+        status = file.path.stat()
+        first = readers.setdefault((status.st_dev, status.st_ino), file)
         if first.source != file.source and settings[first.source] == settings[file.source]:
             raise ConfigError(
                 f"sources.{file.source}.path: {file.origin or file.path} is also read by source {first.source}, in the "
@@ -99,22 +99,21 @@ def _require_different(sources: "Sequence[SourceConfig]", files: Sequence[InputF
 
 
 def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[InputFile]:
-    began = time.time_ns()
+    """The files of one source, from a note if nothing has changed since they were scanned."""
+    start_time = time.time_ns()
     inputs = find_inputs(source, base, scratch.root)
-    about = [(found.name, found.size, found.stamp) for found in inputs]
-    how = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
-    note = f"scans/{fingerprint([about, how])}.json"
+    states = [(entry.name, entry.size, entry.stamp) for entry in inputs]
+    # What decides how files are cut.
+    cutting = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
+    note = f"scans/{fingerprint([states, cutting])}.json"
     pool = ThreadPoolExecutor(_THREADS)
     try:
-        copies = {one.name: pool.submit(fetch, one, scratch.root) for one in inputs if is_url(one.name)}
-        paths = [copies[one.name].result() if one.name in copies else Path(one.name) for one in inputs]
-        files = _noted(get_note(scratch, note, _Note), paths, scratch)
+        paths = _fetch_all(inputs, scratch, pool)
+        files = _files_of_note(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
-            todo = [partial(_scanned, source, one, path, scratch.root) for one, path in zip(inputs, paths, strict=True)]
-            large = {n: pool.submit(todo[n]) for n, one in enumerate(inputs) if one.size > SMALL_BYTES}
-            files = [large[n].result() if n in large else scanned() for n, scanned in enumerate(todo)]
-            # Else a file may change unnoticed, and the note would be wrong.
-            if all(is_url(found.name) or began - found.stamp > _SETTLED for found in inputs):
+            files = _scan_all(source, inputs, paths, scratch, pool)
+            # A file that was written just before the scan may change again within the same tick of its clock, unseen.
+            if all(is_url(entry.name) or start_time - entry.stamp > _SETTLED_NANOSECONDS for entry in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
     except KeyboardInterrupt:
@@ -124,36 +123,59 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
         pool.shutdown(cancel_futures=True)  # no other file is read or fetched
         raise
     pool.shutdown()
-    names = labels([found.alias or found.place for found in inputs])
+    labels = unique_labels([entry.alias or entry.place for entry in inputs])
     return [
-        replace(file, source=source.name, label=label, origin=found.origin)
-        for file, found, label in zip(files, inputs, names, strict=True)
+        replace(file, source=source.name, label=label, origin=entry.origin)
+        for file, entry, label in zip(files, inputs, labels, strict=True)
     ]
 
 
-def _scanned(source: "SourceConfig", found: Found, path: Path, cache: Path) -> InputFile:
+def _fetch_all(inputs: Sequence[FoundInput], scratch: LocalStore, pool: ThreadPoolExecutor) -> list[Path]:
+    """The path of each input: its own, or that of a copy of a remote file."""
+    copies = {entry.name: pool.submit(fetch, entry, scratch.root) for entry in inputs if is_url(entry.name)}
+    return [copies[entry.name].result() if entry.name in copies else Path(entry.name) for entry in inputs]
+
+
+def _scan_all(
+    source: "SourceConfig",
+    inputs: Sequence[FoundInput],
+    paths: Sequence[Path],
+    scratch: LocalStore,
+    pool: ThreadPoolExecutor,
+) -> list[InputFile]:
+    """Scan each input; large ones in threads, because a thread costs more than reading a small file."""
+    scans = [partial(_scan_input, source, entry, path, scratch.root) for entry, path in zip(inputs, paths, strict=True)]
+    in_threads = {}
+    for index, entry in enumerate(inputs):
+        if entry.size > SMALL_BYTES:
+            in_threads[index] = pool.submit(scans[index])
+    return [in_threads[index].result() if index in in_threads else scan() for index, scan in enumerate(scans)]
+
+
+def _scan_input(source: "SourceConfig", entry: FoundInput, path: Path, cache: Path) -> InputFile:
     try:
-        return scan_file(source.name, path, source.max_row_bytes, cache, found.place)
+        return scan_file(source.name, path, source.max_row_bytes, cache, entry.place)
     except InputError as error:  # which names the copy of a URL's file
-        raise InputError(str(error).replace(str(path), found.origin or found.name)) from error
+        raise InputError(str(error).replace(str(path), entry.origin or entry.name)) from error
 
 
-def _noted(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
+def _files_of_note(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
     """The files of a note; None if there is none, or if a block that it needs is not in the cache.
 
     Inputs and blocks are where we look for them, whatever paths the note has.
     """
     if note is None or len(note.files) != len(paths):
         return None
-    out = list[InputFile]()
+    files: list[InputFile] = []
     for file, path in zip(note.files, paths, strict=True):
-        kept = [one.spooled and scratch.path(spool_name(one.content)) for one in file.blocks]
-        if not all(where is None or where.is_file() for where in kept):
-            return None
-        each = zip(file.blocks, kept, strict=True)
-        blocks = tuple(msgspec.structs.replace(block, path=path, spooled=where) for block, where in each)
-        out.append(replace(file, path=path, blocks=blocks))
-    return out
+        blocks = []
+        for block in file.blocks:
+            spooled = scratch.path(spool_name(block.content)) if block.spooled is not None else None
+            if spooled is not None and not spooled.is_file():
+                return None
+            blocks.append(msgspec.structs.replace(block, path=path, spooled=spooled))
+        files.append(replace(file, path=path, blocks=tuple(blocks)))
+    return files
 
 
 def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: str = "") -> InputFile:
@@ -168,19 +190,20 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
     """
     try:
         with BufferedReader(open_regular(path)) as file:
-            before = os.fstat(file.fileno())
-            container, packing = detect(name or str(path), str(path), file.peek(HEAD)[:HEAD])
-            if container is Container.JSONL and packing is None:
+            status_before = os.fstat(file.fileno())
+            container, compression = detect(name or str(path), str(path), file.peek(HEAD_BYTES)[:HEAD_BYTES])
+            if container is Container.JSONL and compression is None:
                 blocks, size, digest = scan_lines(file, BLOCK_BYTES, max_row_bytes)
             else:
-                whole = hash_file(path)
-                size, digest = whole.bytes, whole.hash
-                if container not in TEXTS:
+                size_and_hash = hash_file(path)
+                size = size_and_hash.bytes
+                digest = size_and_hash.hash
+                if container not in TEXT_KINDS:
                     blocks = scan_table(path, container, BLOCK_BYTES, cache)
                 else:
-                    blocks = scan_spooled(file, str(path), container, packing, BLOCK_BYTES, max_row_bytes, cache)
-                after = path.stat()
-                if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                    blocks = scan_spooled(file, str(path), container, compression, BLOCK_BYTES, max_row_bytes, cache)
+                status = path.stat()
+                if (status.st_size, status.st_mtime_ns) != (status_before.st_size, status_before.st_mtime_ns):
                     raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
     except StoreError:
         raise
@@ -190,23 +213,26 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
         ) from error
     if not blocks:
         raise InputError(f"{path} has no rows; fill it, or leave it out (source {source})")
-    return InputFile(source, "", path, size, digest, tuple(msgspec.structs.replace(one, path=path) for one in blocks))
+    blocks_with_path = tuple(msgspec.structs.replace(block, path=path) for block in blocks)
+    return InputFile(source, "", path, size, digest, blocks_with_path)
 
 
 def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
     """The files with only their first `count` rows in total; the last block may be cut. None for all."""
     if count is None:
         return files
-    out = []
+    rows_left = count
+    shortened_files = []
     for file in files:
-        blocks = list[Block]()
-        for block in file.blocks if count > 0 else ():
-            blocks.append(block if block.lines <= count else block.head(count))
-            count -= blocks[-1].lines
-            if count <= 0:
+        blocks: list[Block] = []
+        for block in file.blocks:
+            if rows_left <= 0:
                 break
-        out.append(replace(file, blocks=tuple(blocks), not_taken=file.lines - sum(block.lines for block in blocks)))
-    return out
+            blocks.append(block if block.lines <= rows_left else block.head(rows_left))
+            rows_left -= blocks[-1].lines
+        not_taken = file.lines - sum(block.lines for block in blocks)
+        shortened_files.append(replace(file, blocks=tuple(blocks), not_taken=not_taken))
+    return shortened_files
 
 
 # Small files share a block, so that not each of them costs a task, an encoded part and a record
@@ -223,24 +249,28 @@ def join_small(files: Sequence[InputFile], readers: Collection[str] = ()) -> lis
         readers: sources that a user's function reads. Their files are not joined, because a function that ends its
             process must not take other files with it.
     """
-    return [group[0] if len(group) == 1 else _joined(group) for group in _groups(files, readers)]
+    return [group[0] if len(group) == 1 else _join(group) for group in _small_groups(files, readers)]
 
 
-def _groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[list[InputFile]]:
+def _small_groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[list[InputFile]]:
     group: list[InputFile] = []
     size = 0
     for file in files:
         weight = 0 if file.source in readers else _weight(file)
-        alike = group and (file.source, file.blocks[0].kind) == (group[0].source, group[0].blocks[0].kind)
-        if group and (not weight or size + weight > BLOCK_BYTES or not alike):
-            yield group
-            group, size = [], 0
+        if group:
+            is_alike = file.source == group[0].source and file.blocks[0].kind == group[0].blocks[0].kind
+            if not weight or size + weight > BLOCK_BYTES or not is_alike:
+                yield group
+                group = []
+                size = 0
         group.append(file)
         size += weight
-        # The hash is a number from 0 to 1 that only the file's content decides.
+        # The first 64 bits of the hash are a number from 0 to 1 that only the file's content decides: a file of a
+        # quarter of the mean ends a group with a probability of a quarter.
         if not weight or int(file.blocks[0].hash[:16], 16) * MEAN_BYTES < weight << 64:
             yield group
-            group, size = [], 0
+            group = []
+            size = 0
     if group:
         yield group
 
@@ -253,11 +283,27 @@ def _weight(file: InputFile) -> int:
     return 0 if size > SMALL_BYTES else size + FILE_BYTES
 
 
-def _joined(files: list[InputFile]) -> InputFile:
-    first, blocks = files[0], [file.blocks[0] for file in files]
-    size, lines = sum(block.end - block.start for block in blocks), sum(block.lines for block in blocks)
+def _join(files: list[InputFile]) -> InputFile:
+    """One file of several that share a block."""
+    first = files[0]
+    blocks = [file.blocks[0] for file in files]
     content = "joined files:\n" + "".join(f"{block.hash} {block.lines}\n" for block in blocks)
-    content = hash_bytes(content.encode())
-    block = Block(0, size, 0, lines, content, first.path, blocks[0].kind, members=tuple(blocks))
-    size = sum(file.size for file in files)
-    return InputFile(first.source, first.label, first.path, size, block.hash, (block,), members=tuple(files))
+    shared_block = Block(
+        start=0,
+        end=sum(block.end - block.start for block in blocks),
+        first_line=0,
+        lines=sum(block.lines for block in blocks),
+        content=hash_bytes(content.encode()),
+        path=first.path,
+        kind=blocks[0].kind,
+        members=tuple(blocks),
+    )
+    return InputFile(
+        source=first.source,
+        label=first.label,
+        path=first.path,
+        size=sum(file.size for file in files),
+        hash=shared_block.hash,
+        blocks=(shared_block,),
+        members=tuple(files),
+    )

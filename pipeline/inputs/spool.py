@@ -27,27 +27,29 @@ from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import hash_bytes
 from ..store.local import LocalStore
 from .blocks import Block, Lines, Reject
-from .file_kinds import HEAD, Compression, Container, refuse_inner, settled
+from .file_kinds import HEAD_BYTES, Compression, Container, refuse_inner, settle_text_kind
 from .json_array import array_elements
-from .lines import after_mark, cut
+from .lines import cut_lines, skip_byte_order_mark
 
 Item = TypeVar("Item")
 
 ROW_TOO_LONG = "row_too_long"
 """The ledger's reason for rows that are too long."""
-_CHUNK = 1 << 20
-_UNPACKED = 4
+REJECT_MARK = b"!"
+"""What the line of a row begins with that cannot become JSON; no JSON does."""
+_CHUNK_BYTES = 1 << 20
+_MAX_UNPACKED_RATIO = 4
 """A kept block unpacks to at most this many times the bytes of its rows, and a chunk for its columns."""
-_LONGEST = 4
-"""A row of separated values longer than this many times the limit is not searched for its end."""
-_FIX = "write the file again with a program's CSV writer, which doubles quotes within a field"
+_MAX_SEARCHED_RATIO = 4
+"""A row of separated values longer than this many times `max_row_bytes` is not searched for its end."""
+_CSV_REMEDY = "write the file again with a program's CSV writer, which doubles quotes within a field"
 
 
 def scan_spooled(
     file: "BufferedReader[Any]",
     shown: str,
     kind: Container,
-    packing: Compression | None,
+    compression: Compression | None,
     size: int,
     max_row_bytes: int,
     cache: Path,
@@ -62,23 +64,25 @@ def scan_spooled(
     """
     try:
         stream = file
-        if packing is not None:
-            stream = BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), packing.value), _CHUNK)
-            refuse_inner(shown, stream.peek(HEAD)[:HEAD])
-        kind, start = settled(kind, stream.peek(HEAD)[:HEAD]), after_mark(stream)
+        if compression is not None:
+            unpacked = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression.value)
+            stream = BufferedReader(unpacked, _CHUNK_BYTES)
+            refuse_inner(shown, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
+        # A compressed file's own kind is known only from here.
+        kind = settle_text_kind(kind, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
+        start = skip_byte_order_mark(stream)
         if kind is Container.JSONL:  # its lines are rows already
-            pieces = cut(stream, size, max_row_bytes, start=start)
-        else:
-            pieces = _grouped(LINES[kind](stream, shown, max_row_bytes), size)
-        return keep(pieces, cache)
+            return keep_blocks(cut_lines(stream, size, max_row_bytes, start=start), cache)
+        lines = LINES[kind](stream, shown, max_row_bytes)
+        return keep_blocks(_blocks_of_lines(lines, size), cache)
     except PacktrainError:
         raise
     except (OSError, pa.ArrowException) as error:
-        if packing is None:
+        if compression is None:
             raise
         raise InputError(
-            f"{shown} is damaged or cut short: it cannot be decompressed by {packing.value} ({error}); copy or "
-            f"download it again, and check it with `{packing.value} -t`"
+            f"{shown} is damaged or cut short: it cannot be decompressed by {compression.value} ({error}); copy or "
+            f"download it again, and check it with `{compression.value} -t`"
         ) from error
 
 
@@ -86,32 +90,36 @@ def groups(items: Iterable[Item], size_of: Callable[[Item], int], size: int) -> 
     """Neighbouring items of at most `size` bytes together, or a larger one alone, and their bytes. Where a group begins
     depends only on the items before it.
     """
-    group, total = list[Item](), 0
+    group: list[Item] = []
+    group_size = 0
     for item in items:
-        bytes = size_of(item)
-        if group and total + bytes > size:
-            yield group, total
-            group, total = [], 0
+        item_size = size_of(item)
+        if group and group_size + item_size > size:
+            yield group, group_size
+            group = []
+            group_size = 0
         group.append(item)
-        total += bytes
+        group_size += item_size
     if group:
-        yield group, total
+        yield group, group_size
 
 
-def _grouped(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:
+def _blocks_of_lines(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block, bytes]]:
     """Blocks of about `size` bytes, each with its bytes."""
-    start = first = 0
-    for group, total in groups(lines, len, size):
+    start = 0
+    first_line = 0
+    for group, group_size in groups(lines, len, size):
         data = b"".join(group)
-        yield Block(start, start + total, first, len(group), hash_bytes(data), kind="rows"), data
-        start, first = start + total, first + len(group)
+        yield Block(start, start + group_size, first_line, len(group), hash_bytes(data), kind="rows"), data
+        start += group_size
+        first_line += len(group)
 
 
-def _rejected(reason: str, detail: str) -> bytes:
-    return f"!{reason}: {detail}\n".encode()
+def _reject_line(reason: str, detail: str) -> bytes:
+    return REJECT_MARK + f"{reason}: {detail}\n".encode()
 
 
-def _line(row: dict[str, str]) -> bytes:
+def _json_line(row: dict[str, str]) -> bytes:
     """A line of JSON. Bytes that are no UTF-8, lone surrogates here, are kept: the row's reader refuses them."""
     try:
         return msgspec.json.encode(row) + b"\n"
@@ -123,10 +131,12 @@ def split_rows(lines: Lines) -> tuple[Lines, list[Reject]]:
     """The rows of a block of kind `rows`, and those that are not usable."""
     rejects: list[Reject] = []
     for number, line in lines:
-        if line.startswith(b"!"):
-            reason, _, detail = line[1:].decode().partition(": ")
+        if line.startswith(REJECT_MARK):
+            reason, _, detail = line.removeprefix(REJECT_MARK).decode().partition(": ")
             rejects.append((number, reason, detail))
-    return [one for one in lines if not one[1].startswith(b"!")] if rejects else lines, rejects
+    if rejects:
+        lines = [(number, line) for number, line in lines if not line.startswith(REJECT_MARK)]
+    return lines, rejects
 
 
 def too_long(size: int, limit: int) -> str:
@@ -137,8 +147,8 @@ def too_long(size: int, limit: int) -> str:
 # JSON arrays
 
 
-def _elements(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
-    """The elements of an array.
+def _array_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
+    """The elements of an array, one a line.
 
     Line breaks between the tokens of an element become carriage returns, which are white space in JSON too, and just as
     invalid within strings; nothing else changes.
@@ -146,7 +156,7 @@ def _elements(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> 
     try:
         for element, size in array_elements(stream, max_row_bytes):
             if size > max_row_bytes:
-                yield _rejected(ROW_TOO_LONG, too_long(size, max_row_bytes))
+                yield _reject_line(ROW_TOO_LONG, too_long(size, max_row_bytes))
             else:
                 yield element.replace(b"\n", b"\r") + b"\n"
     except ValueError as error:
@@ -159,73 +169,79 @@ def _elements(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> 
 # Texts and separated values
 
 
-def _text(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
-    """One row, unless there is nothing."""
+def _text_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
+    """One row with the whole text, unless there is none."""
     data = stream.read(max_row_bytes + 1)
     if len(data) > max_row_bytes:
-        said = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
-        yield _rejected(ROW_TOO_LONG, said)
+        detail = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
+        yield _reject_line(ROW_TOO_LONG, detail)
     elif data:
-        yield _line({"text": data.decode("utf-8", "surrogateescape")})
+        yield _json_line({"text": data.decode("utf-8", "surrogateescape")})
 
 
-def _separated(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, separator: str = ",") -> Iterator[bytes]:
+def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, separator: str = ",") -> Iterator[bytes]:
     """Rows of separated values. A blank row gives a blank line."""
-    number = taken = 0
-    longest = max(_LONGEST * max_row_bytes, _CHUNK)
+    number = 0  # of the row, for messages
+    row_bytes = 0  # read so far for this row, which may have several lines
+    max_searched_bytes = max(_MAX_SEARCHED_RATIO * max_row_bytes, _CHUNK_BYTES)
 
-    def texts() -> Iterator[str]:
+    def text_lines() -> Iterator[str]:
         """The lines. Bytes that are no UTF-8 become lone surrogates."""
-        nonlocal taken
-        while line := stream.readline(longest + 1):
-            taken += len(line)
-            if taken > longest:
+        nonlocal row_bytes
+        while line := stream.readline(max_searched_bytes + 1):
+            row_bytes += len(line)
+            if row_bytes > max_searched_bytes:
                 raise InputError(
-                    f"{shown}: row {number:,} (without the header) has more than {longest:,} bytes, or a quote in it "
-                    f"is never closed; {_FIX}"
+                    f"{shown}: row {number:,} (without the header) has more than {max_searched_bytes:,} bytes, or a "
+                    f"quote in it is never closed; {_CSV_REMEDY}"
                 )
             yield line.decode("utf-8", "surrogateescape")
 
     csv.field_size_limit(sys.maxsize)  # rows are limited as a whole
-    rows = csv.reader(texts(), delimiter=separator, strict=True)
+    rows = csv.reader(text_lines(), delimiter=separator, strict=True)
     columns = _header(shown, rows)
     for number in count(1):
-        taken = 0
+        row_bytes = 0
         try:
             fields = next(rows)
-            row = dict(zip(columns, fields, strict=False))
-            if taken - 1 > max_row_bytes:
-                yield _rejected(ROW_TOO_LONG, too_long(taken, max_row_bytes))
-            elif fields and len(fields) != len(columns):
-                said = f"the row has {len(fields)} fields, but the header names {len(columns)}"
-                yield _rejected("wrong_columns", said)
+            if row_bytes - 1 > max_row_bytes:  # without the end of its line
+                yield _reject_line(ROW_TOO_LONG, too_long(row_bytes, max_row_bytes))
+            elif not fields:
+                yield b"\n"
+            elif len(fields) != len(columns):
+                detail = f"the row has {len(fields)} fields, but the header names {len(columns)}"
+                yield _reject_line("wrong_columns", detail)
             else:
-                yield _line(row) if fields else b"\n"
+                yield _json_line(dict(zip(columns, fields, strict=True)))
         except StopIteration:
             return
         except csv.Error as error:
             if "unexpected end" in str(error):
                 raise InputError(
                     f"{shown}: a quote opened in row {number:,} (without the header) is never closed: the file is cut "
-                    f"short, or a quote within a field is not doubled; copy it again, or {_FIX}"
+                    f"short, or a quote within a field is not doubled; copy it again, or {_CSV_REMEDY}"
                 ) from error
-            yield _rejected("bad_quotes", f"not a row of separated values ({error}); {_FIX}")
+            yield _reject_line("bad_quotes", f"not a row of separated values ({error}); {_CSV_REMEDY}")
 
 
 def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
     """The names of the columns; none for an empty file."""
     try:
-        if (names := next(rows, None)) is None:
+        names = next(rows, None)
+        if names is None:
             return []
-        "".join(names).encode()
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        why = f"two columns are called {twice[0]!r}" if twice else "" if names else "it is blank"
+        "".join(names).encode()  # fails if a name is not UTF-8
+        repeated = [name for name, times in Counter(names).items() if times > 1]
+        problem = "" if names else "it is blank"
+        if repeated:
+            problem = f"two columns are called {repeated[0]!r}"
     except (csv.Error, UnicodeEncodeError) as error:
-        names, why = [], str(error)
-    if why:
+        names = []
+        problem = str(error)
+    if problem:
         raise InputError(
-            f"{shown}: the first row is not a header ({why}); it must give each column its own name, in UTF-8, with a "
-            "newline at its end"
+            f"{shown}: the first row is not a header ({problem}); it must give each column its own name, in UTF-8, "
+            "with a newline at its end"
         )
     return names
 
@@ -233,25 +249,29 @@ def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
 # Files in the cache
 
 
-def keep(blocks: "Iterable[tuple[Block, bytes | pa.Buffer]]", cache: Path) -> list[Block]:
+def keep_blocks(blocks: "Iterable[tuple[Block, bytes | pa.Buffer]]", cache: Path) -> list[Block]:
     """Blocks whose bytes are kept in the cache, but for those that are too long.
 
     Raises:
         StoreError: the cache cannot be written, or the disk is full.
     """
     store = LocalStore(cache)
-    kept = ((block, None if block.too_long else _spool(store, block.content, data)) for block, data in blocks)
-    return [msgspec.structs.replace(block, spooled=path) for block, path in kept]
+    kept_blocks = []
+    for block, data in blocks:
+        path = None if block.too_long else _spool(store, block.content, data)
+        kept_blocks.append(msgspec.structs.replace(block, spooled=path))
+    return kept_blocks
 
 
 def _spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
     """Keep bytes in a file named by their hash; returns the file."""
     name = spool_name(hash)
     if not store.size(name):
-        packed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
+        compressed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
         with store.draft() as draft:
+            # Its unpacked size first, which pyarrow must be told.
             draft.file.write(len(memoryview(data)).to_bytes(8, "little"))
-            draft.file.write(packed)
+            draft.file.write(compressed)
             store.put(draft, name)
     return store.path(name)
 
@@ -272,23 +292,23 @@ def unspool(block: Block) -> bytes:
         data = map_regular(path)
         size = int.from_bytes(data[:8], "little")
         # What the rows of a block take bounds what its file may unpack to.
-        most = _UNPACKED * (block.end - block.start) + _CHUNK
-        out: bytes = pa.Codec("zstd").decompress(data[8:], size, asbytes=True) if size <= most else b""
+        max_size = _MAX_UNPACKED_RATIO * (block.end - block.start) + _CHUNK_BYTES
+        content: bytes = pa.Codec("zstd").decompress(data[8:], size, asbytes=True) if size <= max_size else b""
     except (OSError, MemoryError, OverflowError, ValueError, pa.ArrowException):
-        out = b""
-    if hash_bytes(out) != block.content:
+        content = b""
+    if hash_bytes(content) != block.content:
         raise IntegrityError(
             f"{path} is missing or damaged; delete it and run again, and it will be made again. With several machines, "
             "all of them must share its folder"
         )
-    return out
+    return content
 
 
 LINES: "dict[Container, Callable[[BufferedReader[Any], str, int], Iterable[bytes]]]" = {
-    Container.JSON_ARRAY: _elements,
-    Container.CSV: _separated,
-    Container.TSV: partial(_separated, separator="\t"),
-    Container.TEXT: _text,
+    Container.JSON_ARRAY: _array_lines,
+    Container.CSV: _csv_lines,
+    Container.TSV: partial(_csv_lines, separator="\t"),
+    Container.TEXT: _text_lines,
 }
 """(content, name in messages, `max_row_bytes`) → lines of JSON, one a row, of each kind of text but JSONL. A row that
-cannot be used is a line that `_rejected` makes."""
+cannot be used is a line that `_reject_line` makes."""

@@ -19,22 +19,22 @@ from ...schemas.files.foreign import map_regular
 from ...schemas.files.parquet_sizes import decoded_bytes
 from ...schemas.fingerprint import hash_bytes, new_hasher
 from ...stages.prep.rowjson import decode_json
-from .blocks import Block, BlockRows, Records, Reject, changed
+from .blocks import Block, BlockRows, Records, Reject, changed_error
 from .file_kinds import Container
-from .spool import groups, keep, unspool
+from .spool import groups, keep_blocks, unspool
 
-_TOO_LARGE = 4
+_MAX_BLOCKS_PER_ROW_GROUP = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
-MOST_UNPACKED = 1 << 30
-"""Bytes that one compressed record batch may unpack to."""
-_MOST_DECODED = 64 << 20
-"""Bytes that rows may become that are decoded together, because their values are stored once."""
-_STEP = 64
+MAX_UNPACKED_BYTES = 1 << 30
+"""That one compressed record batch may unpack to."""
+_MAX_DECODED_BYTES = 64 << 20
+"""That rows may become which are decoded together. Their values may be stored once, and take little in the file."""
+_CUT_ROWS = 64
 """Kept blocks are cut at multiples of this many rows of a batch."""
 _BATCH_ROWS = 1024
-_FILE, _END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
-"""What begins an Arrow file, and what ends a stream."""
-_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
+_FILE_MAGIC = b"ARROW1"
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+_READ_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
 _UNREADABLE = (ValueError, OverflowError, pa.ArrowException, ImportError)
 """What Arrow raises for damaged files, and for values that Python cannot hold."""
 
@@ -46,12 +46,13 @@ def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Bloc
         InputError: it is damaged or cut short, or two columns have the same name.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    with _damage(path, kind.value):
+    with _file_in_errors(path, kind.value):
         if kind is Container.PARQUET:
             return _scan_parquet(path, size, cache)
         data = map_regular(path, ahead=False)
-        require_bounded(data, MOST_UNPACKED)
-        return keep(_cut(_checked(path, _batches(pa.BufferReader(data))), size), cache)
+        require_bounded(data, MAX_UNPACKED_BYTES)
+        batches = _check_batches(path, _record_batches(pa.BufferReader(data)))
+        return keep_blocks(_cut_rows(batches, size), cache)
 
 
 def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
@@ -67,60 +68,76 @@ def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, l
     if block.spooled is not None:
         table = pa.ipc.open_stream(unspool(block)).read_all()
         return table, table.column_names
-    with _damage(block.path, Container.PARQUET.value), _parquet(block.path) as (file, data):
-        if _hash_groups(data, file, *block.groups) != block.content:
-            raise changed(block)
+    with _file_in_errors(block.path, Container.PARQUET.value), _parquet(block.path) as (file, data):
+        if _hash_row_groups(data, file, *block.groups) != block.content:
+            raise changed_error(block)
         table = file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
         return table, file.schema_arrow.names
 
 
 @contextmanager
-def _damage(path: Path, kind: str) -> Iterator[None]:
+def _file_in_errors(path: Path, kind: str) -> Iterator[None]:
     """Name the file in errors of Arrow."""
     try:
         yield
     except PacktrainError:
         raise
-    except _ERRORS as error:
-        said = str(error).rstrip(". ")
+    except _READ_ERRORS as error:
+        problem = str(error).rstrip(". ")
         raise InputError(
-            f"{path} is gone, damaged or cut short: as {kind} it cannot be read ({said}); copy it again, or write it "
-            "again and close its writer"
+            f"{path} is gone, damaged or cut short: as {kind} it cannot be read ({problem}); copy it again, or write "
+            "it again and close its writer"
         ) from error
 
 
 def _check_columns(path: Path, names: Sequence[str]) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InputError(f"{path}: two columns are called {twice[0]!r}; write it again with unique names")
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise InputError(f"{path}: two columns are called {repeated[0]!r}; write it again with unique names")
 
 
 # Parquet
 
 
 def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
-    blocks, at, line = list[Block](), 0, 0
+    """The blocks of a Parquet file: groups of its row groups, or rows that are kept in the cache."""
+    blocks: list[Block] = []
+    start = 0
+    first_line = 0
+    first_group = 0
     with _parquet(path) as (file, data):
         _check_columns(path, file.schema_arrow.names)
-        every = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-        last = 0
-        for group, count in groups(every, lambda one: one.total_byte_size, size):
-            first, last, rows = last, last + len(group), sum(one.num_rows for one in group)
-            decoded = [decoded_bytes(data, file.metadata, number, _MOST_DECODED) for number in range(first, last)]
-            if count > _TOO_LARGE * size or sum(bytes for bytes, _ in decoded) > _MOST_DECODED:
-                return keep(_cut(_small_batches(file, data), size), cache)
+        row_groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        for group, group_size in groups(row_groups, lambda row_group: row_group.total_byte_size, size):
+            end_group = first_group + len(group)
+            decoded_size = 0
+            for number in range(first_group, end_group):
+                value_bytes, _ = decoded_bytes(data, file.metadata, number, _MAX_DECODED_BYTES)
+                decoded_size += value_bytes
+            # Then all of the file is kept as rows, so that where a block begins depends on one rule.
+            if group_size > _MAX_BLOCKS_PER_ROW_GROUP * size or decoded_size > _MAX_DECODED_BYTES:
+                return keep_blocks(_cut_rows(_small_batches(file, data), size), cache)
+            rows = sum(row_group.num_rows for row_group in group)
             if rows:
-                digest = _hash_groups(data, file, first, last)
-                blocks.append(Block(at, at + count, line, rows, digest, kind="groups", groups=(first, last)))
-                at, line = at + count, line + rows
+                content = _hash_row_groups(data, file, first_group, end_group)
+                end = start + group_size
+                row_groups_of_block = (first_group, end_group)
+                blocks.append(Block(start, end, first_line, rows, content, kind="groups", groups=row_groups_of_block))
+                start = end
+                first_line += rows
+            first_group = end_group
     return blocks
 
 
 def _small_batches(file: Any, data: memoryview) -> Iterator[pa.RecordBatch]:
     """All rows, in batches that take little memory whatever their values become when they are decoded."""
-    sizes = [decoded_bytes(data, file.metadata, group, _MOST_DECODED) for group in range(file.metadata.num_row_groups)]
-    rows = max(1, min(_BATCH_ROWS, _MOST_DECODED // max(1, *(longest for _, longest in sizes))))
-    rows -= rows % _STEP if rows > _STEP else 0  # so that blocks begin where they do in larger batches
+    longest_row = 1
+    for number in range(file.metadata.num_row_groups):
+        _, longest_values = decoded_bytes(data, file.metadata, number, _MAX_DECODED_BYTES)
+        longest_row = max(longest_row, longest_values)
+    rows = max(1, min(_BATCH_ROWS, _MAX_DECODED_BYTES // longest_row))
+    if rows > _CUT_ROWS:
+        rows -= rows % _CUT_ROWS  # so that blocks begin where they do in larger batches
     yield from file.iter_batches(batch_size=rows, use_threads=False)
 
 
@@ -134,46 +151,48 @@ def _parquet(path: Path) -> Iterator[tuple[Any, memoryview]]:
         yield file, data
 
 
-def _hash_groups(data: memoryview, file: Any, first: int, last: int) -> str:
+def _hash_row_groups(data: memoryview, file: Any, first: int, last: int) -> str:
     """The hash of row groups: of their bytes, and of how to decode them."""
-    digest = new_hasher(str(file.schema_arrow.remove_metadata()).encode())
+    hasher = new_hasher(str(file.schema_arrow.remove_metadata()).encode())
     for number in range(first, last):
         group = file.metadata.row_group(number)
-        digest.update(f"\n{group.num_rows}".encode())
+        hasher.update(f"\n{group.num_rows}".encode())
         for index in range(group.num_columns):
             column = group.column(index)
-            start, dictionary = column.data_page_offset, column.dictionary_page_offset
-            if dictionary is not None and 0 < dictionary < start:
-                start = dictionary
-            count = column.total_compressed_size
-            if start < 0 or count < 0 or start + count > len(data):
+            # The column's dictionary, if it has one, lies before its data.
+            start = column.data_page_offset
+            dictionary_start = column.dictionary_page_offset
+            if dictionary_start is not None and 0 < dictionary_start < start:
+                start = dictionary_start
+            size = column.total_compressed_size
+            if start < 0 or size < 0 or start + size > len(data):
                 raise ValueError(f"the footer of row group {number:,} points outside of the file")
-            how = (column.path_in_schema, column.physical_type, column.compression, sorted(column.encodings))
-            digest.update(f"\n{how} {column.num_values} {count}\n".encode())
-            digest.update(data[start : start + count])
-    return digest.hexdigest()
+            decoding = (column.path_in_schema, column.physical_type, column.compression, sorted(column.encodings))
+            hasher.update(f"\n{decoding} {column.num_values} {size}\n".encode())
+            hasher.update(data[start : start + size])
+    return hasher.hexdigest()
 
 
 # Arrow
 
 
-def _batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def _record_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     """The record batches of a file or a stream.
 
     Raises:
         ValueError: a stream has no end marker, so that record batches may be missing, or something follows it.
     """
-    if source.read_at(len(_FILE), 0) == _FILE:
+    if source.read_at(len(_FILE_MAGIC), 0) == _FILE_MAGIC:
         reader = pa.ipc.open_file(source)
         yield from map(reader.get_batch, range(reader.num_record_batches))
         return
     yield from pa.ipc.open_stream(source)
     end = source.tell()
-    if end != source.size() or source.read_at(len(_END), end - len(_END)) != _END:
+    if end != source.size() or source.read_at(len(_STREAM_END), end - len(_STREAM_END)) != _STREAM_END:
         raise ValueError("there is no end marker at its end, so record batches may be missing, or be behind it")
 
 
-def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _check_batches(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check that offsets are within their buffers; reading other batches could access foreign memory, or crash."""
     for batch in batches:
         _check_columns(path, batch.schema.names)
@@ -181,29 +200,36 @@ def _checked(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
             try:
                 column.validate(full=True)
             except pa.ArrowInvalid as error:
-                kinds = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
-                if "UTF8" not in str(error) or column.type not in kinds:
+                binary_types = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+                if "UTF8" not in str(error) or column.type not in binary_types:
                     raise
-                # A text that is not UTF-8 only costs its row.
-                column.view(kinds[column.type]).validate(full=True)
+                # A text that is not UTF-8 only costs its row. All else is checked as that of bytes.
+                column.view(binary_types[column.type]).validate(full=True)
         yield batch
 
 
 # Rows of both
 
 
-def _cut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Block, pa.Buffer]]:
+def _cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Block, pa.Buffer]]:
     """Blocks of about `size` bytes, each with its rows as a stream."""
-    at = line = 0
-    steps = (_plain(batch.slice(first, _STEP)) for batch in batches for first in range(0, batch.num_rows, _STEP))
-    for rows, total in groups(steps, lambda step: step.nbytes, size):
-        table = pa.Table.from_batches(rows)
+    start = 0
+    first_line = 0
+    slices = (
+        _decode_dictionaries(batch.slice(first, _CUT_ROWS))
+        for batch in batches
+        for first in range(0, batch.num_rows, _CUT_ROWS)
+    )
+    for group, group_size in groups(slices, lambda batch_slice: batch_slice.nbytes, size):
+        table = pa.Table.from_batches(group)
         data = _to_stream(table)
-        yield Block(at, at + total, line, table.num_rows, hash_bytes(memoryview(data)), kind="batches"), data
-        at, line = at + total, line + table.num_rows
+        content = hash_bytes(memoryview(data))
+        yield Block(start, start + group_size, first_line, table.num_rows, content, kind="batches"), data
+        start += group_size
+        first_line += table.num_rows
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _decode_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows whose columns hold their values themselves, so that their size is that of what is read of them."""
     if not any(pa.types.is_dictionary(column.type) for column in batch.columns):
         return batch
@@ -234,10 +260,12 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     Args:
         columns: the only ones that are needed; None for all.
     """
-    table = table.select([name for name in dict.fromkeys(table.column_names) if columns is None or name in columns])
+    names = dict.fromkeys(table.column_names)
+    table = table.select([name for name in names if columns is None or name in columns])
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
-    records, rejects = Records(), list[Reject]()
+    records: Records = []
+    rejects: list[Reject] = []
     try:
         records = list(enumerate(table.to_pylist()))
     except _UNREADABLE:
@@ -249,18 +277,24 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
                 rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except _UNREADABLE as error:
                 rejects.append((number, "unreadable_value", f"a value of the row cannot be read by Python ({error})"))
-    # A reader of its own (None) gets each value as it is.
-    repairs = [(one.name, repair) for one in table.schema if (repair := _repair(one, columns is not None))]
-    repaired = Records()
-    for number, row in records if repairs else ():
+    repairs: dict[str, Callable[[Any], Any]] = {}
+    for field in table.schema:
+        # A user's own reader takes all columns (None), and gets each value as it is.
+        repair = _repair_of(field, prune=columns is not None)
+        if repair is not None:
+            repairs[field.name] = repair
+    if not repairs:
+        return BlockRows(records=records, rejects=rejects)
+    repaired: Records = []
+    for number, row in records:
         try:
-            repaired.append((number, {**row, **{name: repair(row[name]) for name, repair in repairs}}))
+            repaired.append((number, {**row, **{name: repair(row[name]) for name, repair in repairs.items()}}))
         except RowRejectedError as error:
             rejects.append((number, error.reason, error.detail))
-    return BlockRows(records=repaired if repairs else records, rejects=rejects)
+    return BlockRows(records=repaired, rejects=rejects)
 
 
-def _repair(field: pa.Field, prune: bool) -> Callable[[Any], Any] | None:
+def _repair_of(field: pa.Field, *, prune: bool) -> Callable[[Any], Any] | None:
     """A function that makes of a field's values what was written: it decodes Arrow's JSON type, and takes nulls out of
     lists of objects. None if the values are right.
 
@@ -270,10 +304,10 @@ def _repair(field: pa.Field, prune: bool) -> Callable[[Any], Any] | None:
     decode = _json_decoder(field, f"`{field.name}`")
     if not (prune and _is_list(field.type) and pa.types.is_struct(field.type.value_type)):
         return decode
-    return lambda value: decode(_pruned(value)) if decode else _pruned(value)
+    return lambda value: decode(_without_nulls(value)) if decode else _without_nulls(value)
 
 
-def _pruned(value: Any, keep: str = "content") -> Any:
+def _without_nulls(value: Any, keep: str = "content") -> Any:
     """Messages or tools without the nulls that Arrow adds: a column has one type, so a key that any message has is null
     in all messages that lack it.
 
@@ -281,24 +315,33 @@ def _pruned(value: Any, keep: str = "content") -> Any:
         keep: the key of an outermost object that stays if it is null.
     """
     if isinstance(value, dict):
-        return {key: _pruned(inner, "") for key, inner in value.items() if inner is not None or key == keep}
-    return [_pruned(inner, keep) for inner in value] if isinstance(value, list) else value
+        return {key: _without_nulls(inner, "") for key, inner in value.items() if inner is not None or key == keep}
+    if isinstance(value, list):
+        return [_without_nulls(item, keep) for item in value]
+    return value
 
 
 def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
     """A function that decodes Arrow's JSON type within a field's values, at any depth; None if there is none."""
+    # The extension's name is in the type if pyarrow knows the extension, else in the field's metadata.
     kind = field.type
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":
         return lambda value: None if value is None else decode_json(value, where, reason="invalid_json")
     if pa.types.is_struct(kind):
-        inner = {one.name: decoder for one in kind if (decoder := _json_decoder(one, f"{where}.{one.name}"))}
-        if inner:
-            return lambda value: value and {key: inner[key](one) if key in inner else one for key, one in value.items()}
+        decoders: dict[str, Callable[[Any], Any]] = {}
+        for inner_field in kind:
+            decoder = _json_decoder(inner_field, f"{where}.{inner_field.name}")
+            if decoder is not None:
+                decoders[inner_field.name] = decoder
+        if decoders:
+            return lambda value: (
+                value and {key: decoders[key](inner) if key in decoders else inner for key, inner in value.items()}
+            )
     elif _is_list(kind):
-        decode = _json_decoder(kind.value_field, f"{where}[]")
-        if decode:
-            return lambda value: value and [decode(one) for one in value]
+        decode_item = _json_decoder(kind.value_field, f"{where}[]")
+        if decode_item is not None:
+            return lambda value: value and [decode_item(item) for item in value]
     return None
 
 

@@ -12,8 +12,8 @@ from ...schemas.units import plural
 from ...stages.judge.problems import UNRATED, Problem, parse_problem
 from ...stages.prep import Options
 from ...stages.prep.apps import AppsFormat, group_of
-from ..inputs.find import regular
-from ..inputs.lines import bounded
+from ..inputs.find import require_regular
+from ..inputs.lines import bounded_lines
 from ..store.local import hash_file
 
 _MAX_LINE_BYTES = 1 << 30
@@ -50,7 +50,7 @@ class ProblemFile:
     """Row, from 0 and with blank lines → its problem, usable or not, in order of rows."""
 
     def __post_init__(self) -> None:
-        if not regular(self.path, "--data").st_size:
+        if not require_regular(self.path, "--data").st_size:
             raise InputError(f"--data {self.path} is empty")
         self.hash = hash_file(self.path).hash
         self.entries = {number: _problem_entry(row, number) for number, row in self._read_rows()}
@@ -72,7 +72,7 @@ class ProblemFile:
         """(number, row) of each line that is not blank."""
         apps = AppsFormat(Options(prompt_only=not self.references))
         with BufferedReader(open_regular(self.path)) as file:
-            for number, line in enumerate(bounded(file, f"--data {self.path}", _MAX_LINE_BYTES)):
+            for number, line in enumerate(bounded_lines(file, f"--data {self.path}", _MAX_LINE_BYTES)):
                 if line.isspace():
                     continue
                 try:

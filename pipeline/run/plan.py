@@ -20,7 +20,7 @@ from ...stages.forecast import CANDIDATES
 from ..configfile import load_config, settings_of
 from ..encode.rejects import list_rejects
 from ..inputs.blocks import Block, InputFile
-from ..inputs.fetch import called, written
+from ..inputs.fetch import describe_data, write_data
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
@@ -73,7 +73,7 @@ def plan(
         StoreError, IntegrityError, TaskError: a failure.
     """
     data = data or {}
-    loaded, folder = load_config(config, base, settings_of(overrides), {name: called(name) for name in data})
+    loaded, folder = load_config(config, base, settings_of(overrides), {name: describe_data(name) for name in data})
     observer = observer or Observer()
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
@@ -81,7 +81,7 @@ def plan(
     config = loaded.model_copy(update={"run": loaded.run.model_copy(update={"shard": None})})
     work = open_workspace(config, folder, observer)
     if data:
-        config = written(config, data, work.scratch)
+        config = write_data(config, data, work.scratch)
     sampled_files = None
     row_count = 0
     if rows is not None:

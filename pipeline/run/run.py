@@ -33,7 +33,7 @@ from ..encode.notes import describe_findings
 from ..encode.rejects import list_rejects, rejects_jsonl
 from ..encode.tokenizer import find_tokenizer
 from ..execute.executor import Executor
-from ..inputs.fetch import called, written
+from ..inputs.fetch import describe_data, write_data
 from ..observer import Observer, Printed
 from ..pack.pack import Selected, pack, padding_id, select
 from ..report.collect import packing_of
@@ -87,10 +87,10 @@ def run(
         StoreError, IntegrityError, TaskError: a failure.
     """
     data = data or {}
-    loaded, folder = load_config(config, base, settings_of(overrides), {name: called(name) for name in data})
+    loaded, folder = load_config(config, base, settings_of(overrides), {name: describe_data(name) for name in data})
     work = open_workspace(loaded, folder, observer or (Observer() if quiet else Printed()))
     if data:
-        loaded = written(loaded, data, work.scratch)
+        loaded = write_data(loaded, data, work.scratch)
     end = make_dataset(loaded, work)
     manifest = end.dataset.manifest
     if end.is_new:

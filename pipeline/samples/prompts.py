@@ -26,8 +26,8 @@ from ..encode.spec import RenderSpec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import TokenizerSpec, load_tokenizer
 from ..execute.pool import Pool
-from ..inputs.find import regular
-from ..inputs.lines import bounded
+from ..inputs.find import require_regular
+from ..inputs.lines import bounded_lines
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
 _LINES_PER_TASK = 256
@@ -79,14 +79,14 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: the data, or one of its rows, cannot be used.
     """
-    regular(data, "--data")
+    require_regular(data, "--data")
     tokenizer = load_tokenizer(section.path, base, section.chat_template)
     spec = RenderSpec.of(tokenizer, section)
     prompts: dict[int, SamplePrompt] = {}
     stop_tokens: list[str | None] = []
     # In another process, which can be killed: a template may loop forever.
     with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:
-        lines = enumerate(bounded(file, f"--data {data}", _MAX_LINE_BYTES))
+        lines = enumerate(bounded_lines(file, f"--data {data}", _MAX_LINE_BYTES))
         blocks = iter(lambda: list(islice(lines, _LINES_PER_TASK)), [])
         tasks = (_RenderTask(spec, data, block) for block in blocks)
         for block_prompts, stop_token in pool.map(_render, tasks):

@@ -16,7 +16,7 @@ from ...schemas.escape import escape_line
 from ...schemas.files.foreign import open_regular
 from ...schemas.jsontext import decode_note
 from ...schemas.models.samples import Sample
-from ..inputs.lines import bounded
+from ..inputs.lines import bounded_lines
 from ..store.appended import AppendedFile
 
 _MAX_LINE_BYTES = 64 << 20
@@ -43,7 +43,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     keys: set[tuple[int, int]] = set()
     try:
         with BufferedReader(open_regular(path)) as file:
-            for number, line in enumerate(bounded(file, str(path), _MAX_LINE_BYTES), start=1):
+            for number, line in enumerate(bounded_lines(file, str(path), _MAX_LINE_BYTES), start=1):
                 if line.isspace():
                     continue
                 sample = _parse_line(path, number, line)

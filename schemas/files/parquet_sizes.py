@@ -13,41 +13,44 @@ import pyarrow.compute as pc
 _BATCH_ROWS = 1 << 14
 
 
-def decoded_bytes(data: memoryview, metadata: Any, group: int, enough: int) -> tuple[int, int]:
-    """The bytes of the values of a row group with dictionaries, and of the longest value of each column together.
+def decoded_bytes(data: memoryview, metadata: Any, group: int, limit: int) -> tuple[int, int]:
+    """The bytes of the values of a row group with dictionaries, and of the longest value of each column together, which
+    no row exceeds.
 
     Args:
         data: the file.
         metadata: its pyarrow.parquet.FileMetaData.
         group: number of the row group.
-        enough: bytes that no row group whose size is not counted can exceed; counting ends beyond it.
+        limit: columns that cannot exceed it are not counted, and counting ends beyond it.
     """
     import pyarrow.parquet as pq
 
     names = []
-    record = metadata.row_group(group)
-    for index in range(record.num_columns):
-        column = record.column(index)
-        is_coded = column.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in column.encodings)
+    row_group = metadata.row_group(group)
+    for index in range(row_group.num_columns):
+        column = row_group.column(index)
+        has_dictionary = column.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in name for name in column.encodings)
         # No value is longer than what the column stores.
-        if is_coded and column.num_values * max(column.total_uncompressed_size, 1) > enough:
+        if has_dictionary and column.num_values * max(column.total_uncompressed_size, 1) > limit:
             names.append(column.path_in_schema)
-    total = longest = 0
     if not names:
-        return total, longest
+        return 0, 0
+    total = 0
+    longest_row = 0
     with pq.ParquetFile(pa.BufferReader(data), read_dictionary=names) as file:
         for name in names:
-            most = 0
+            longest_value = 0
             for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False):
-                bytes, value = _lengths(batch.column(0))
-                total, most = total + bytes, max(most, value)
-                if total > enough:
+                batch_bytes, batch_longest = _value_bytes(batch.column(0))
+                total += batch_bytes
+                longest_value = max(longest_value, batch_longest)
+                if total > limit:
                     break
-            longest += most
-    return total, longest
+            longest_row += longest_value
+    return total, longest_row
 
 
-def _lengths(column: pa.Array) -> tuple[int, int]:
+def _value_bytes(column: pa.Array) -> tuple[int, int]:
     """The bytes of all values of a column within lists and objects, and of the longest."""
     while not pa.types.is_dictionary(column.type):
         if pa.types.is_struct(column.type):
@@ -55,12 +58,15 @@ def _lengths(column: pa.Array) -> tuple[int, int]:
         elif isinstance(column, pa.ExtensionArray):
             column = column.storage
         elif isinstance(column, pa.MapArray):
-            return tuple(map(sum, zip(_lengths(column.keys), _lengths(column.items), strict=True)))  # type: ignore[return-value]
+            key_bytes, longest_key = _value_bytes(column.keys)
+            item_bytes, longest_item = _value_bytes(column.items)
+            return key_bytes + item_bytes, longest_key + longest_item
         elif isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             column = column.flatten()
         else:  # read without a dictionary, as it lies
             return column.nbytes, column.nbytes
+    # How long each value of the dictionary is, times how often it occurs.
     lengths = pc.fill_null(pc.binary_length(column.dictionary), 0).to_numpy(zero_copy_only=False)
-    numbers = pc.drop_null(column.indices).to_numpy(zero_copy_only=False)
-    counts = np.bincount(numbers, minlength=len(lengths))
+    indices = pc.drop_null(column.indices).to_numpy(zero_copy_only=False)
+    counts = np.bincount(indices, minlength=len(lengths))
     return int((counts * lengths.astype(np.int64)).sum()), int(lengths.max(initial=0))

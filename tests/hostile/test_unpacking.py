@@ -63,7 +63,7 @@ def test_a_record_batch_that_unpacks_to_too_much_is_refused(
     with new(path, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as file:
         file.write_table(table)
     assert scan_file("s", path, ROW_BYTES, tmp_path / "cache").lines == 3_000
-    monkeypatch.setattr(tables, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(tables, "MAX_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(InputError, match=r"unpacks to 3,0\d\d,\d{3} bytes"):
         scan_file("s", path, ROW_BYTES, tmp_path / "cache")
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.inputs import scan as sources
 from packtrain.pipeline.inputs.blocks import InputFile
-from packtrain.pipeline.inputs.find import labels
+from packtrain.pipeline.inputs.find import unique_labels
 from packtrain.pipeline.inputs.read import read_rows
 from packtrain.pipeline.inputs.scan import scan_file
 from packtrain.schemas.config.config import SourceConfig
@@ -113,4 +113,4 @@ def source(*paths: object) -> SourceConfig:
     ],
 )
 def test_labels_tell_files_apart_and_no_more(paths: list[str], expected: list[str]) -> None:
-    assert labels(paths) == expected
+    assert unique_labels(paths) == expected

@@ -30,7 +30,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return scan(source, path, *more)
 
     monkeypatch.setattr(scan_module, "scan_file", counted)
-    monkeypatch.setattr(scan_module, "_SETTLED", -(10**18))
+    monkeypatch.setattr(scan_module, "_SETTLED_NANOSECONDS", -(10**18))
     return out
 
 
@@ -89,7 +89,7 @@ def test_a_change_of_the_same_size_and_time_is_noticed(tmp_path: Path, read: lis
 def test_a_file_that_was_just_written_is_not_noted(
     tmp_path: Path, read: list[str], scan: Scan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan_module, "_SETTLED", 10**18)
+    monkeypatch.setattr(scan_module, "_SETTLED_NANOSECONDS", 10**18)
     write(tmp_path / "data" / "a.jsonl", "new")
     assert scan() == scan()
     assert len(read) == 2
