@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...schemas.dataset.row_batch import Row
 from ...schemas.ragged import ranges, starts_of
@@ -25,7 +26,8 @@ _SMALL = {
 """Key of a configuration, by transformers' standard name → its largest value in a tiny model. Layers of all kinds are
 among the first 8, tokens are routed in groups of a divisor of 16, and the probe's documents are longer than a window.
 """
-_CHANCE = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
+_CHANCES = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
+"""How attributes end that hold the chance, 0 to 1, by which a layer changes values at random."""
 Batch = dict[str, Any]
 
 
@@ -55,8 +57,10 @@ def random_documents(
         seq_idx: add the number of each token's document.
         shares: each piece but the first continues the one before it, from the middle of its piece on.
     """
-    known = _ordinary(config)
-    ids = known[np.random.default_rng(0).integers(len(known), size=sum(lengths))]
+    # Pieces of 4 and 3 tokens that share: positions are 0 1 2 3 and 2 3 4, and the second piece repeats token 2 of the
+    # first. Without sharing, positions are 0 1 2 3 and 0 1 2.
+    ordinary = _ordinary_ids(config)
+    ids = ordinary[np.random.default_rng(0).integers(len(ordinary), size=sum(lengths))]
     counts = np.array(lengths)
     first_positions = starts_of(counts // 2) if shares else 0
     positions = ranges(first_positions, counts).astype(np.int32)
@@ -82,30 +86,43 @@ def documents_of(batch: Mapping[str, Any]) -> list[PackedDocument]:
 
 def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
     """Move a batch's tensors to a device."""
-    return {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
 
 
 def cut_out(batch: Batch, document: PackedDocument) -> Batch:
     """One document of a batch, whole, in a batch of its own."""
     device = batch["input_ids"].device
     path = document.path.to(device)
-    cut = {name: one[:, path] for name, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim == 2}
-    if "seq_idx" in cut:
-        cut["seq_idx"] = torch.zeros_like(cut["seq_idx"])
+    columns = {
+        name: value[:, path]
+        for name, value in batch.items()
+        if isinstance(value, torch.Tensor) and value.ndim == 2  # a value for each token: (1, T)
+    }
+    if "seq_idx" in columns:
+        columns["seq_idx"] = torch.zeros_like(columns["seq_idx"])
     bounds = torch.tensor([0, len(path)], dtype=torch.int32, device=device)
-    sizes = {"max_length_q": len(path), "max_length_k": len(path)}
-    return {**cut, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, **sizes, "use_cache": False}
+    return {
+        **columns,
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": len(path),
+        "max_length_k": len(path),
+        "use_cache": False,
+    }
 
 
-def _ordinary(config: Any) -> Any:
+def _ordinary_ids(config: Any) -> NDArray[np.int32]:
     """Token ids without a special meaning to the model: no padding, image or end tokens."""
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    special: set[int] = set()
-    for name, value in [*vars(config).items(), *vars(text).items()]:
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    special_ids: set[int] = set()
+    for name, value in [*vars(config).items(), *vars(text_config).items()]:
         if name.endswith(("_token_id", "_token_index")):
-            special |= {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, int)}
-    ids = np.array([one for one in range(min(int(text.vocab_size), 4096)) if one not in special], np.int32)
-    return ids if len(ids) > 3 else np.arange(int(text.vocab_size), dtype=np.int32)
+            ids = value if isinstance(value, list | tuple) else [value]
+            special_ids |= {token_id for token_id in ids if isinstance(token_id, int)}
+    # Some thousands are enough; those of tiny models may all be special.
+    count = min(int(text_config.vocab_size), 4096)
+    ordinary = np.array([token_id for token_id in range(count) if token_id not in special_ids], np.int32)
+    return ordinary if len(ordinary) > 3 else np.arange(int(text_config.vocab_size), dtype=np.int32)
 
 
 @contextmanager
@@ -115,47 +132,58 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
 
     The value switches off dropout, jitter and auxiliary losses of routers, which take all tokens of a row together.
     """
-    bare, modules = unwrap(model), list(model.modules())
+    inner = unwrap(model)
+    modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     # Dynamic rotary embeddings replace their buffers, and remember for which length.
-    stretched = [(one, vars(one).copy(), one._buffers.copy()) for one in modules if hasattr(one, "max_seq_len_cached")]
-    grads = [(weight, weight.grad) for weight in model.parameters()]
+    rotary = [
+        (module, vars(module).copy(), module._buffers.copy())
+        for module in modules
+        if hasattr(module, "max_seq_len_cached")
+    ]
+    gradients = [(weight, weight.grad) for weight in model.parameters()]
     changed: list[tuple[Any, str, Any]] = []
+    """Object, attribute, and the value that it had."""
 
-    def calm() -> None:
-        for module in modules:
-            dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
-            for name, value in list(vars(module).items()):
-                if (name == "p" if dropout else name.endswith(_CHANCE)) and isinstance(value, float) and 0 < value <= 1:
-                    changed.append((module, name, value))
-        configs = [
-            one for one in configs_of(getattr(bare, "config", None)) if getattr(one, "output_router_logits", False)
-        ]
-        changed.extend((config, "output_router_logits", True) for config in configs)
-        for what, name, value in changed:
-            setattr(what, name, type(value)(0))
+    def switch_off_chance() -> None:
+        changed.extend(_chances(modules))
+        for config in configs_of(getattr(inner, "config", None)):
+            if getattr(config, "output_router_logits", False):
+                changed.append((config, "output_router_logits", True))
+        for owner, name, value in changed:
+            setattr(owner, name, type(value)(0))
 
-    on_gpus = {weight.device for weight in bare.parameters() if weight.device.type == "cuda"}
+    gpus = {weight.device for weight in inner.parameters() if weight.device.type == "cuda"}
     # Otherwise DDP waits for gradients of all parameters.
-    alone = model.no_sync() if type(model).__name__ == "DistributedDataParallel" else nullcontext()
-    with torch.random.fork_rng(devices=list(on_gpus)), alone:
+    no_sync = model.no_sync() if type(model).__name__ == "DistributedDataParallel" else nullcontext()
+    with torch.random.fork_rng(devices=list(gpus)), no_sync:
         try:
             model.train()
-            yield calm
+            yield switch_off_chance
         finally:
-            for what, name, value in changed:
-                setattr(what, name, value)
+            for owner, name, value in changed:
+                setattr(owner, name, value)
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
-            for module, values, held in stretched:
-                vars(module).update(values)
-                module._buffers.update(held)
-            for buffer, before in buffers:
-                if buffer.shape == before.shape:
-                    buffer.data.copy_(before)
-            for weight, grad in grads:
-                weight.grad = grad
+            for module, attributes, own_buffers in rotary:
+                vars(module).update(attributes)
+                module._buffers.update(own_buffers)
+            for buffer, copy in buffers:
+                if buffer.shape == copy.shape:
+                    buffer.data.copy_(copy)
+            for weight, gradient in gradients:
+                weight.grad = gradient
+
+
+def _chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]]:
+    """The module, the attribute and its value, of every chance by which a layer changes values."""
+    for module in modules:
+        is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+        for name, value in list(vars(module).items()):
+            is_chance = name == "p" if is_dropout else name.endswith(_CHANCES)
+            if is_chance and isinstance(value, float) and 0 < value <= 1:
+                yield module, name, value
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
@@ -172,25 +200,28 @@ def shrink(config: Any) -> Any:
     Raises:
         Exception: of any kind, where the architecture's own checks refuse it: it has sizes of other names.
     """
-    data = config.to_dict()
-    for name in ("", *getattr(config, "sub_configs", {})):
-        part, keys = (getattr(config, name), data[name]) if name else (config, data)
-        if isinstance(keys, dict):
-            _shrink(part, keys)
-    return type(config).from_dict(data)
+    settings = config.to_dict()
+    _shrink_settings(config, settings)
+    for name in getattr(config, "sub_configs", {}):
+        if isinstance(settings[name], dict):
+            _shrink_settings(getattr(config, name), settings[name])
+    return type(config).from_dict(settings)
 
 
-def _shrink(config: Any, keys: dict[str, Any]) -> None:
-    own = {name: config.attribute_map.get(name, name) for name in (*_SMALL, "num_key_value_heads")}
-    heads, groups, layers = (
-        keys.get(own[name]) for name in ("num_attention_heads", "num_key_value_heads", "num_hidden_layers")
-    )
-    most = {own[name]: size for name, size in _SMALL.items()}
-    most[own["num_key_value_heads"]] = 4 if groups == heads else 2
-    for key, value in keys.items():
+def _shrink_settings(config: Any, settings: dict[str, Any]) -> None:
+    """Make the sizes among a configuration's settings smaller, in place."""
+    # An architecture may call sizes otherwise: GPT-2's hidden_size is n_embd.
+    keys = {name: config.attribute_map.get(name, name) for name in (*_SMALL, "num_key_value_heads")}
+    heads = settings.get(keys["num_attention_heads"])
+    key_heads = settings.get(keys["num_key_value_heads"])
+    layers = settings.get(keys["num_hidden_layers"])
+    largest = {keys[name]: size for name, size in _SMALL.items()}
+    # Grouped heads stay grouped: two heads of keys for four of queries.
+    largest[keys["num_key_value_heads"]] = 4 if key_heads == heads else 2
+    for key, value in settings.items():
         if key.endswith(("intermediate_size", "ffn_dim")):
-            most[key] = 128
-        if isinstance(value, int) and not isinstance(value, bool) and key in most:
-            keys[key] = min(value, most[key])
+            largest[key] = 128
+        if isinstance(value, int) and not isinstance(value, bool) and key in largest:
+            settings[key] = min(value, largest[key])
         elif isinstance(value, list) and len(value) == layers:  # something of each layer
-            keys[key] = value[: _SMALL["num_hidden_layers"]]
+            settings[key] = value[: _SMALL["num_hidden_layers"]]
