@@ -54,7 +54,7 @@ def read_config(folder: Path) -> Any:
     try:
         check_model_folder(folder)
         check_counts(parse_json(read_regular(where, SETTINGS_BYTES)))
-        found = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except OSError as error:
         raise ConfigError(
             f"model: {error.filename or where} cannot be read: {error.strerror or message_of(error)}; copy the model "
@@ -62,13 +62,14 @@ def read_config(folder: Path) -> Any:
         ) from error
     except Exception as error:  # architectures raise all kinds of errors if they cannot build a configuration
         raise ConfigError(f"model: the configuration {where} cannot be read: {message_of(error)}") from error
-    for one in configs_of(found):
-        if "/" in (name := str(getattr(one, "_attn_implementation", None))):  # transformers would fetch and run it
+    for inner in configs_of(config):
+        attention = str(getattr(inner, "_attn_implementation", None))
+        if "/" in attention:  # a repository, whose code transformers would fetch and run
             raise ConfigError(
-                f"{where} wants attention from elsewhere, {name!r}; code that a model's folder names is not run: "
+                f"{where} wants attention from elsewhere, {attention!r}; code that a model's folder names is not run: "
                 "remove the key attn_implementation"
             )
-    return found
+    return config
 
 
 def draw_weights(config: Any, seed: int, **options: Any) -> Any:
@@ -112,7 +113,8 @@ def load_weights(folder: Path, **options: Any) -> Any:
         model, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # of a damaged or hostile folder, and of any architecture
         raise _not_loaded(folder, error) from error
-    if (missing := sorted(report["missing_keys"])) and "quantization_config" not in options:
+    missing = sorted(report["missing_keys"])
+    if missing and "quantization_config" not in options:
         raise ConfigError(  # transformers draws them at random, and only prints a table of them
             f"model: {folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give "
             "the complete folder of a causal language model"
@@ -121,6 +123,7 @@ def load_weights(folder: Path, **options: Any) -> Any:
 
 
 def _not_loaded(folder: Path, error: Exception) -> ConfigError:
+    """The error for a model that transformers could not load."""
     if isinstance(error, UnpicklingError):  # torch reads tensors alone, and advises otherwise
         return ConfigError(
             f"model: {folder} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
@@ -137,11 +140,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether an error, or one that caused it, says that memory ran out on a device or on this machine. Compiled code
     wraps errors.
     """
-    words = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    # What torch, its CPU allocator and NVIDIA's libraries write: they raise a plain RuntimeError.
+    phrases = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        if isinstance(error, RuntimeError) and any(word in str(error) for word in words):
+        if isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in phrases):
             return True
         error = error.__cause__
     return False
@@ -177,10 +181,10 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
             )
         return load_weights(folder, **options)
     try:
-        made = AutoConfig.for_model(**(config.config or {}))
+        model_config = AutoConfig.for_model(**(config.config or {}))
     except Exception as error:  # as in `read_config`
         raise ConfigError(f"model: the configuration of model.config cannot be read: {message_of(error)}") from error
-    return draw_weights(made, seed, **options)
+    return draw_weights(model_config, seed, **options)
 
 
 def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> Any:
@@ -195,37 +199,39 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> A
     """
     if settings is None:
         return model
-    peft, rank = import_peft(), settings.get("r", 16)
-    given = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM", **settings}
+    peft = import_peft()
+    rank = settings.get("r", 16)
+    defaults = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return peft.get_peft_model(model, peft.LoraConfig(**given))
+            return peft.get_peft_model(model, peft.LoraConfig(**{**defaults, **settings}))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 
 
-def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
+def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
     """The tokenizer of transformers that packed the data, with the chat template that did. None, with a warning, if
     this machine does not have it.
 
     The dataset's notes may come from elsewhere: their template counts only if it has the hash in the manifest.
 
     Args:
-        given: the folder that the configuration names.
+        configured: the folder that the configuration names.
         rows: the training data, whose run noted what it used.
 
     Raises:
         ConfigError: there is no such folder, or transformers cannot load the tokenizer.
     """
-    folder, template = given, b""
-    if given is not None and not given.is_dir():
-        raise ConfigError(f"tokenizer: there is no folder {given}; check the spelling")
-    if rows.files.is_local:
+    folder = configured
+    template = b""
+    if configured is not None and not configured.is_dir():
+        raise ConfigError(f"tokenizer: there is no folder {configured}; check the spelling")
+    if rows.files.is_local:  # the folder of another machine says nothing here
         with suppress(OSError, ValueError, KeyError, TypeError):
-            noted = parse_json(rows.files.read(_RUN) or b"")
-            folder = given or Path(noted["tokenizer"])
-            template = str(noted["chat_template"] or "").encode()
+            note = parse_json(rows.files.read(_RUN) or b"")
+            folder = configured or Path(note["tokenizer"])
+            template = str(note["chat_template"] or "").encode()
     if folder is None or not folder.is_dir():
         _LOG.warning(
             "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
@@ -238,13 +244,13 @@ def find_tokenizer(given: Path | None, rows: PackedRows) -> Any:
         check_model_folder(folder)
         tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as error:
-        named = getattr(error, "filename", None)
-        said = f"{named}: {getattr(error, 'strerror', None)}" if named else message_of(error)
-        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {said}") from error
-    packed = rows.manifest.plan.get("tokenizer", {}).get("template")
-    if hash_bytes(template) == packed:
+        file = getattr(error, "filename", None)
+        problem = f"{file}: {getattr(error, 'strerror', None)}" if file else message_of(error)
+        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {problem}") from error
+    packed_with = rows.manifest.plan.get("tokenizer", {}).get("template")  # its hash
+    if hash_bytes(template) == packed_with:
         tokenizer.chat_template = template.decode()
-    elif packed and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed:
+    elif packed_with and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed_with:
         _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
     return tokenizer
 
@@ -261,13 +267,13 @@ def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
     if not file.is_file():
         return
     try:
-        theirs = Tokenizer.from_str(read_regular_text(file, LISTING_BYTES)).get_vocab()
+        model_ids = Tokenizer.from_str(read_regular_text(file, LISTING_BYTES)).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
-    for token, number in tokenizer.get_vocab().items():
-        if theirs.get(token, number) != number:
+    for token, data_id in tokenizer.get_vocab().items():
+        if model_ids.get(token, data_id) != data_id:
             raise ConfigError(
-                f"model: the token {token!r} is {theirs[token]:,} for the model in {model}, and {number:,} in the "
+                f"model: the token {token!r} is {model_ids[token]:,} for the model in {model}, and {data_id:,} in the "
                 "data: it was packed with another tokenizer. Pack it with the model's, or take another model"
             )
 
@@ -282,7 +288,9 @@ def name_dataset(model: Any, rows: PackedRows) -> None:
     it, and every checkpoint and finished model holds it in config.json.
     """
     config = getattr(unwrap(model), "config", None)
-    for name, value in rows.lineage.items() if config is not None else ():
+    if config is None:
+        return
+    for name, value in rows.lineage.items():
         setattr(config, name, value)
 
 
@@ -301,9 +309,10 @@ def vocabulary_of(model: Any) -> int:
 def longest_document(model: Any) -> Limit | None:
     """The longest document that a model takes, and what happens to longer ones; None where there is no limit."""
     config = unwrap(model).config
-    limits = [limit for one in configs_of(config) for limit in stretching(one)]
-    if most := getattr(config.get_text_config(), "max_position_embeddings", None):
-        limits.append(Limit(most, f"its config.json says max_position_embeddings: {most:,}"))
+    limits = [limit for inner in configs_of(config) for limit in stretching(inner)]
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions:
+        limits.append(Limit(positions, f"its config.json says max_position_embeddings: {positions:,}"))
     return min(limits, key=lambda limit: limit.tokens, default=None)
 
 
@@ -318,7 +327,8 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
         InputError: says how far the data goes, and how far the model.
     """
     highest = max(rows.highest_id, rows.manifest.pad_id if padded else 0)
-    if highest >= (ids := vocabulary_of(model)):
+    ids = vocabulary_of(model)
+    if highest >= ids:
         raise InputError(
             f"{name} has the token id {highest:,}, but the model has embeddings for {ids:,} ids: it was packed with "
             "another tokenizer than the model's. Pack it with the model's, or resize the model "
@@ -327,7 +337,8 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
     limit = longest_document(model)
     if limit is None or rows.longest_allowed <= limit.tokens:  # as nearly always
         return
-    if (longest := rows.longest_allowed if padded else rows.longest) > limit.tokens:
+    longest = rows.longest_allowed if padded else rows.longest  # the latter reads the document table
+    if longest > limit.tokens:
         key = "pack.row_length" if rows.manifest.pack.cuts_documents else "truncate.max_length"
         raise InputError(
             f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "

@@ -93,8 +93,9 @@ class LiveWindows:
             self._executor.close()
             raise
         self._pad_id = padding_id(self.config, self._prepared.spec.tokenizer)
-        self._walking: Iterator[PlannedWindow] | None = None
-        self._said_unproved = self._said_rejected = False
+        self._walking: Generator[PlannedWindow, None, None] | None = None
+        self._has_warned_of_unproved = False
+        self._has_warned_of_rejected = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
         self._end = weakref.finalize(self, self._executor.close)
 
@@ -123,33 +124,33 @@ class LiveWindows:
             IntegrityError: the engine or the traced template was found wrong; rows already delivered may be wrong.
         """
         self.stop()
-        walking = self._walk(epoch, number, epochs)
-        self._walking = walking
-        return walking
+        self._walking = self._walk(epoch, number, epochs)
+        return self._walking
 
     def stop(self) -> None:
         """End the current walk, if there is one, after the window that is being made."""
-        walking, self._walking = self._walking, None
-        if walking is not None:
-            walking.close()  # type: ignore[attr-defined]  # a generator
+        if self._walking is not None:
+            self._walking.close()
+        self._walking = None
 
     def close(self) -> None:
         """End the walk and free the workers."""
         self.stop()
         self._end()
 
-    def _walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:
+    def _walk(self, epoch: int, number: int, epochs: int) -> Generator[PlannedWindow, None, None]:
+        # From window 2 of epoch 0, of 2 epochs with 4 windows each: (0, 2) (0, 3) (1, 0) (1, 1) (1, 2) (1, 3).
         places = (
             (current, window)
             for current in range(epoch, epochs)
             for window in range(number if current == epoch else 0, self.count(current))
         )
-        rows = number  # not 0 in an epoch that is not walked as a whole
+        epoch_rows = number  # not 0 in an epoch that is not walked as a whole
         with closing(self._ahead(places) if self.workers else (self._window(place) for place in places)) as windows:
             for window in windows:
-                rows = window.rows if window.number == 0 else rows + window.rows
+                epoch_rows = window.rows if window.number == 0 else epoch_rows + window.rows
                 yield window
-                if rows == 0 and window.number + 1 == self.count(window.epoch):
+                if epoch_rows == 0 and window.number + 1 == self.count(window.epoch):
                     raise InputError(
                         f"nothing is left to pack for the split {self.split!r}; packtrain run says what happens to the "
                         "rows"
@@ -157,38 +158,40 @@ class LiveWindows:
 
     def _ahead(self, places: Iterator[tuple[int, int]]) -> Generator[PlannedWindow, None, None]:
         """Yield windows, of which a thread makes the next one meanwhile."""
-        made: Future[PlannedWindow] | None = None
+        current: Future[PlannedWindow] | None = None
         with ThreadPoolExecutor(1, "packtrain-live") as thread:
-            for place in chain(places, (None,)):
+            for place in chain(places, (None,)):  # None: after the last window, there is no next one to begin
                 following = thread.submit(self._window, place) if place is not None else None
-                if made is not None:
-                    yield made.result()
-                made = following
+                if current is not None:
+                    yield current.result()
+                current = following
 
     def _window(self, place: tuple[int, int]) -> PlannedWindow:
-        blocks = self.blocks.windows(place[0])[place[1]]
+        epoch, number = place
+        blocks = self.blocks.windows(epoch)[number]
         encoded = self._encode(blocks)
-        if place[1] == 0:  # the first window of an epoch counts the rows beyond max_rows
+        if number == 0:  # the first window of an epoch counts the rows beyond max_rows
             encoded = replace(encoded, not_taken=self.blocks.not_taken)
         files = self.blocks.select(blocks)
-        if not self._said_rejected:
+        if not self._has_warned_of_rejected:
             for problem in describe_many_rejects(self.config, files, encoded.records):
-                self._said_rejected = True  # only once, not in every window
+                self._has_warned_of_rejected = True  # only once, not in every window
                 self._work.observer.note(problem)
-        said = describe_unlocated_turns(self.config, files, encoded)
-        if said is not None and not self._said_unproved:
-            self._said_unproved = True  # only once, not in every window
-            self._work.observer.note(said)
+        note = describe_unlocated_turns(self.config, files, encoded)
+        if note is not None and not self._has_warned_of_unproved:
+            self._has_warned_of_unproved = True  # as above
+            self._work.observer.note(note)
         return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed)
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         files = tuple(self.blocks.select(blocks))
-        some = replace(self._prepared, files=files, joined=files)
-        encoded = encode(some, self._work.parts, self._executor, self._work.observer)
-        return compare_with_evaluation(self.config, some, encoded, self._work, self._executor)
+        prepared = replace(self._prepared, files=files, joined=files)
+        encoded = encode(prepared, self._work.parts, self._executor, self._work.observer)
+        return compare_with_evaluation(self.config, prepared, encoded, self._work, self._executor)
 
 
 def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> None:
+    """Raise ConfigError for options out of range, and for configurations that need all data at once."""
     if split not in ("train", "holdout"):
         raise ConfigError(f"split={split!r}: choose train or holdout")
     if split == "holdout" and not config.holdout.fraction:

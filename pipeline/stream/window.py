@@ -37,16 +37,22 @@ class Blocks:
     """
 
     def __init__(self, files: Sequence[InputFile], window_bytes: int, seed: int) -> None:
-        self.files, self.window_bytes, self.seed = tuple(files), window_bytes, seed
-        self._file = np.repeat(np.arange(len(files)), [len(file.blocks) for file in files])
-        first = offsets_of([len(file.blocks) for file in files])
-        self._index = np.arange(len(self._file)) - first[self._file]
+        self.files = tuple(files)
+        self.window_bytes = window_bytes
+        self.seed = seed
+        # Of two files with 3 and 2 blocks, block 4 is block 1 of file 1:
+        #     number     0 1 2 3 4
+        #     _file      0 0 0 1 1
+        #     _index     0 1 2 0 1
+        counts = [len(file.blocks) for file in files]
+        self._file = np.repeat(np.arange(len(files)), counts)
+        self._index = np.arange(len(self._file)) - offsets_of(counts)[self._file]
         self.sizes: NDArray[np.int64] = np.array(
             [block.end - block.start for file in files for block in file.blocks], dtype=np.int64
         )
         """(blocks,) source bytes."""
-        names = {name: number for number, name in enumerate(dict.fromkeys(file.source for file in files))}
-        self._sources = [names[file.source] for file in files for _ in file.blocks]
+        numbers = {source: number for number, source in enumerate(dict.fromkeys(file.source for file in files))}
+        self._sources = [numbers[file.source] for file in files for _ in file.blocks]
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the windows of an epoch in order, each as the numbers of its blocks, ascending.
@@ -60,20 +66,20 @@ class Blocks:
     @property
     def not_taken(self) -> dict[str, int]:
         """Rows beyond `max_rows`, by source; no block contains them."""
-        out = Counter[str]()
+        rows = Counter[str]()
         for file in self.files:
-            out[file.source] += file.not_taken
-        return dict(out)
+            rows[file.source] += file.not_taken
+        return dict(rows)
 
     def select(self, numbers: NDArray[np.int64]) -> list[InputFile]:
         """Return the files of some blocks, each with only these blocks. `numbers` must be ascending."""
-        out = []
-        for index in np.unique(self._file[numbers]).tolist():
-            file = self.files[index]
-            mine = self._index[numbers[self._file[numbers] == index]]
-            blocks = tuple(file.blocks[block] for block in mine.tolist())
-            out.append(replace(file, blocks=blocks, not_taken=0))  # rows outside of blocks count once per epoch
-        return out
+        owners = self._file[numbers]
+        selected = []
+        for owner in np.unique(owners).tolist():
+            file = self.files[owner]
+            blocks = tuple(file.blocks[index] for index in self._index[numbers[owners == owner]].tolist())
+            selected.append(replace(file, blocks=blocks, not_taken=0))  # rows outside of blocks count once per epoch
+        return selected
 
 
 class PlannedWindow:
@@ -101,7 +107,7 @@ class PlannedWindow:
         seed: int,
     ) -> None:
         selected = select(config, encoded, encoded.cache.scratch.root, pad_id=pad_id, only=split)
-        # As those of a run, but decided without looking at the data.
+        # As those of a run, but decided without looking at the data: all batches of a stream have the same columns.
         weighted = weighs(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:
             raise InputError(
