@@ -247,6 +247,7 @@ def _lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: Track
     """A name, key or value of a message's calls that its turn does not have as often as the calls do; "" if there is
     none. Booleans and nulls are not looked for: templates write them in many ways.
     """
+    # Both are compared without quotes and white space, because templates write arguments as JSON, XML or Python.
     turn_text = _compact(_text_around_calls(message, rendering))
     contents = tracked.contents.items()
     calls = [content for origin, content in contents if origin & TOOL_CALL and message_of(origin) == message]

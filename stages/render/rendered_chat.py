@@ -77,5 +77,6 @@ class RenderedChat(NamedTuple):
         try:
             rendering = self.render(messages, False)
         except RowRejectedError:
+            # Templates may insist on an order of roles, which the messages that are left out have broken.
             return None
         return rendering.text_between(before, after)

@@ -110,7 +110,7 @@ class Renderer:
         renderer = renderer._copy_for(renderer.template.for_row(documents=documents))
         # `profile` is a cached property: set here, it is not learnt for each row.
         renderer.__dict__["profile"] = profile
-        renderer._trace = False
+        renderer._trace = False  # a trace would hold the documents of one row
         return renderer
 
     def _with_variables(self, variables: Mapping[str, Any]) -> "Renderer":
@@ -153,6 +153,7 @@ class Renderer:
                 turns could not be located (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.
         """
+        # A trace knows roles and contents only: it is made without tools.
         traced = None
         if self._trace and tools is None:
             traced = self._traces.rendered(prompt + completion, len(prompt))
@@ -164,6 +165,7 @@ class Renderer:
         try:
             untraced = self.untraced(prompt, completion, tools)
         except RowRejectedError:
+            # A row that has a trace is never refused by jinja2: one of the two is wrong.
             self._counts.mismatches += 1
             raise
         self._counts.mismatches += untraced != traced
@@ -189,6 +191,7 @@ class Renderer:
             spans = label_spans(chat, turns, completion_begin)
             return Rendered(rendering.text, completion_begin, spans, "", lost)
         except UnprovedError as error:
+            # The masks `completion` and `all` need no turns, so the row may still be trained.
             completion_begin = completion_start(chat)
             spans = label_unproved_spans(chat, completion_begin, str(error))
             return Rendered(rendering.text, completion_begin, spans, str(error), lost)
@@ -233,6 +236,7 @@ class Renderer:
         rendering: TrackedRendering,
     ) -> LostContent:
         def is_thought_lost(origin: int) -> bool:
+            # If other letters give the same text, the letters in the text are the template's own.
             changed = with_changed_thought(self.template.with_call_arguments(messages), origin)
             if changed is None:
                 return False

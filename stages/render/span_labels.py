@@ -86,6 +86,7 @@ def label_spans(chat: RenderedChat, turns: Sequence[Turn], completion_begin: int
     Raises:
         UnprovedError: a thought or a call of a turn cannot be located in it.
     """
+    # Parts are labelled after turns, and so cover them.
     labels = _CharacterLabels(len(chat.text))
     _label_turns(labels, chat, turns, completion_begin)
     spans_of_message: dict[int, list[SourceSpan]] = {message: [] for message in chat.tracked.messages_with(_PART_KINDS)}
@@ -97,6 +98,7 @@ def label_spans(chat: RenderedChat, turns: Sequence[Turn], completion_begin: int
     for turn in turns:
         if turn.message in spans_of_message:
             _label_parts(labels, chat, turn, spans_of_message[turn.message])
+    # Most rows have no weights: their spans end only where labels change.
     if set(chat.tracked.loss_weights) != {True}:
         labels.weights = _character_weights(chat, turns)
     return labels.spans()
@@ -170,6 +172,7 @@ def _label_between(
         turn_message: that of the turn after it; the number of messages at the text's end.
     """
     roles = chat.tracked.roles
+    # The message after the turn before; at the text's end, where none may follow, the last one.
     message = min(next_message, turn_message, len(roles) - 1)
     follows_turn = next_message > 0
     prompt_kind = SpanKind.USER if follows_turn and roles[message] == "user" else SpanKind.PROMPT
@@ -213,6 +216,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
             labels.assign(part_begin, end, call_kind, turn.message)
             kind_before = call_kind
         elif part_kind == thought_part:
+            # What the template writes before a later thought may belong to the answer or the call before it.
             if kind_before is not None:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
             if not has_field and text.startswith(OPENING_TAG, past_space(text, begin, end)):

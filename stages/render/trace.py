@@ -122,6 +122,7 @@ class Traces:
         Args:
             prompt_length: how many of the messages are the prompt.
         """
+        # This runs for every row, before anything else: it only looks at types and keys.
         if self._template is None or not 0 < len(messages) < MAX_MESSAGES:
             return None
         roles: list[str] = []
@@ -131,6 +132,7 @@ class Traces:
                 return None
             role = message.get("role")
             content = message.get("content")
+            # A content with a tag may have a thought, whose source span would be another one.
             if type(content) is not str or type(role) is not str or TAG_END in content:
                 return None
             roles.append(role)

@@ -59,7 +59,6 @@ def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None
     Args:
         render: renders messages and tools, with calls as they are given.
     """
-
     with_object = _text_with_arguments(render, _ARGUMENTS)
     # `{'city': 'Paris'}`: the template writes the object as Python does, which no server's model ever reads.
     is_python_repr = str(_ARGUMENTS) in with_object
@@ -105,6 +104,7 @@ def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
 def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:
     if not isinstance(call, dict):
         return call
+    # Some rows have a call's name and arguments without the `function` around them.
     function = call.get("function")
     if isinstance(function, dict):
         return {**call, "function": _with_arguments(function, convert)}

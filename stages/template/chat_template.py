@@ -87,6 +87,7 @@ class ChatTemplate:
         """The same template with a row's variables, which win, and its documents."""
         if not variables and not documents:
             return self
+        # A shallow copy: it shares the compiled template, which is slow to make.
         template = copy(self)
         template.variables = self.variables | {key: plain(value) for key, value in (variables or {}).items()}
         template.documents = plain(documents)
@@ -113,6 +114,7 @@ class ChatTemplate:
             RowRejectedError: the template (or the sandbox) refused this conversation.
             TemplateError: the template uses the date and none is pinned, or uses a random number or an address.
         """
+        # As in transformers: keys without a value are left out, so that `is defined` says whether a message has one.
         chat = [
             with_reasoning(plain({key: value for key, value in message.items() if value is not None}))
             for message in self.with_call_arguments(messages)
@@ -151,6 +153,7 @@ class ChatTemplate:
         except Exception as error:
             message = str(error) or "no message"
             raise self._rejected(f"{type(error).__name__}: {message[:_DETAIL_CHARS]}") from error
+        # A quick look: few texts contain it, and the search with a pattern takes longer.
         if _ADDRESS_PREFIX in text:
             self._refuse_addresses(text, inputs)
         return text
@@ -181,6 +184,7 @@ def with_reasoning(message: Message) -> Message:
     for key in REASONING_KEYS:
         reasoning = message.get(key)
         if reasoning is not None:
+            # A `thinking` of the message itself stays, because it stands after the first key here.
             return {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return message
 

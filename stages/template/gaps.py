@@ -140,6 +140,7 @@ class TemplateGaps:
         return self._ends(self.after_calls)
 
     def _ends(self, gaps: tuple[str, ...]) -> tuple[str, ...]:
+        # Templates may write a line break after an earlier turn, and none at the text's end.
         ends = [(self.end_of_text(gap) or "").rstrip() for gap in gaps]
         return tuple(dict.fromkeys(end for end in ends if end))
 
@@ -290,6 +291,7 @@ class TemplateGaps:
         opening = self.between([message], -1, 0, tools=tools) or ""
         if self._bos:
             opening = opening.removeprefix(self._bos).lstrip()
+        # `<|im_start|>user` begins a text, and the gap before a later message has `<|im_start|>` with a word behind it.
         tokens: list[str] = []
         token = self.special_tokens.match(opening)
         while token is not None:
@@ -345,6 +347,7 @@ class TemplateGaps:
         """The special tokens of a text, and what stands between them."""
         segments: list[str] = []
         end_of_last = 0
+        # "a<|end|>b" gives "a", "<|end|>" and "b".
         for token in self.special_tokens.finditer(text):
             segments += [text[end_of_last : token.start()], token.group()]
             end_of_last = token.end()

@@ -75,6 +75,7 @@ def learn_profile(
     gaps = _learn_gaps(template, special_tokens, added_tokens, generation_stops)
     answer_stops = _last_stops(gaps, gaps.after_answers)
     call_stops = _last_stops(gaps, gaps.after_calls)
+    # Only a template that ends no turn itself leaves this to the header of the next message.
     header_stops: set[str] = set()
     if gaps.after_answers and not answer_stops and not call_stops:
         header_stops.update(_header_stops(template, gaps.special_tokens))
@@ -147,8 +148,10 @@ def _rendered(
 
 def _thought_closing_tag(template: TrackedTemplate) -> str:
     """The first tag after the thought of a last answer; "" if there is none."""
+    # Under every key, because a template reads only one of them.
     answer = ANSWER | dict.fromkeys(REASONING_KEYS, _SAMPLE_THOUGHT)
     text, source_spans = _rendered(template, [USER, answer], None)
+    # The first span is the question's.
     for span in source_spans[1:]:
         if span.origin & REASONING_FIELD and text[span.begin : span.end] == _SAMPLE_THOUGHT:
             tag = _TAG.match(text, span.end)
@@ -179,6 +182,7 @@ def has_fixed_prompt(tree: nodes.Template) -> bool:
     """Whether the generation prompt is the same after every conversation: the switch is used only in conditions at the
     template's top level, whose text depends on nothing but the configuration's variables.
     """
+    # `{% if add_generation_prompt %}<|im_start|>assistant{% endif %}` at the end of a template, for example.
     branches = [node for node in tree.body if isinstance(node, nodes.If) and _count_of_switch(node.test)]
     if sum(map(_count_of_switch, branches)) != _count_of_switch(tree):
         return False  # it is used elsewhere, too: in a loop or an assignment
@@ -214,5 +218,6 @@ def _count_of_switch(node: nodes.Node) -> int:
 
 def _assigned_names(tree: nodes.Template) -> set[str]:
     """The names to which a template gives values."""
+    # jinja2 marks each name as loaded, stored or a parameter.
     stored = {name.name for name in tree.find_all(nodes.Name) if name.ctx != "load"}
     return stored | {macro.name for macro in tree.find_all(nodes.Macro)}

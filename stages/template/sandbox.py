@@ -77,9 +77,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     """
 
     def __init__(self, name: str, date: str | None) -> None:
+        # As transformers sets them: templates are written for these rules of white space.
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
         self.name = name
-        filters: dict[str, Any] = self.filters  # jinja2's stubs declare a type that functions do not have
+        # Declared as Any, because jinja2's stubs give filters a type that functions do not have.
+        filters: dict[str, Any] = self.filters
         filters |= {"tojson": tojson, "random": _refuse_random}
         self.tests["sameas"] = _is_same
         self.globals.update(
@@ -105,6 +107,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         code = run_limited(lambda: self.compile(self.parse(source)), self.name)
         # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
         template = jinja2.Template.from_code(self, code, dict(self.make_globals(None)))
+        # The compiled code joins the operands of `~` by a global of this name, which would lose their source spans.
         template.root_render_func.__globals__["str_join"] = lambda pieces: self.concat(map(str, pieces))
         return template
 
@@ -137,6 +140,7 @@ class GuardedNamespace(Namespace):
         for name, value in dict(*args[1:], **kwargs).items():
             args[0][name] = value
 
+    # jinja2's own method looks names up in another dictionary.
     __getattribute__ = object.__getattribute__
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -58,7 +58,7 @@ class TrackedMessages:
     loss_weights: list[float] = field(default_factory=list)
     """How much each message counts in the loss; see `loss_weight`."""
     contents: dict[int, Any] = field(default_factory=dict)
-    """By origin: contents without their thoughts, thoughts, and whole tool calls. None is only white space."""
+    """By origin: contents without their thoughts, thoughts, and whole tool calls; none of what is only white space."""
     with_several_thoughts: int = -1
     """The last message whose content has more thoughts than one at its beginning; -1 if there is none."""
 
@@ -73,7 +73,7 @@ class TrackedMessages:
         tracked_message: Message = {}
         for key, value in message.items():
             if value is None:
-                continue
+                continue  # see `ChatTemplate.render`
             if key == "content" and type(value) is str:
                 tracked_message[key] = self._track_content(value, index, role)
             elif key in REASONING_KEYS and type(value) is str:
@@ -93,6 +93,7 @@ class TrackedMessages:
     def _track_calls(self, calls: list[Any], index: int) -> list[Any]:
         tracked_calls = []
         for number, call in enumerate(calls, 1):
+            # Numbers begin at 1, because 0 stands for all calls of a message.
             origin = origin_of(index, number, TOOL_CALL)
             tracked_calls.append(_track_call(call, origin))
             if call:
@@ -106,10 +107,12 @@ class TrackedMessages:
             return self._track_text(text, content_origin)
         end = thought_end(text)
         if end == _SEVERAL_THOUGHTS:
+            # Its turns cannot be located, see `turns.locate_turns`; for lost content, all of it counts as answer.
             self.with_several_thoughts = index
             end = 0
         thought_origin = origin_of(index, kind=TAGGED_THOUGHT)
         self._require(text[:end], thought_origin)
+        # A content that is only a thought leaves its closing tag, which no text has to show.
         if without_tags(text[end:]):
             self._require(text[end:], content_origin)
         spans = (SourceSpan(0, end, thought_origin), SourceSpan(end, len(text), content_origin))
@@ -196,6 +199,7 @@ def with_changed_thought(messages: Messages, origin: int) -> Messages | None:
 
 
 def _with_other_letters(text: str) -> str:
+    # Each letter is replaced by another one, and the length stays: a template may look at either.
     return _LETTER.sub(lambda match: "x" if match.group() != "x" else "y", text)
 
 
@@ -220,6 +224,7 @@ def _track_call(value: Any, origin: int) -> Any:
     if type(value) is dict:
         tracked_dict = TrackedDict(origin)
         for key, item in value.items():
+            # Keys, too, because templates write the names of arguments. A tracked key is found by the plain one.
             tracked_dict[_track_call(key, origin)] = _track_call(item, origin)
         return tracked_dict
     return plain(value)
@@ -231,6 +236,7 @@ def common_origin(value: Any) -> int | None:
         return value._origin
     if type(value) is not list or not value or type(value[0]) is not TrackedDict:
         return sole_origin(value)
+    # `{{ message.tool_calls | tojson }}`: one text of all calls.
     first_origin = value[0]._origin
     if all(type(item) is TrackedDict and item._origin == first_origin for item in value):
         return first_origin

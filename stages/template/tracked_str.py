@@ -106,6 +106,7 @@ class TrackedStr(str):
 
     def __getitem__(self, index: Any) -> str:
         text = str.__getitem__(self, index)
+        # A single character, or every second one: their origin is dropped, which is always safe.
         if type(index) is not slice or index.step not in (None, 1):
             return text
         begin, end, _ = index.indices(len(self))
@@ -114,6 +115,7 @@ class TrackedStr(str):
     def strip(self, chars: str | None = None, /) -> str:
         """`str.strip`."""
         text = str.strip(self, chars)
+        # What `lstrip` removes is where the result begins. Of a text that becomes empty, `lstrip` removes everything.
         begin = len(self) - len(str.lstrip(self, chars)) if text else 0
         return self._substring(text, begin, begin + len(text))
 
@@ -142,6 +144,7 @@ class TrackedStr(str):
     def replace(self, *args: Any) -> str:
         """`str.replace`, which keeps the origin if the whole text has one."""
         text = str.replace(self, *args)
+        # With several origins, nothing shows where a replacement has moved them.
         origin = sole_origin(self)
         return text if origin is None else tracked(text, origin)
 

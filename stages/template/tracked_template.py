@@ -30,6 +30,7 @@ class TrackingEnvironment(Sandbox):
 
     def generation(self, text: str) -> str:
         """Add the span of a `{% generation %}` block to its text."""
+        # The block's own span contains those of the contents in it.
         return TrackedStr(text, (*source_spans_of(text), SourceSpan(0, len(text), GENERATION)))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -49,6 +50,7 @@ class TrackingEnvironment(Sandbox):
 
 
 def _tojson(value: Any, *args: Any, **kwargs: Any) -> str:
+    # JSON is made in C, which drops spans. Where all of a value has one origin, so has its JSON.
     text = tojson(value, *args, **kwargs)
     origin = common_origin(value)
     return text if origin is None else tracked(text, origin)
@@ -56,6 +58,7 @@ def _tojson(value: Any, *args: Any, **kwargs: Any) -> str:
 
 @pass_eval_context
 def _join(context: EvalContext, value: Any, d: Any = "", attribute: Any = None) -> Any:
+    # Rare in templates, and jinja2's own function does more than join here. Origins are lost, which is safe.
     if attribute is not None or context.autoescape:
         return do_join(context, value, d, attribute)
     return join_tracked([str(item) for item in value], str(d))
@@ -122,6 +125,7 @@ class TrackedTemplate:
 
         def render(inputs: dict[str, Any]) -> str:
             nonlocal source_spans
+            # Not `compiled.render`, which joins the pieces with `"".join`, and so loses their spans.
             text = join_tracked(compiled.root_render_func(compiled.new_context(inputs)))
             source_spans = source_spans_of(text)
             return str.__str__(text)  # plain: the checks of `guarded` must not abort a trace

@@ -115,6 +115,7 @@ class Encoder:
             counts: filled while the batches are made.
             sampled: likewise, with texts to compare with the reference; None takes none.
         """
+        # Neighbours of one kind form batches, so that the order of the examples stays.
         for has_ids, neighbours in groupby(examples, lambda example: example.ids is not None):
             if has_ids:
                 yield from self._encode_ids(neighbours, counts)
@@ -153,6 +154,7 @@ class Encoder:
                 counts.refuse(example, RowRejectedError("bad_ids", detail))
                 continue
             flags = None if example.trained is None else np.asarray(example.trained, np.bool_)
+            # Within the limits of int32, which ids from a file need not be before the check above.
             accepted.append(example)
             ids_of_examples.append(ids.astype(np.int32))
             spans.append(_spans_of_ids(len(ids), flags, example.weight))
@@ -194,6 +196,7 @@ class Encoder:
             prompt_length = len(example.prompt)
         else:
             raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
+        # As text, before it is tokenized: so an end that the data has already is not doubled.
         eos = self._affixes.eos
         if eos and not text.endswith(eos):
             text += eos
@@ -237,12 +240,14 @@ class Encoder:
     def encode_batch(self, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None = None) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
+        # Whole texts are tokenized, never spans alone: a model sees the tokens of whole texts in use.
         tokens = self.engine.encode(batch.texts)
         character_spans = CharacterSpans.of_documents(batch.spans)
         boundaries, boundary_offsets = character_spans.boundaries()
         token_boundaries = locate_boundaries(
             tokens, self.engine.byte_lengths, batch.texts, boundaries, boundary_offsets, self._json
         )
+        # By these digests, equal examples are found and splits are drawn.
         texts_and_seeds = zip(batch.texts, batch.seeds, strict=True)
         hashes = [text_digest(text.encode(), seed) for text, seed in texts_and_seeds]
         if sampled is not None:
@@ -277,6 +282,7 @@ class Encoder:
             pieces.append(prefix if is_plain and not has_prefix else _NO_TOKENS)
             pieces.append(tokens.ids_of(index))
             pieces.append(suffix if is_plain and not has_suffix else _NO_TOKENS)
+        # (N, 3): prefix, text and suffix of each document.
         lengths = lengths_of(pieces).reshape(-1, 3)
         return np.concatenate(pieces), offsets_of(lengths.sum(axis=1)), lengths[:, 0]
 

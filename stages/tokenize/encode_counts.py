@@ -85,12 +85,14 @@ class EncodeCounts:
 
     def refuse(self, example: Example, error: RowRejectedError) -> None:
         """Count an example that cannot be encoded: as its row, if the row is this one example."""
+        # A row of several examples is not rejected as a whole: its other examples may be used.
         kind = REJECTED if example.sub < 0 else DROPPED
         self.add(kind, error.reason, example.line, example.sub, error.detail, places=MOST_PLACES)
 
     def add_roles(self, unknown: Iterable[str], line: int) -> None:
         """Count a conversation under each of its unknown roles."""
         counted = self.found.get(ROLES, {})
+        # Roles come from the data, and end up in the ledger and in notes: they are cut and escaped.
         names = {escape_line(role[:_ROLE_CHARACTERS]) for role in unknown}
         for name in sorted({name if name in counted or len(counted) < MOST_ROLES else OTHERS for name in names}):
             self.add(ROLES, name, line)
@@ -108,6 +110,7 @@ class EncodeCounts:
     def add_names(self, kind: str, names: Mapping[str, int]) -> None:
         """Count foreign names, the most frequent ones each."""
         counts = self.found.setdefault(kind, {})
+        # By name where counts are equal, so that the order of the rows does not decide.
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
             short_name = escape_line(name[:_ROLE_CHARACTERS])

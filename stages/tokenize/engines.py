@@ -120,6 +120,7 @@ load_engine = lru_cache(maxsize=1)(make_engine)
 
 def preferred_engine(requested: str) -> str:
     """The engine to try first: the one that is requested; of `auto`, the first of the table that is installed."""
+    # A missing package raises here; it is not imported, because workers must set its threads first.
     for name in TOKENIZER_ENGINES if requested == AUTO else [requested]:
         with suppress(PackageNotFoundError):
             version(name)
@@ -144,6 +145,7 @@ def reference_tokenizer(tokenizer_json: str) -> Any:
         tokenizer = Tokenizer.from_str(tokenizer_json)
     except Exception as error:
         raise _refusal(REFERENCE, error) from error
+    # A tokenizer.json may hold the length to which it was last made to cut or fill texts.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.post_processor = None

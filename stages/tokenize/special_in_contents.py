@@ -31,6 +31,7 @@ class SpecialTokenSearch:
             self._by_prefix.setdefault(content[:_PREFIX_LENGTH], []).append(content)
         # The longest first, because a pattern takes the first alternative that fits.
         self._pattern = re.compile("|".join(map(re.escape, reversed(contents)))) if contents else None
+        # In plain texts, the tokens around them are meant: they are taken off before the search.
         self._ends = tuple(text for text in (affixes.eos, affixes.suffix_text) if text)
         self._begins = tuple(text for text in (affixes.prefix_text,) if text)
 
@@ -60,6 +61,7 @@ class SpecialTokenSearch:
 
     def _find_in_text(self, text: str) -> list[str]:
         for prefix, contents in self._by_prefix.items():
+            # `in` first, for the prefix that several tokens share, then for each token.
             if prefix in text and any(content in text for content in contents):
                 assert self._pattern is not None
                 return self._pattern.findall(text)

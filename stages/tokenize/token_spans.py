@@ -114,6 +114,7 @@ class CharacterSpans:
             prefix_lengths: (N,) how many tokens were added before the text; they form a separate span.
         """
         document_of_span = np.repeat(np.arange(len(self.counts)), self.counts)
+        # By span: whether a token straddles the boundary at its end. The last span of a document has none.
         straddled = np.zeros(len(self.kinds), np.bool_)
         straddled[self.inner] = boundaries.straddles
         counted = straddled & ~self._is_before_part()
@@ -137,6 +138,7 @@ class CharacterSpans:
         is_assistant = IS_ASSISTANT[self.kinds]
         ends[:-1] += straddled[:-1] & is_assistant[:-1] & ~is_assistant[1:]
         ends += prefix_lengths[document_of_span]
+        # A document's last span ends with it, behind the tokens that were added after the text.
         ends[~self.inner] = lengths
         # A token that one boundary moved must not be moved back by the next: in each document, ends ascend. With the
         # document's start added, they ascend over all documents, so one running maximum serves for all.
@@ -161,6 +163,7 @@ class CharacterSpans:
 
     def _to_arrow_without_empty_spans(self) -> pa.ListArray:
         """See `to_arrow`. An empty document keeps its last span."""
+        # A span is empty if a token that straddled both of its boundaries went to its neighbours.
         offsets = offsets_of(self.counts)
         is_kept = self.ends > begins_of(self.ends, offsets)
         kept_counts = np.add.reduceat(is_kept, offsets[:-1], dtype=np.int64)

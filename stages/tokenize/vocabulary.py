@@ -92,6 +92,7 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
+    # BPE has {piece: id}, Unigram [[piece, score], ...].
     pieces = _decode(tokenizer_json, _Vocabulary).model.vocab
     return pieces if isinstance(pieces, dict) else {piece: index for index, (piece, _) in enumerate(pieces)}
 
