@@ -102,7 +102,7 @@ def block_examples(
         return prepared
     from ...stages.select.where import Where  # imported here, because it imports polars
 
-    return Where(where).wanted(prepared)
+    return Where(where).filtered(prepared)
 
 
 def columns_of(form: Format) -> tuple[str, ...] | None:

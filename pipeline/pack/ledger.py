@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger
 from ...schemas.tables.reasons import OUTCOMES
-from ...stages.select.copies import later_ones
+from ...stages.select.copies import is_later_copy
 from ...stages.tokenize.encode import TEMPLATE_DROPPED
 from ...stages.tokenize.encode_counts import (
     COLUMNS_NOT_READ,
@@ -145,7 +145,7 @@ def _equal(ledger: Ledger, table: Table) -> None:
     ordered = np.sort(documents.first_digest[packed])
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     packed = packed[np.isin(documents.first_digest[packed], repeated)] if len(repeated) else packed[:0]
-    later = packed[later_ones(documents.first_digest[packed], documents.second_digest[packed])]
+    later = packed[is_later_copy(documents.first_digest[packed], documents.second_digest[packed])]
     for entry, first, last in zip(ledger.sources.values(), table.bounds[:-1], table.bounds[1:], strict=True):
         entry.examples_equal += int(np.count_nonzero((later >= first) & (later < last)))
 

@@ -15,7 +15,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.ragged import offsets_of
 from ...schemas.tables.reasons import CUT_UNTRAINED, NOT_DRAWN, OUTCOMES, UNPROVED
 from ...stages.mask.span_index import SpanIndex
-from ...stages.select.copies import draw_keys, later_ones, passes_of
+from ...stages.select.copies import draw_keys, is_later_copy, passes_of
 from ...stages.select.kept_tokens import SupervisedDigests, range_digests
 from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairCut, PairLengths
@@ -126,7 +126,7 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
     documents = table.documents
     if config.duplicates == "drop":
         rows = np.flatnonzero(documents.outcome == 0)
-        later = later_ones(documents.first_digest[rows], documents.second_digest[rows])
+        later = is_later_copy(documents.first_digest[rows], documents.second_digest[rows])
         documents.outcome[rows[later]] = OUTCOMES.index("duplicate")
     for _, here in table.slices():
         documents.copies[here] = documents.outcome[here] == 0

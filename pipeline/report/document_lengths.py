@@ -13,7 +13,7 @@ from ...schemas.ragged import offsets_of, ranges
 from ...schemas.rows import example_id
 from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES
 from ...stages.forecast import LengthStats
-from ...stages.select.copies import later_ones
+from ...stages.select.copies import is_later_copy
 from ..pack.outcomes import BY_LENGTH
 from ..pack.pack import Selected
 from ..pack.table import HELD_OUT
@@ -73,7 +73,7 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
     rows = np.flatnonzero(copies)
     if selected.config.duplicates == "drop" and len(rows) > np.count_nonzero(documents.copies):
         # A run compares only what the length leaves in.
-        copies[rows[later_ones(documents.first_digest[rows], documents.second_digest[rows])]] = 0
+        copies[rows[is_later_copy(documents.first_digest[rows], documents.second_digest[rows])]] = 0
     copies[documents.has(HELD_OUT)] = 0
     return copies
 

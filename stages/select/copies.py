@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 from ...schemas.fingerprint import mix64
 
 
-def later_ones(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
+def is_later_copy(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """(K,) whether an earlier document has the same digest.
 
     Args:
         first, second: (K,) the two halves of each digest, in the order of the documents.
     """
-    order = np.lexsort((second, first))  # stable: equal documents stay in order
-    later = np.zeros(len(first), dtype=np.bool_)
-    one, other = order[:-1], order[1:]
-    later[other] = (first[one] == first[other]) & (second[one] == second[other])
-    return later
+    # Stable: equal documents stay in order, so each but the first of them follows one with its digest.
+    order = np.lexsort((second, first))
+    document = order[1:]
+    document_before = order[:-1]
+    is_later = np.zeros(len(first), dtype=np.bool_)
+    is_later[document] = (first[document_before] == first[document]) & (second[document_before] == second[document])
+    return is_later
 
 
 def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
@@ -38,12 +40,14 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     if all(weight is None for weight in weights):
         return [Fraction(repeat or 1) for repeat in repeats]
     shares = [Fraction(weight) if weight is not None else Fraction(0) for weight in weights]
-    # Tokens of the mix for a weight of 1.
-    full = [
-        (Fraction(n) / share, repeat) for n, share, repeat in zip(tokens, shares, repeats, strict=True) if n and share
+    # Tokens of the mix for a weight of 1, if a source is used once: 600 tokens of weight 2 give 300.
+    scales = [
+        (Fraction(available) / share, repeat)
+        for available, share, repeat in zip(tokens, shares, repeats, strict=True)
+        if available and share
     ]
-    bounds = [scale * repeat for scale, repeat in full if repeat is not None]
-    scale = min(bounds) if bounds else max((scale for scale, _ in full), default=Fraction(0))
+    bounds = [scale * repeat for scale, repeat in scales if repeat is not None]
+    scale = min(bounds) if bounds else max((scale for scale, _ in scales), default=Fraction(0))
     return [
         share * scale / available if available else Fraction(0) for share, available in zip(shares, tokens, strict=True)
     ]
@@ -55,5 +59,5 @@ def draw_keys(count: int, seed: int, source: int) -> NDArray[np.uint64]:
     Args:
         source: the number of the source, so that sources of equal size are drawn differently.
     """
-    (own,) = mix64(np.array([source], dtype=np.uint64), 0).tolist()
-    return mix64(np.arange(count, dtype=np.uint64), seed ^ own)
+    (source_seed,) = mix64(np.array([source], dtype=np.uint64), 0).tolist()
+    return mix64(np.arange(count, dtype=np.uint64), seed ^ source_seed)

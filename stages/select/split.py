@@ -50,21 +50,34 @@ def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overla
         overlap: how many tokens at the end of a piece the next one repeats; below `capacity`.
     """
     document = np.arange(len(low))
-    start, fresh, end = low.astype(np.int64), low.astype(np.int64), high.astype(np.int64)
-    done: list[tuple[NDArray[np.int64], ...]] = []
+    start = low.astype(np.int64)
+    fresh = start
+    end = high.astype(np.int64)
+    steps: list[SplitPieces] = []
     while len(document):
-        here = end - start <= capacity
-        done.append((document[here], start[here], fresh[here], end[here]))
-        document, start, fresh, end = document[~here], start[~here], fresh[~here], end[~here]
+        is_last = end - start <= capacity
+        steps.append(SplitPieces(document[is_last], start[is_last], fresh[is_last], end[is_last]))
+        document = document[~is_last]
+        start = start[~is_last]
+        fresh = fresh[~is_last]
+        end = end[~is_last]
         if not len(document):
             break
-        at = _cut_at(start, fresh, end, capacity, overlap, places)
-        done.append((document, start, fresh, at))
-        start, fresh = np.maximum(at - overlap, start), at
-    columns = [np.concatenate(column) for column in zip(*done, strict=True)] if done else [np.zeros(0, np.int64)] * 4
+        cut = _cut_at(start, fresh, end, capacity, overlap, places)
+        steps.append(SplitPieces(document, start, fresh, cut))
+        # With a cut at 100 and an overlap of 8, the next piece begins at 92, and its token 100 is the first new one.
+        start = np.maximum(cut - overlap, start)
+        fresh = cut
+    none = np.zeros(0, np.int64)
+    documents = np.concatenate([none, *(step.document for step in steps)])
     # Sort by document; within a document the steps already are in the order of tokens.
-    order = np.argsort(columns[0], kind="stable")
-    return SplitPieces(*(column[order] for column in columns))
+    order = np.argsort(documents, kind="stable")
+    return SplitPieces(
+        documents[order],
+        np.concatenate([none, *(step.start for step in steps)])[order],
+        np.concatenate([none, *(step.fresh for step in steps)])[order],
+        np.concatenate([none, *(step.end for step in steps)])[order],
+    )
 
 
 def _cut_at(
@@ -75,30 +88,32 @@ def _cut_at(
     overlap: int,
     places: Places,
 ) -> NDArray[np.int64]:
-    """Return where to end the piece that begins at each start. The rest never fits into one piece here."""
+    """Where to end the piece that begins at each start. The rest never fits into one piece here."""
+    # 250 tokens in pieces of 100 that overlap by 10: at least 3 pieces, of 90 tokens if they were equal.
     pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
-    equal = -(-(end - start + (pieces - 1) * overlap) // pieces)
-    target: NDArray[np.int64] = start + equal
-    at = target.copy()
-    free = np.ones(len(at), dtype=np.bool_)
+    equal_length = -(-(end - start + (pieces - 1) * overlap) // pieces)
+    target: NDArray[np.int64] = start + equal_length
+    cut = target.copy()
+    has_no_place = np.ones(len(cut), dtype=np.bool_)
     half = (target - fresh + 1) // 2
     farthest = start + capacity  # the rest does not fit, so the cut lies before the end
+    # Turns are taken however near they are; lines only if both sides keep half of an equal piece.
     for kinds, low, high in (
         (places.turns, fresh + 1, farthest),
         (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),
     ):
         for candidates in kinds:
-            found = _nearest(candidates, target, low, high)
-            takes = free & (found >= 0)
-            at[takes] = found[takes]
-            free &= ~takes
-    return at
+            nearest = _nearest(candidates, target, low, high)
+            takes = has_no_place & (nearest >= 0)
+            cut[takes] = nearest[takes]
+            has_no_place &= ~takes
+    return cut
 
 
 def _nearest(
     candidates: NDArray[np.int64], target: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the candidate in low..high that is nearest to each target, the earlier of two equally near; -1 if there is
+    """The candidate in low..high that is nearest to each target, the earlier of two equally near; -1 if there is
     none.
     """
     if not len(candidates):
@@ -108,6 +123,6 @@ def _nearest(
     right = candidates[np.minimum(index, len(candidates) - 1)]
     left_fits = (index > 0) & (left >= low) & (left <= high)
     right_fits = (index < len(candidates)) & (right >= low) & (right <= high)
-    nearer = left_fits & (~right_fits | (target - left <= right - target))
-    out: NDArray[np.int64] = np.where(nearer, left, np.where(right_fits, right, -1))
-    return out
+    takes_left = left_fits & (~right_fits | (target - left <= right - target))
+    nearest: NDArray[np.int64] = np.where(takes_left, left, np.where(right_fits, right, -1))
+    return nearest

@@ -25,7 +25,8 @@ class Limits:
         Args:
             lengths: (N,) tokens of each document.
         """
-        low, high = np.zeros_like(lengths), lengths.copy()
+        low = np.zeros_like(lengths)
+        high = lengths.copy()
         if self.overlong == "truncate":
             excess = np.maximum(lengths - np.int32(self.max_length), 0)
             if self.keep == "end":
@@ -81,15 +82,17 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     from it are cut for both completions. With `keep: start`, completions lose their end. With `end`, the prompt loses
     its beginning; if a completion alone is too long, the prompt is removed and the completion loses its own beginning.
     """
-    prompt, chosen, rejected = lengths.prompt, lengths.chosen, lengths.rejected
-    most, none = np.int32(limits.max_length), np.zeros_like(lengths.prompt)
+    prompt, chosen, rejected = lengths.parts
+    max_length = np.int32(limits.max_length)
+    zeros = np.zeros_like(prompt)
+    from_the_start = PairLengths(zeros, zeros, zeros)
     if limits.overlong != "truncate":
-        return PairCut(PairLengths(none, none, none), lengths)
+        return PairCut(from_the_start, lengths)
     if limits.keep == "start":
-        room = np.maximum(most - prompt, 0)
-        return PairCut(
-            PairLengths(none, none, none), PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room))
-        )
-    kept_prompt = np.minimum(prompt, np.maximum(most - np.maximum(chosen, rejected), 0))
-    kept = PairLengths(kept_prompt, np.minimum(chosen, most), np.minimum(rejected, most))
+        # A prompt longer than the limit leaves its completions empty; such a pair is dropped later.
+        room = np.maximum(max_length - prompt, 0)
+        return PairCut(from_the_start, PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room)))
+    # With a limit of 100, a prompt of 80 and completions of 30 and 50, the last 50 tokens of the prompt are kept.
+    kept_prompt = np.minimum(prompt, np.maximum(max_length - np.maximum(chosen, rejected), 0))
+    kept = PairLengths(kept_prompt, np.minimum(chosen, max_length), np.minimum(rejected, max_length))
     return PairCut(PairLengths(prompt - kept.prompt, chosen - kept.chosen, rejected - kept.rejected), kept)

@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 REASON = "where"
 """The ledger's reason for examples that the condition leaves out."""
 
-_OPERATORS, _CHARACTERS = 1_000, 1 << 20
-"""Most of them in a condition. polars works through operators one within the other, up to the end of its stack."""
+_MAX_OPERATORS = 1_000
+"""In a condition. polars works through operators one within the other, up to the end of its stack."""
+_MAX_CHARACTERS = 1 << 20
+"""Of a condition."""
 _LITERAL = re.compile(r"'(?:[^']|'')*+'|\"[^\"]*+\"")
 _OPERATOR = re.compile(r"\b(?:and|or|not|case|when|between|like|ilike|is|in)\b|[-+*/%|<>=~!&^(]", re.IGNORECASE)
-_PAD, _INTEGER, _PADDED = re.compile(r"[lr]pad", re.IGNORECASE), re.compile(r"[0-9]{1,40}"), 1_000_000
+_PAD = re.compile(r"[lr]pad", re.IGNORECASE)
+_INTEGER = re.compile(r"[0-9]{1,40}")
+_MAX_PADDED = 1_000_000
+"""Characters to which a condition may pad a text: a few of these take all memory."""
 _SHOWN = 500
 """How many characters of a condition an error shows."""
 
 
-def _said(side: Messages | str | None) -> str | None:
+def _text_of(side: Messages | str | None) -> str | None:
     """One side of an example as text: the contents of its messages, joined by line ends."""
     if side is None or isinstance(side, str):
         return side
@@ -41,17 +46,17 @@ def _said(side: Messages | str | None) -> str | None:
 
 def _roles(example: Example) -> list[str] | None:
     sides = [side for side in (example.prompt, example.completion) if isinstance(side, list)]
-    return [str(one.get("role", "")) for side in sides for one in side] if sides else None
+    return [str(message.get("role", "")) for side in sides for message in side] if sides else None
 
 
 COLUMNS: dict[str, Callable[[Example], Any]] = {
-    "prompt": lambda one: _said(one.prompt),
-    "completion": lambda one: _said(one.completion),
-    "rejected": lambda one: _said(one.rejected),
-    "text": lambda one: one.text,
+    "prompt": lambda example: _text_of(example.prompt),
+    "completion": lambda example: _text_of(example.completion),
+    "rejected": lambda example: _text_of(example.rejected),
+    "text": lambda example: example.text,
     "roles": _roles,
-    "tools": lambda one: msgspec.json.encode(one.tools).decode() if one.tools else None,
-    "group": lambda one: one.group,
+    "tools": lambda example: msgspec.json.encode(example.tools).decode() if example.tools else None,
+    "group": lambda example: example.group,
 }
 """The value of each column; null if the example lacks it. All are texts except `roles`, a list of texts with one for
 each message.
@@ -77,13 +82,14 @@ class Where:
             ) from None
         self._polars = polars
         operators = len(_OPERATOR.findall(_LITERAL.sub("''", condition)))
-        if operators > _OPERATORS or len(condition) > _CHARACTERS:
+        if operators > _MAX_OPERATORS or len(condition) > _MAX_CHARACTERS:
             raise self._wrong(
-                f"it has {operators:,} operators in {len(condition):,} characters, and may have {_OPERATORS:,} in "
-                f"{_CHARACTERS:,}: polars ends the process over long ones; compare with a list (IN), or write a reader"
+                f"it has {operators:,} operators in {len(condition):,} characters, and may have "
+                f"{_MAX_OPERATORS:,} in {_MAX_CHARACTERS:,}: polars ends the process over long ones; "
+                "compare with a list (IN), or write a reader"
             )
-        if _PAD.search(condition) and any(int(number) > _PADDED for number in _INTEGER.findall(condition)):
-            raise self._wrong(f"it pads texts to more than {_PADDED:,} characters")
+        if _PAD.search(condition) and any(int(number) > _MAX_PADDED for number in _INTEGER.findall(condition)):
+            raise self._wrong(f"it pads texts to more than {_MAX_PADDED:,} characters")
         self._expression = self._guarded(lambda: polars.sql_expr(condition))
         if not isinstance(self._expression, polars.Expr):
             raise self._wrong("it is more than one condition")
@@ -94,9 +100,10 @@ class Where:
         for name in self._names:
             if name not in COLUMNS:
                 raise self._wrong(f"there is no column {name!r}; the columns are {', '.join(COLUMNS)}")
-        found = self._series([])
-        if found.dtype != polars.Boolean:
-            raise self._wrong(f"it gives {found.dtype} instead of true or false")
+        # Of no rows: the type is known without a value.
+        empty = self._series([])
+        if empty.dtype != polars.Boolean:
+            raise self._wrong(f"it gives {empty.dtype} instead of true or false")
 
     def __call__(self, examples: Sequence[Example]) -> list[bool]:
         """(N,) whether the condition is true for each example; null counts as false, as in SQL.
@@ -104,10 +111,10 @@ class Where:
         Raises:
             ConfigError: a value cannot be computed, such as casting a text that is not a number.
         """
-        found = self._series(examples)
-        if len(found) != len(examples):
+        values = self._series(examples)
+        if len(values) != len(examples):
             raise self._wrong("it computes one value from all rows; it must be true or false for each row")
-        return [value is True for value in found.to_list()]
+        return [value is True for value in values.to_list()]
 
     def check(self, examples: Sequence[Example]) -> None:
         """Try the condition on some examples, together and one by one.
@@ -119,20 +126,24 @@ class Where:
         if together != [flag for example in examples for flag in self([example])]:
             raise self._wrong("its result for a row depends on other rows")
 
-    def wanted(self, prepared: PreparedBlock) -> PreparedBlock:
+    def filtered(self, prepared: PreparedBlock) -> PreparedBlock:
         """The block without the examples that the condition leaves out. A row that loses all its examples is filtered;
         single ones are skipped."""
         flags = self(prepared.examples)
         if all(flags):
             return prepared
         kept = [example for example, flag in zip(prepared.examples, flags, strict=True) if flag]
-        rows = {example.line for example in kept}
-        lost = [example.line for example, flag in zip(prepared.examples, flags, strict=True) if not flag]
-        filtered, skipped = Counter(prepared.filtered), Counter(prepared.skipped)
-        if gone := len({*lost} - rows):
-            filtered[REASON] += gone
-        if some := sum(line in rows for line in lost):
-            skipped[REASON] += some
+        lines_kept = {example.line for example in kept}
+        lines_of_left_out = [example.line for example, flag in zip(prepared.examples, flags, strict=True) if not flag]
+        filtered_rows = len({*lines_of_left_out} - lines_kept)
+        skipped_examples = sum(line in lines_kept for line in lines_of_left_out)
+        # Without an entry of 0, which the ledger would show.
+        filtered = Counter(prepared.filtered)
+        if filtered_rows:
+            filtered[REASON] += filtered_rows
+        skipped = Counter(prepared.skipped)
+        if skipped_examples:
+            skipped[REASON] += skipped_examples
         return replace(prepared, examples=kept, filtered=filtered, skipped=skipped)
 
     def _series(self, examples: Sequence[Example]) -> "Series":

@@ -88,12 +88,12 @@ def test_rows_and_examples_are_counted() -> None:
     """A row that loses all its examples is filtered; one that keeps some has skipped the others."""
     examples = [example(line, text=text) for line, text in [(0, "no"), (1, "yes"), (1, "no"), (2, "no"), (2, "no")]]
     before = PreparedBlock(examples, [(3, "empty", "")], Counter(), Counter(duplicate=1), 4, 0)
-    after = Where("text = 'yes'").wanted(before)
+    after = Where("text = 'yes'").filtered(before)
     assert after.examples == [examples[1]]
     assert (after.filtered, after.skipped) == (Counter(where=2), Counter(duplicate=1, where=1))
     assert after.rows == len(after.rejects) + after.filtered.total() + len({one.line for one in after.examples})
     assert (before.filtered, before.skipped) == (Counter(), Counter(duplicate=1))
-    assert Where("text <> ''").wanted(before) is before
+    assert Where("text <> ''").filtered(before) is before
 
 
 def test_workers_import_no_large_package_that_they_do_not_need() -> None:
