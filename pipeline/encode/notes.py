@@ -162,8 +162,10 @@ def _describe_not_read(config: RunConfig, findings: Sequence[BlockFindings]) -> 
             )
             names = sorted(set().union(*names_by_block))
             if names:
-                more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-                lists.append(f"{prefix}{', '.join(names[:_MOST_NAMES])}{more}")
+                listed = ", ".join(names[:_MOST_NAMES])
+                if len(names) > _MOST_NAMES:
+                    listed += f", and {len(names) - _MOST_NAMES} more"
+                lists.append(f"{prefix}{listed}")
         if lists:
             yield f"source {source.name}: not read: {'; '.join(lists)}"
 

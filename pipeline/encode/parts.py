@@ -52,10 +52,10 @@ class EncodeResult:
 def mark_used(cache: Store, parts: Mapping[str, PartRecord]) -> None:
     """Renew the times of parts and of their records, by these' names, so that they are not cleaned for their age."""
     if isinstance(cache, LocalStore):
-        for name, record in parts.items():
-            for used in (record.file.name, name):
-                with suppress(OSError):
-                    os.utime(cache.path(used))
+        for record_name, record in parts.items():
+            for name in (record.file.name, record_name):
+                with suppress(OSError):  # of another user, or gone: nothing depends on it
+                    os.utime(cache.path(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class EncodedPart:
     def __init__(self, path: Path) -> None:
         try:
             data = map_regular(path)
-            require_bounded(data, 0)
+            require_bounded(data, 0)  # parts are not compressed: nothing of one unpacks to more than the file has
             reader = pa.ipc.open_file(data)
             self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         except (OSError, ValueError, pa.ArrowInvalid) as error:
@@ -111,8 +111,12 @@ class Spans:
     def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Spans":
         """The spans of a segment."""
         column = batch.column("spans")
-        ends, kind, turn, weights = (view(column.values.field(name)) for name in ("end", "kind", "turn", "weight"))
+        ends = view(column.values.field("end"))
+        kind = view(column.values.field("kind"))
+        turn = view(column.values.field("turn"))
+        row_weights = view(column.values.field("weight"))
         offsets = view(column.offsets)
-        supervised, own = supervised_spans(kind, turn, weights, offsets, mask)
-        plain = bool(((weights == 0) | (weights == 1)).all())
-        return cls(ends, kind, turn, supervised, None if plain else own, offsets)
+        supervised, weights = supervised_spans(kind, turn, row_weights, offsets, mask)
+        # Of most data, a weight of 0 or 1 only says whether a span is trained.
+        is_plain = bool(((row_weights == 0) | (row_weights == 1)).all())
+        return cls(ends, kind, turn, supervised, None if is_plain else weights, offsets)

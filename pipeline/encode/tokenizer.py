@@ -97,19 +97,23 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
     """
     folder = find_tokenizer(str(path), base)
     files = _read_files(folder)
-    note = _note(files)
+    note = _note_name(files)
     spec = get_user_note(note, TokenizerSpec)
     if spec is None:
+        # `ask_ahead` may have asked.
         question = _questions.pop(note) if note in _questions else _Question(folder, files)
         spec = _answer(question)
         put_user_note(note, spec)
-    name = _name(folder)
-    template, origin = (spec.chat_template, name) if chat_template is None else _template(chat_template, base)
+    name = _name_of(folder)
+    template = spec.chat_template
+    template_name = name
+    if chat_template is not None:
+        template, template_name = _read_template(chat_template, base)
     return replace(
         spec,
         name=name,
         chat_template=template,
-        template_name=origin,
+        template_name=template_name,
         template_hash=hash_bytes(template.encode()) if template is not None else "",
         generation_stops=generation_stops(files.get(GENERATION_CONFIG)),
     )
@@ -121,14 +125,14 @@ def ask_ahead(path: str | Path, base: Path) -> bool:
     the five that 14 MB of chats take with a new tokenizer.
 
     Args:
-        path, base: see `find_tokenizer`; what is wrong with them is said by `load_tokenizer`.
+        path, base: see `find_tokenizer`; `load_tokenizer` says what is wrong with them.
     """
     try:
         folder = find_tokenizer(str(path), base)
         files = _read_files(folder)
     except (TokenizerError, OSError):
         return False
-    note = _note(files)
+    note = _note_name(files)
     if note not in _questions and get_user_note(note, TokenizerSpec) is None:
         _questions[note] = _Question(folder, files)
     return note in _questions
@@ -154,9 +158,10 @@ def find_tokenizer(path: str, base: Path) -> Path:
 
     with contextlib.suppress(ValueError):  # no possible name
         for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"):
-            found = try_to_load_from_cache(path, name)
-            if isinstance(found, str):
-                return Path(found).parent
+            cached_file = try_to_load_from_cache(path, name)
+            # It may also give a value that says that the repository has no such file.
+            if isinstance(cached_file, str):
+                return Path(cached_file).parent
     raise TokenizerError(
         f"tokenizer.path: the folder {folder} does not exist, and the Hugging Face cache {HF_HUB_CACHE} holds no "
         f'tokenizer of {path}. Nothing is downloaded; this fetches it: python -c "from transformers import '
@@ -164,26 +169,31 @@ def find_tokenizer(path: str, base: Path) -> Path:
     )
 
 
-def _name(folder: Path) -> str:
+def _name_of(folder: Path) -> str:
     """The folder's name, or the repository's if it is a hub snapshot."""
     folder = folder.resolve()
+    # A snapshot is `models--Qwen--Qwen3-8B/snapshots/{revision}`.
     repository = folder.parents[1].name if len(folder.parents) > 1 else ""
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
         return repository.removeprefix("models--").replace("--", "/")
     return folder.name
 
 
-def _template(given: str | Path, base: Path) -> tuple[str, str]:
-    """A template that replaces the tokenizer's, and where it comes from, for messages."""
-    if isinstance(given, str) and ("{{" in given or "{%" in given):
-        return given, "tokenizer.chat_template"
-    path = base / given
+def _read_template(template: str | Path, base: Path) -> tuple[str, str]:
+    """The source of a template that replaces the tokenizer's, and what messages call it.
+
+    Args:
+        template: see `load_tokenizer`.
+    """
+    if isinstance(template, str) and ("{{" in template or "{%" in template):
+        return template, "tokenizer.chat_template"
+    path = base / template
     try:
         return read_regular_text(path), path.name
     except (OSError, ValueError) as error:  # no possible path, or no text
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise TokenizerError(
-            f"tokenizer.chat_template: cannot read {str(given)!r}: {why}; give the path of a jinja file, or the "
+            f"tokenizer.chat_template: cannot read {str(template)!r}: {reason}; give the path of a jinja file, or the "
             "template itself"
         ) from error
 
@@ -204,7 +214,9 @@ def generation_stops(content: bytes | None) -> tuple[int, ...]:
         ids = decode_note(content, _GenerationConfig).eos_token_id
     except ValueError:
         return ()
-    return tuple(dict.fromkeys(ids if isinstance(ids, list) else [] if ids is None else [ids]))
+    if ids is None:
+        return ()
+    return tuple(dict.fromkeys(ids if isinstance(ids, list) else [ids]))
 
 
 def _read_files(folder: Path) -> dict[str, bytes]:
@@ -230,8 +242,9 @@ class _Question:
 
     def __init__(self, folder: Path, files: Mapping[str, bytes]) -> None:
         self.folder = folder
-        self.above = tempfile.TemporaryDirectory(prefix="packtrain-tokenizer-")
-        self.copy = Path(self.above.name, folder.name or "tokenizer")
+        self.temporary = tempfile.TemporaryDirectory(prefix="packtrain-tokenizer-")
+        # Of the same name, so that nothing depends on what the copy is called.
+        self.copy = Path(self.temporary.name, folder.name or "tokenizer")
         self.copy.mkdir()
         for name, content in files.items():
             (self.copy / name).parent.mkdir(exist_ok=True)
@@ -252,7 +265,7 @@ _questions: dict[str, _Question] = {}
 """Questions that `ask_ahead` began and `load_tokenizer` has not yet read, by the note that will keep the answer."""
 
 
-def _note(files: Mapping[str, bytes]) -> str:
+def _note_name(files: Mapping[str, bytes]) -> str:
     """The name under which the user's cache keeps what transformers says of a folder with these files: a hash of them,
     and of the versions that read them.
     """
@@ -267,10 +280,11 @@ def _answer(question: _Question) -> TokenizerSpec:
         TokenizerError: transformers cannot load it, or not within the limits.
         TaskError: the process was killed by a signal.
     """
-    folder, process = question.folder, question.process
-    with question.above, process:
+    folder = question.folder
+    process = question.process
+    with question.temporary, process:
         try:
-            output, complaints = process.communicate(timeout=ASK_SECONDS)
+            output, log = process.communicate(timeout=ASK_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             raise TokenizerError(
@@ -280,8 +294,9 @@ def _answer(question: _Question) -> TokenizerSpec:
         except BaseException:
             process.kill()
             raise
-    if process.returncode == -signal.SIGABRT and b"memory allocation" in complaints:
-        raise _needs_too_much(folder)
+    # Rust aborts when the limit of memory is reached, while Python raises an error.
+    if process.returncode == -signal.SIGABRT and b"memory allocation" in log:
+        raise _memory_error(folder)
     if process.returncode < 0:  # a signal says nothing about the folder
         reason = exit_reason(process.returncode, question.kills_before)
         raise TaskError(
@@ -289,22 +304,22 @@ def _answer(question: _Question) -> TokenizerSpec:
             "command again"
         )
     try:
-        said = msgspec.json.decode(output, type=dict[str, Any])
+        answer = msgspec.json.decode(output, type=dict[str, Any])
     except msgspec.MsgspecError:
-        tail = complaints.decode(errors="replace").strip().splitlines()[-1:]
-        said = {"error": f"the process that loads it ended with {process.returncode}: {''.join(tail)}"}
-    if str(said.get("error", "")).startswith(MemoryError.__name__):
-        raise _needs_too_much(folder)
-    if "error" in said:
-        missing = "" if (folder / "tokenizer.json").is_file() else f"{folder} has no tokenizer.json, and "
-        raise TokenizerError(
-            f"{missing}transformers cannot load a tokenizer from {'it' if missing else folder}: "
-            + str(said["error"]).replace(str(question.copy), str(folder))
-        )
-    return msgspec.convert(said, TokenizerSpec)
+        last_line = "".join(log.decode(errors="replace").strip().splitlines()[-1:])
+        answer = {"error": f"the process that loads it ended with {process.returncode}: {last_line}"}
+    if "error" not in answer:
+        return msgspec.convert(answer, TokenizerSpec)
+    error = str(answer["error"])
+    if error.startswith(MemoryError.__name__):
+        raise _memory_error(folder)
+    error = error.replace(str(question.copy), str(folder))
+    if (folder / "tokenizer.json").is_file():
+        raise TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
+    raise TokenizerError(f"{folder} has no tokenizer.json, and transformers cannot load a tokenizer from it: {error}")
 
 
-def _needs_too_much(folder: Path) -> TokenizerError:
+def _memory_error(folder: Path) -> TokenizerError:
     return TokenizerError(
         f"the tokenizer folder {folder} needs more than {ASK_BYTES >> 30:,} GiB of memory to be loaded, which no "
         "tokenizer does; take another one, or another copy of it"
@@ -323,34 +338,42 @@ def _resolve(folder: str) -> TokenizerSpec:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
-    whole = tokenizer("a")["input_ids"]
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    at = next((i for i in range(len(whole)) if whole[i : i + len(inner)] == inner), None)
-    if at is None:
-        raise ValueError(f"its special tokens are not only before and after the text: {inner} becomes {whole}")
+    # What is put around a text shows on any text: `<s> a </s>` has the ids of `a` at 1.
+    ids = tokenizer("a")["input_ids"]
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    begin = next((i for i in range(len(ids)) if ids[i : i + len(text_ids)] == text_ids), None)
+    if begin is None:
+        raise ValueError(f"its special tokens are not only before and after the text: {text_ids} becomes {ids}")
     backend.no_truncation()
     backend.no_padding()
     # Older versions of transformers also list the additional tokens here; templates do not use them by name.
     special = {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)}
-    prefix, suffix = tuple(whole[:at]), tuple(whole[at + len(inner) :])
-    eos, pad, eos_id = special.get("eos_token", ""), tokenizer.pad_token_id, tokenizer.eos_token_id
+    prefix = tuple(ids[:begin])
+    suffix = tuple(ids[begin + len(text_ids) :])
+    eos = special.get("eos_token", "")
+    eos_id = tokenizer.eos_token_id
+    pad_id = tokenizer.pad_token_id
     around = SpecialTokenAffixes(
         prefix,
         suffix,
+        # As text only where a text can have them already, so that they are not put twice.
         special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
         eos if suffix == (eos_id,) else "",
         eos,
     )
-    json, template = backend.to_str(), tokenizer.chat_template
-    rest = msgspec.json.encode([special, around, eos_id, pad], order="sorted")
+    template = tokenizer.chat_template
+    if isinstance(template, dict):  # several, by name
+        template = template.get("default")
+    json = backend.to_str()
+    special_tokens = msgspec.json.encode([special, around, eos_id, pad_id], order="sorted")
     return TokenizerSpec(
-        json,
-        template.get("default") if isinstance(template, dict) else template,
-        special,
-        around,
-        eos_id,
-        eos_id if pad is None else pad,
-        hash_bytes(json.encode() + b"\0" + rest),
+        json=json,
+        chat_template=template,
+        special_tokens=special,
+        around=around,
+        eos_id=eos_id,
+        pad_id=eos_id if pad_id is None else pad_id,
+        hash=hash_bytes(json.encode() + b"\0" + special_tokens),
     )
 
 
@@ -370,8 +393,11 @@ def _main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = int(sys.argv[2]) if hard == resource.RLIM_INFINITY else min(int(sys.argv[2]), hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    tokenizer_folder = sys.argv[1]
+    address_space = int(sys.argv[2])
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    if hard_limit != resource.RLIM_INFINITY:
+        address_space = min(address_space, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, hard_limit))
     gc.disable()  # imports make many objects and little garbage: a tenth of a second
-    _main(sys.argv[1])
+    _main(tokenizer_folder)
