@@ -38,7 +38,8 @@ def best_fit_apart(
         sizes, counts, max_docs: see `best_fit_decreasing`.
         same: (N,) a number that the copies of a piece share.
     """
-    most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
+    most = most_apart(sizes, counts, same)
+    rows = len(plain.row_offsets) - 1
     while (most < counts).any():
         if rows_needed(counts, max_docs, most) <= _allowed(rows):
             return best_fit_decreasing(sizes, counts, max_docs, most)
@@ -58,7 +59,8 @@ def tight_apart(
 
     Args: see `best_fit_apart`.
     """
-    most, rows = most_apart(sizes, counts, same), len(plain.row_offsets) - 1
+    most = most_apart(sizes, counts, same)
+    rows = len(plain.row_offsets) - 1
     if (most >= counts).all():
         return plain
     for share in _LAST_ROWS:
@@ -71,7 +73,7 @@ def tight_apart(
 
 
 def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
+    """(C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
     nearest two copies of that size are apart.
 
     Args:
@@ -79,12 +81,15 @@ def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDAr
     """
     rank = np.empty(len(sizes), dtype=np.int64)
     rank[descending(sizes, len(counts) - 1)] = np.arange(len(sizes))
+    # Copies stand together in this order, each behind the one that is placed before it.
     order = np.lexsort((rank, same))
-    first, second = order[:-1], order[1:]
-    copies = (same[first] == same[second]) & (sizes[first] == sizes[second])
-    out = counts.copy()
-    np.minimum.at(out, sizes[first[copies]], (rank[second] - rank[first])[copies])
-    return out
+    piece = order[1:]
+    piece_before = order[:-1]
+    are_copies = (same[piece_before] == same[piece]) & (sizes[piece_before] == sizes[piece])
+    distances = rank[piece] - rank[piece_before]
+    most = counts.copy()
+    np.minimum.at(most, sizes[piece_before[are_copies]], distances[are_copies])
+    return most
 
 
 def _allowed(rows: int) -> int:
@@ -99,17 +104,18 @@ def _exchanged(placement: Placement, sizes: NDArray[np.integer], same: NDArray[n
     order = placement.order
     row = np.repeat(np.arange(len(placement.row_offsets) - 1), np.diff(placement.row_offsets))
     by_copy = np.lexsort((same[order], row))
-    first, second = by_copy[:-1], by_copy[1:]
-    together = (row[first] == row[second]) & (same[order[first]] == same[order[second]])
-    if not together.any():
+    place = by_copy[1:]
+    place_before = by_copy[:-1]
+    stands_together = (row[place_before] == row[place]) & (same[order[place_before]] == same[order[place]])
+    if not stands_together.any():
         return placement
-    affected = np.isin(sizes[order], np.unique(sizes[order[second[together]]]))
-    places = np.flatnonzero(affected)
+    sizes_together = np.unique(sizes[order[place[stands_together]]])
+    places = np.flatnonzero(np.isin(sizes[order], sizes_together))
     places = places[np.argsort(sizes[order[places]], kind="stable")]
-    out = order.copy()
-    for group in np.split(places, np.flatnonzero(np.diff(sizes[order[places]])) + 1):
-        out[group] = _dealt(np.sort(order[group]), row[group], same)
-    return Placement(out, placement.row_offsets)
+    exchanged = order.copy()
+    for places_of_size in np.split(places, np.flatnonzero(np.diff(sizes[order[places]])) + 1):
+        exchanged[places_of_size] = _dealt(np.sort(order[places_of_size]), row[places_of_size], same)
+    return Placement(exchanged, placement.row_offsets)
 
 
 def _dealt(pieces: NDArray[np.int64], rows: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -126,19 +132,21 @@ def _dealt(pieces: NDArray[np.int64], rows: NDArray[np.int64], same: NDArray[np.
     places = defaultdict[int, list[int]](list)
     for place, row in enumerate(rows.tolist()):
         places[row].append(place)
-    free = [(-len(own), row) for row, own in places.items()]
-    heapify(free)
-    out = np.empty_like(pieces)
+    # Python's heap gives the smallest first, so the number of places left is negative.
+    free_rows = [(-len(places_of_row), row) for row, places_of_row in places.items()]
+    heapify(free_rows)
+    dealt = np.empty_like(pieces)
     for copies in sorted(documents.values(), key=len, reverse=True):
-        used = list[tuple[int, int]]()
+        rows_with_copy = list[tuple[int, int]]()
         for piece in copies:
-            if not free:  # there are fewer rows than copies
-                free, used = used, []
-                heapify(free)
-            left, row = heappop(free)
-            out[places[row].pop()] = piece
-            if left < -1:
-                used.append((left + 1, row))
-        for one in used:
-            heappush(free, one)
-    return out
+            if not free_rows:  # there are fewer rows than copies
+                free_rows = rows_with_copy
+                rows_with_copy = []
+                heapify(free_rows)
+            minus_places, row = heappop(free_rows)
+            dealt[places[row].pop()] = piece
+            if minus_places < -1:
+                rows_with_copy.append((minus_places + 1, row))
+        for row_left in rows_with_copy:
+            heappush(free_rows, row_left)
+    return dealt

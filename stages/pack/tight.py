@@ -23,14 +23,18 @@ from .bounds import bound_of_whole_pieces
 
 Pattern: TypeAlias = tuple[dict[int, int], int]
 """What some rows hold: how many of each size, and the number of such rows."""
-_FEW, _UNITS, _FEW_UNITS = 200_000, 1 << 17, 1 << 12
-"""Sizes are rounded up to at most so many units, and of more than `_FEW` pieces to the fewer, so that enough of them
-are alike: filling takes about a second at most."""
-_ATTEMPTS, _ATTEMPTED, _OTHER = 24, 4800, 24
+_FEW_PIECES = 200_000
+_UNITS_OF_FEW = 1 << 17
+_UNITS_OF_MANY = 1 << 12
+"""Sizes are rounded up to at most so many units, and of more than `_FEW_PIECES` to fewer, so that enough of them are
+alike: filling takes about a second at most."""
+_MAX_ATTEMPTS = 24
+_ATTEMPTED_PIECES = 4800
+_DRAWN_OF = 24
 """While the bound is not reached, few pieces are filled up to so many times more, of so many pieces in all; one in so
 many pieces is then drawn in place of the best. It takes 0.05 s for 200 pieces, and saves the row that is too many in
 about a fifth of 98 made sets of 200 that have one. For 2,000 pieces it found nothing."""
-_PERCENT = 90
+_SHORT_FIRST_PERCENT = 90
 """Rows take short pieces first where the pieces left are more than this share of `max_docs` for each row that their
 tokens would fill."""
 
@@ -52,37 +56,48 @@ def tight_rows(
         rows_apart: about how many rows keep to `most`; what is left then fills rows without that limit. None: all.
     """
     placement = best_fit_decreasing(sizes, counts, max_docs, most)
-    least, capacity = len(placement.row_offsets) - 1, len(counts) - 1
-    if least <= bound_of_whole_pieces(counts, max_docs) or (max_docs is not None and max_docs < 3):
-        return placement  # it has the fewest rows; those of up to two pieces always are
-    unit = 1 + (capacity - 1) // (_UNITS if len(sizes) <= _FEW else _FEW_UNITS)
+    rows = len(placement.row_offsets) - 1
+    capacity = len(counts) - 1
+    bound = bound_of_whole_pieces(counts, max_docs)
+    # Of rows of up to two pieces, best fit always needs the fewest.
+    if rows <= bound or (max_docs is not None and max_docs < 3):
+        return placement
+    unit = 1 + (capacity - 1) // (_UNITS_OF_FEW if len(sizes) <= _FEW_PIECES else _UNITS_OF_MANY)
     units = capacity // unit
-    rounded = np.minimum((sizes - 1) // unit + 1, units)  # one that fills more than all whole units is alone in its row
+    # A size that fills more than all whole units is alone in its row.
+    rounded = np.minimum((sizes - 1) // unit + 1, units)
     limits = None
     if most is not None:
         limits = np.full(units + 1, len(sizes))
         np.minimum.at(limits, rounded, most[sizes])
-    stock_of = np.bincount(rounded, minlength=units + 1)
-    patterns = _filled(stock_of, max_docs or len(sizes), limits, rows_apart)
-    fewest, bound = min(least, _rows_of(patterns)), bound_of_whole_pieces(counts, max_docs)
-    for attempt in range(min(_ATTEMPTS, _ATTEMPTED // len(sizes)) if most is None else 0):
+    counts_of_units = np.bincount(rounded, minlength=units + 1)
+    patterns = _filled(counts_of_units, max_docs or len(sizes), limits, rows_apart)
+    fewest = min(rows, _rows_of(patterns))
+    attempts = min(_MAX_ATTEMPTS, _ATTEMPTED_PIECES // len(sizes)) if most is None else 0
+    for attempt in range(attempts):
         if fewest <= bound:
             break
-        tried = _filled(stock_of, max_docs or len(sizes), chance=_numbers(attempt))
-        if _rows_of(tried) < fewest:
-            patterns, fewest = tried, _rows_of(tried)
-    if _rows_of(patterns) >= least:
+        other_patterns = _filled(counts_of_units, max_docs or len(sizes), chance=_numbers(attempt))
+        if _rows_of(other_patterns) < fewest:
+            patterns = other_patterns
+            fewest = _rows_of(other_patterns)
+    if _rows_of(patterns) >= rows:
         return placement
-    flat: list[int] = []
-    numbers: list[int] = []
+    return _placement_of(patterns, sizes, capacity)
+
+
+def _placement_of(patterns: list[Pattern], sizes: NDArray[np.integer], capacity: int) -> Placement:
+    """The pieces in rows that hold their sizes, in units."""
+    place_sizes: list[int] = []
+    pieces_of_rows: list[int] = []
     for held, times in patterns:
         row = [size for size in sorted(held, reverse=True) for _ in range(held[size])]
-        flat += row * times
-        numbers += [len(row)] * times
+        place_sizes += row * times
+        pieces_of_rows += [len(row)] * times
     # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
     order = np.empty(len(sizes), dtype=np.int64)
-    order[np.argsort(-np.array(flat, dtype=np.int64), kind="stable")] = descending(sizes, capacity)
-    return Placement(order, offsets_of(numbers))
+    order[np.argsort(-np.array(place_sizes, dtype=np.int64), kind="stable")] = descending(sizes, capacity)
+    return Placement(order, offsets_of(pieces_of_rows))
 
 
 def _rows_of(patterns: list[Pattern]) -> int:
@@ -135,10 +150,11 @@ class _Stock:
             held: what the row holds.
         """
         half = (space + 1) // 2
-        both = (self.present & (self._mirrored >> (self.capacity - space))) >> half
-        if not space & 1 and both & 1 and (self.counts[half] < 2 or not self.allows(half, held, 2)):
-            both ^= 1
-        return half + (both & -both).bit_length() - 1 if both else 0
+        # Bit i says that half + i and its partner, which fills the rest, are both left: in a space of 10, 7 and 3.
+        pairs = (self.present & (self._mirrored >> (self.capacity - space))) >> half
+        if not space & 1 and pairs & 1 and (self.counts[half] < 2 or not self.allows(half, held, 2)):
+            pairs ^= 1  # a size is its own partner only if two of it are left
+        return half + (pairs & -pairs).bit_length() - 1 if pairs else 0
 
     def again(self, held: dict[int, int], most: int) -> int:
         """Take what a row holds as often as there is enough of it, at most so often; return how often."""
@@ -167,8 +183,9 @@ def _filled(
     """
     stock = _Stock(counts, most)
     capacity = stock.capacity
-    pieces, tokens = int(counts.sum()), int((counts * np.arange(capacity + 1)).sum())
-    rows: list[Pattern] = []
+    pieces = int(counts.sum())
+    tokens = int((counts * np.arange(capacity + 1)).sum())
+    patterns: list[Pattern] = []
     filled = 0
     while stock.present:
         if rows_apart is not None and filled >= rows_apart:
@@ -176,30 +193,32 @@ def _filled(
         largest = stock.present.bit_length() - 1
         stock.take(largest)
         held = {largest: 1}
-        many = pieces * capacity * 100 > _PERCENT * max_docs * tokens
-        _fill_row(stock, held, max_docs - 1, many=many, chance=chance)
-        number, size = sum(held.values()), sum(one * times for one, times in held.items())
-        times = 1 + stock.again(held, tokens // capacity // 64)  # not all alike at once, as tokens and pieces change
-        pieces -= times * number
-        tokens -= times * size
+        # Pieces left for each row, more than 90 % of those that it may take.
+        short_first = pieces * capacity * 100 > _SHORT_FIRST_PERCENT * max_docs * tokens
+        _fill_row(stock, held, max_docs - 1, short_first=short_first, chance=chance)
+        # Equal rows at once, which saves most of the time; but not all of them, as tokens and pieces change.
+        times = 1 + stock.again(held, tokens // capacity // 64)
+        pieces -= times * sum(held.values())
+        tokens -= times * sum(size * number for size, number in held.items())
         filled += times
-        rows.append((held, times))
-    return rows
+        patterns.append((held, times))
+    return patterns
 
 
 def _fill_row(
-    stock: _Stock, held: dict[int, int], slots: int, *, many: bool, chance: Iterator[int] | None = None
+    stock: _Stock, held: dict[int, int], slots: int, *, short_first: bool, chance: Iterator[int] | None = None
 ) -> None:
-    """Add the smallest sizes if there are many; then the largest, until a pair fills the rest.
+    """Add the smallest sizes if they come first; then the largest, until a pair fills the rest.
 
     Args:
         held: the one size that the row holds.
         slots: pieces that it may still take.
-        many: short pieces are to be used, so a pair comes before one size that fills the space.
+        short_first: short pieces are to be used, so a pair comes before one size that fills the space.
     """
     space = stock.capacity - sum(held)
     limited = stock.most is not None
-    full: list[int] = []  # sizes of which the row may take no more
+    full: list[int] = []
+    """Sizes of which the row may take no more; they are hidden until it is filled."""
 
     def hide_full(size: int) -> None:
         if stock.counts[size] and not stock.allows(size, held, 1):
@@ -210,24 +229,34 @@ def _fill_row(
         nonlocal slots, space
         stock.take(size)
         held[size] = held.get(size, 0) + 1
-        slots, space = slots - 1, space - size
+        slots -= 1
+        space -= size
         if limited:
             hide_full(size)
 
     if limited:
         hide_full(next(iter(held)))
-    while many and slots > 2 and (left := stock.present) and (smallest := (left & -left).bit_length() - 1) <= space:
+    while short_first and slots > 2 and stock.present:
+        smallest = (stock.present & -stock.present).bit_length() - 1  # the lowest bit
+        if smallest > space:
+            break
         add(smallest)
-    while slots and space and (fits := stock.present & ((1 << (space + 1)) - 1)):
-        largest = fits.bit_length() - 1
-        if chance is not None and not next(chance) % _OTHER:
-            below = fits & ((1 << (2 + next(chance) % space)) - 1)  # the sizes up to one that is drawn
-            add((below or fits).bit_length() - 1)
+    while slots and space:
+        fitting = stock.present & ((1 << (space + 1)) - 1)
+        if not fitting:
+            break
+        largest = fitting.bit_length() - 1
+        if chance is not None and not next(chance) % _DRAWN_OF:
+            # The largest size up to one that is drawn.
+            smaller = fitting & ((1 << (2 + next(chance) % space)) - 1)
+            add((smaller or fitting).bit_length() - 1)
             continue
-        alone = slots == 1 or space >= slots * largest or (largest == space and not many)
-        if not alone and (larger := stock.pair(space, held)):
+        # A pair is of no use for the last slot, where the largest sizes do not fill the space, or where one does.
+        needs_no_pair = slots == 1 or space >= slots * largest or (largest == space and not short_first)
+        larger = 0 if needs_no_pair else stock.pair(space, held)
+        if larger:
             add(larger)
-            add(space)
+            add(space)  # what is left of the space: its partner
             break
         add(largest)
     for size in full:
