@@ -31,6 +31,8 @@ _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
 _BROKEN = (*_DAMAGED, "half_surrogate")
 """Reasons that mean a line cannot be read."""
 _PREFERENCE = "preference"
+_STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
+"""By format whose rows may be texts or conversations: a field that shows which they are."""
 _NOT_FOR_PAIRS = (
     *(
         "pack.strategy",
@@ -90,13 +92,15 @@ def resolve_formats(sources: Sequence[SourceConfig], base: Path, files: Sequence
         ConfigError: see `resolve_format`.
         InputError: a source's rows do not fit its configured format.
     """
-    out = {}
+    formats = {}
     for number, source in enumerate(sources):
-        own = [file for file in files if file.source == source.name]
-        out[source.name] = form = resolve_format(source, base, own, number=number)
+        source_files = [file for file in files if file.source == source.name]
+        form = resolve_format(source, base, source_files, number=number)
+        # A format that was detected fits, and a reader says itself what it does not read.
         if source.format != AUTO and not is_reader(source.format):
-            _check_columns(source, number, form, own[0])
-    return out
+            _check_columns(source, number, form, source_files[0])
+        formats[source.name] = form
+    return formats
 
 
 def resolve_format(
@@ -115,46 +119,51 @@ def resolve_format(
     """
     form = _format_of(source, base, files[0], prompt_only, number)
     if source.where is not None:
-        first = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
-        Where(source.where, f"sources.{source.name}.where").check(form.make().prepare(first).examples)
+        first_rows = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
+        examples = form.make().prepare(first_rows).examples
+        Where(source.where, f"sources.{source.name}.where").check(examples)
     return form
 
 
 def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: bool, number: int) -> SourceFormat:
-    where = f"sources.{source.name}"
+    """The format of a source: a reader, the configured one, or the one that the first rows of a file have."""
+    key = f"sources.{source.name}"
     if is_reader(source.format):
-        options = reader_options(source.format, base, f"{where}.format", per_turn=source.expand == "per_turn")
+        options = reader_options(source.format, base, f"{key}.format", per_turn=source.expand == "per_turn")
         return SourceFormat("python", options)
     if source.format != AUTO:
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
-        first = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
-        raise _unusable(source, file, first, f"No row can be used.{describe_damaged_lines(file, first[1])}")
+        reject = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
+        _, reason, _ = reject
+        raise _unusable(source, file, reject, f"No row can be used.{describe_damaged_lines(file, reason)}")
     try:
-        found = detect(rows, {str(key): name for key, name in source.keys.items()}, number)
+        detected = detect(rows, {str(field): column for field, column in source.keys.items()}, number)
     except ConfigError as error:
-        raise ConfigError(f"{where}: format auto: in {file.shown}, {error}") from None
+        raise ConfigError(f"{key}: format auto: in {file.shown}, {error}") from None
     try:
-        resolved = with_format(source, found.format, found.keys)
+        resolved = with_format(source, detected.format, detected.keys)
     except ConfigError as error:
-        raise ConfigError(f"{where}: format auto found {found.format}, because {found.why}; but {error}") from None
-    said = f"source {source.name}: format {found.format}, because {found.why}, in {file.shown}"
-    fields = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
-    column = found.keys.get(fields.get(found.format, ""), fields.get(found.format, ""))
+        raise ConfigError(f"{key}: format auto found {detected.format}, because {detected.why}; but {error}") from None
+    sentence = f"source {source.name}: format {detected.format}, because {detected.why}, in {file.shown}"
+    # Of texts, nothing shows whether they are turns of a chat.
+    field = _STYLED_FIELDS.get(detected.format, "")
+    column = detected.keys.get(field, field)
     if resolved.style is None and any(isinstance(row.get(column), str) for row in rows):
-        said += "; texts are joined as they are (style=chat makes turns of them)"
-    return SourceFormat(found.format, format_options(resolved, prompt_only=prompt_only), said)
+        sentence += "; texts are joined as they are (style=chat makes turns of them)"
+    return SourceFormat(detected.format, format_options(resolved, prompt_only=prompt_only), sentence)
 
 
 def _first_damage(file: InputFile, max_row_bytes: int) -> tuple[int, str, str] | None:
     """The first line of a file's first block that is no JSON object, with the reason and its detail."""
-    rows, anything = read_rows(file.blocks[0], max_row_bytes), make_format("python")
+    rows = read_rows(file.blocks[0], max_row_bytes)
+    any_object = make_format("python")  # takes each object as it is
     damaged = list(rows.rejects[:1])
     for number, line in rows.lines:
         if line and not line.isspace():
             try:
-                anything.decode(line)
+                any_object.decode(line)
             except RowRejectedError as error:
                 damaged.append((number, error.reason, error.detail))
                 break
@@ -167,19 +176,22 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     Raises:
         InputError: says what the first row lacks.
     """
-    seen = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
-    misfits = [one for one in seen.rejects if one[1] in _MISFITS]
-    if misfits and len(misfits) + sum(reason in _BROKEN for _, reason, _ in seen.rejects) == seen.rows:
+    prepared = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
+    misfits = [reject for reject in prepared.rejects if reject[1] in _MISFITS]
+    broken = [reject for reject in prepared.rejects if reject[1] in _BROKEN]
+    # A row that is filtered out fits, and so does one that is rejected for what it contains.
+    if misfits and len(misfits) + len(broken) == prepared.rows:
+        fix = f"None of the first rows fits format {form.name}. Leave it out to detect it"
         keys = ROW_FORMATS[source.format].keys
-        fix = f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN" if len(keys) > 1 else ""
-        fix = f"None of the first rows fits format {form.name}. Leave it out to detect it{fix}"
+        if len(keys) > 1:
+            fix += f", or name the columns, such as sources.{number}.keys.{keys[0]}=COLUMN"
         raise _unusable(source, file, misfits[0], fix)
 
 
-def _unusable(source: SourceConfig, file: InputFile, first: tuple[int, str, str], fix: str) -> InputError:
-    line, reason, detail = first
-    where = f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}"
-    return InputError(f"{where}: {reason}: {detail.removesuffix('.')}. {fix}")
+def _unusable(source: SourceConfig, file: InputFile, reject: tuple[int, str, str], fix: str) -> InputError:
+    line, reason, detail = reject
+    place = f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}"
+    return InputError(f"{place}: {reason}: {detail.removesuffix('.')}. {fix}")
 
 
 def describe_damaged_lines(file: InputFile, reason: str) -> str:
@@ -209,9 +221,12 @@ def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Op
     """
     _, module, function = format.split(":")
     relative = Path(*module.split("."))
-    places = (folder / relative for folder in (base, *map(Path, sys.path)))
-    files = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
-    file = next((file.absolute() for file in files if file.is_file()), None)
+    # As Python would find it, with the configuration's folder first.
+    candidates = list[Path]()
+    for folder in (base, *map(Path, sys.path)):
+        candidates.append((folder / relative).with_suffix(".py"))
+        candidates.append(folder / relative / "__init__.py")
+    file = next((candidate.absolute() for candidate in candidates if candidate.is_file()), None)
     if file is None:
         raise ConfigError(
             f"{where}: the module {module} is neither in {base} nor on Python's path; check its name, or put "
@@ -237,21 +252,28 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     Raises:
         ConfigError: only some sources are, or the configuration has options that only apply to packed rows.
     """
-    kinds = {
-        name: _gives_pairs(form, next(file for file in files if file.source == name)) for name, form in formats.items()
-    }
-    pairs = [name for name, kind in kinds.items() if kind]
-    if not pairs:
+    pair_sources = []
+    other_sources = []
+    for name, form in formats.items():
+        has_pairs = _has_pairs(form, next(file for file in files if file.source == name))
+        if has_pairs:
+            pair_sources.append(name)
+        elif has_pairs is False:  # a source that shows nothing agrees with either
+            other_sources.append(name)
+    if not pair_sources:
         return False
-    if others := [name for name, kind in kinds.items() if kind is False]:
+    if other_sources:
         raise ConfigError(
-            f"sources.{others[0]} is not preference data, but sources.{pairs[0]} is: pairs are not packed, and are "
-            "written in other columns. Use two runs"
+            f"sources.{other_sources[0]} is not preference data, but sources.{pair_sources[0]} is: pairs are not "
+            "packed, and are written in other columns. Use two runs"
         )
-    plain = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
-    keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(plain)]
-    keys += [f"sources.{one.name}.mask" for one in config.sources if one.mask != SourceMaskConfig()]
-    keys += [f"sources.{one.name}.loss_weight" for one in config.sources if one.loss_weight is not None]
+    defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
+    keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(defaults)]
+    for source in config.sources:
+        if source.mask != SourceMaskConfig():
+            keys.append(f"sources.{source.name}.mask")
+        if source.loss_weight is not None:
+            keys.append(f"sources.{source.name}.loss_weight")
     if keys:
         raise ConfigError(f"{keys[0]}: preference pairs are not packed, and have no masks or weights; leave it out")
     if config.truncate.overlong == "split":
@@ -259,9 +281,9 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     return True
 
 
-def _gives_pairs(form: SourceFormat, file: InputFile) -> bool | None:
-    """Whether a source gives pairs; None if no row shows it."""
+def _has_pairs(form: SourceFormat, file: InputFile) -> bool | None:
+    """Whether a source has pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE
-    first = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS))).examples
-    return first[0].rejected is not None if first else None
+    examples = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS))).examples
+    return examples[0].rejected is not None if examples else None

@@ -22,7 +22,8 @@ def name_sources(paths: Sequence[str]) -> list[str]:
     bases = [_base_name(path) for path in paths]
     names = list[str]()
     for base in bases:
-        name, number = base, 1
+        name = base
+        number = 1
         while name in names or (number > 1 and name in bases):
             number += 1
             name = f"{base}-{number}"
