@@ -23,7 +23,7 @@ from packtrain.training.attention.kernels import HALF, flash, per_document, why_
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_setup import to_device
 from packtrain.training.batch import flatten, unpack
-from packtrain.training.trainer.loss import Forward, fuse_loss, targets
+from packtrain.training.trainer.loss import Forward, find_targets, fuse_loss
 from transformers import AutoConfig, AutoModelForCausalLM
 
 LARGE = {
@@ -89,7 +89,7 @@ def speed(
     """Packed and unpacked, each loss kernel, compiled and not. Tokens are those of documents, without padding."""
     rows = []
     row = row_of(length, sizes["vocab_size"])
-    units = torch.tensor(float(targets(flatten([row])).units), device=device)
+    units = torch.tensor(float(find_targets(flatten([row])).units), device=device)
     for layout, kernel, compiled in [
         ("unpacked", "none", False),
         *(("packed", kernel, compiled) for compiled in compilation for kernel in ("none", "chunked", "liger")),
@@ -106,7 +106,7 @@ def speed(
             called = (
                 torch.compile(model, backend="inductor" if device.type == "cuda" else "eager") if compiled else model
             )
-            wanted = targets(flatten([row])).to(device)
+            wanted = find_targets(flatten([row])).to(device)
 
             def step(
                 model: Any = model, called: Any = called, batch: Any = batch, forward: Any = forward,
@@ -146,7 +146,7 @@ def gradients(device: torch.device) -> list[Result]:
             model = build(SMALL, torch.device("cpu"), torch.bfloat16).to(place, dtype)
             use_packed(model, "packed_varlen")
             forward = Forward(model, fused=fuse_loss(model, kernel, cuda=place.type == "cuda"))
-            wanted = targets(flatten([row])).to(place)
+            wanted = find_targets(flatten([row])).to(place)
             batch = to_device(flatten([row]), place)
             forward.loss(model, batch, wanted, torch.tensor(wanted.units, device=place), share=1).backward()
         except PacktrainError as error:

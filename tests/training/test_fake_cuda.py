@@ -8,7 +8,7 @@ import torch
 from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.kernels import FLASH, HALF, LOOP
 from packtrain.training.attention.packed_attention import use_packed
-from packtrain.training.trainer.loss import Forward, Targets, fuse_loss, targets
+from packtrain.training.trainer.loss import Forward, Targets, find_targets, fuse_loss
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from tests.support.fake_cuda import DEVICE, OperatorCalls, bf16_autocast, fake_cuda, put_on_device
@@ -20,7 +20,7 @@ VARLEN = "torch_attn::_varlen_attn"
 LENGTHS = (17, 40, 9)
 BATCH = batch(*LENGTHS)
 """Made before there is a mode, in which it would have no values."""
-TARGETS = targets(BATCH)
+TARGETS = find_targets(BATCH)
 FLASH_MODELS = {"llama": -1, "mistral": 7, "qwen3": -1}
 """Models whose attention the kernel computes, and the tokens that each token sees before itself; -1 for all."""
 WAITING_MODELS = {"gemma2": LOOP, "gpt_oss": LOOP, "stablelm": FLASH, "nemotron": FLASH}
@@ -102,7 +102,7 @@ def test_the_loss_stays_on_the_device(fake_cuda: Any, dtype: Any, kind: str, nam
     fused = fuse_loss(model, kind, cuda=True)
     assert (None if fused is None else fused.name) == name
     loss_of = Forward(model, fused=fused)
-    loss_of._compared = True  # the comparison before the first step reads both losses
+    loss_of._is_compared = True  # the comparison before the first step reads both losses
     on_device = Targets(put_on_device(fake_cuda, TARGETS.index), put_on_device(fake_cuda, TARGETS.tokens))
     units = torch.tensor(5.0, device=DEVICE)
     with bf16_autocast() if dtype == torch.float32 else nullcontext():

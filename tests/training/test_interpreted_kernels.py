@@ -26,7 +26,7 @@ import json, sys
 sys.path.insert(0, ".")
 import torch
 from packtrain.training.attention.packed_attention import use_packed
-from packtrain.training.trainer.loss import Forward, fuse_loss, targets
+from packtrain.training.trainer.loss import Forward, fuse_loss, find_targets
 from tests.training.probe.architectures import batch, build
 
 def relative_error(actual, expected):
@@ -38,7 +38,7 @@ def gradients(model):
 """
 LIGER = """
 packed = batch(17, 9, 30)
-wanted = targets(packed)
+wanted = find_targets(packed)
 found = {}
 for kernel in ("none", "liger"):
     model = build("llama").train()

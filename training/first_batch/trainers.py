@@ -17,6 +17,8 @@ ADVICE = {
     "llamafactory": "LLaMA-Factory: take tokenized_path of packtrain export --to llama-factory, and neat_packing: true",
     "swift": "ms-swift: take cached_dataset of packtrain export --to ms-swift, padding_free: true and attn_impl: "
     "flash_attention_2",
+    "axolotl": "Axolotl: take the folder as it is, skip_prepare_dataset: true, sample_packing: false and "
+    "micro_batch_size: 1",
     "verl": "verl: model.use_remove_padding=True",
     "unsloth": "Unsloth drops padding_free where it cannot use it, as on a CPU; take TRL itself, or packtrain train",
 }

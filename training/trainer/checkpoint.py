@@ -45,13 +45,14 @@ class CheckpointState:
     files: dict[str, int] = field(default_factory=dict)
     """Size in bytes of every other file, by path within the folder; `write_marker` fills it in."""
 
-    def refuse_other(self, mine: dict[str, Any], where: Path) -> None:
+    def refuse_other(self, configured: dict[str, Any], where: Path) -> None:
         """Raise ConfigError if steps after resuming would differ from those of the interrupted training."""
-        for name, theirs in self.settings.items():
-            if mine.get(name, theirs) != theirs:
+        for name, stored in self.settings.items():
+            if configured.get(name, stored) != stored:
                 raise ConfigError(
-                    f"{where} was written with {name}: {theirs}, and would be resumed with {name}: {mine[name]}; set "
-                    "it back, or train into another folder (out), with the checkpoint's folder as model"
+                    f"{where} was written with {name}: {stored}, and would be resumed with {name}: "
+                    f"{configured[name]}; set it back, or train into another folder (out), with the checkpoint's "
+                    "folder as model"
                 )
 
 
@@ -63,14 +64,17 @@ def settings_of(args: Any, model: Any, rows_per_step: int) -> dict[str, Any]:
         model: not wrapped or sharded yet.
     """
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    numbers = sum(int(getattr(weight, "ds_numel", weight.numel())) for weight in trained)  # the first under ZeRO-3
-    names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
-    given = {f"trainer.{name}": getattr(args, name) for name in names}
-    return {
+    # Under ZeRO-3 a weight is empty here, and `ds_numel` says its size.
+    numbers = sum(int(getattr(weight, "ds_numel", weight.numel())) for weight in trained)
+    settings: dict[str, Any] = {
         "rows_per_step": rows_per_step,
         "trained weights": f"{numbers:,} in {len(trained):,} tensors",
-        **{name: getattr(value, "value", value) for name, value in given.items()},  # of enums
     }
+    names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
+    for name in names:
+        value = getattr(args, name)
+        settings[f"trainer.{name}"] = getattr(value, "value", value)  # of an enum, what JSON can hold
+    return settings
 
 
 def write_marker(folder: Path, state: CheckpointState) -> None:
@@ -95,24 +99,27 @@ def read_checkpoint(folder: Path) -> CheckpointState:
             raise ValueError(f"it is of format {version!r}, and not {FORMAT}")
         state = msgspec.convert(data, CheckpointState)
     except FileNotFoundError:
-        what = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
-        raise ConfigError(f"the checkpoint {folder} {what}: it has no {MARKER}") from None
+        reason = "was cut short while it was written, or is not packtrain's" if folder.is_dir() else "does not exist"
+        raise ConfigError(f"the checkpoint {folder} {reason}: it has no {MARKER}") from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
-    found = _files(folder)
+    sizes = _files(folder)
     for name, size in state.files.items():
-        if found.get(name) != size:
-            has = "is missing" if name not in found else f"has {found[name]:,} bytes"
+        if sizes.get(name) != size:
+            fault = "is missing" if name not in sizes else f"has {sizes[name]:,} bytes"
             raise ConfigError(
-                f"the checkpoint {folder} is damaged: {name} {has}, and was written with {size:,}; "
+                f"the checkpoint {folder} is damaged: {name} {fault}, and was written with {size:,}; "
                 "resume from another checkpoint"
             )
     return state
 
 
 @contextmanager
-def writing(what: str) -> Iterator[None]:
+def writing(description: str) -> Iterator[None]:
     """A context for writing files.
+
+    Args:
+        description: what is written, to name it in the error.
 
     Raises:
         StoreError: writing failed, for example on a full disk; earlier checkpoints are intact.
@@ -121,18 +128,18 @@ def writing(what: str) -> Iterator[None]:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:  # the last of torch.save
         raise StoreError(
-            f"{what} could not be written: {' '.join(str(error).split())}. Free some space; the same command then "
-            "continues from the last whole checkpoint, or begins again if there is none"
+            f"{description} could not be written: {' '.join(str(error).split())}. Free some space; the same command "
+            "then continues from the last whole checkpoint, or begins again if there is none"
         ) from error
 
 
-def last_whole(out: Path, most: int | None = None) -> Path | None:
-    """The newest complete checkpoint, of at most so many steps. Incomplete ones, and those with weights that are not
+def last_whole(out: Path, max_step: int | None = None) -> Path | None:
+    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones, and those with weights that are not
     finite, are skipped, with a warning.
     """
-    found = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
-    for step, path in sorted(found, reverse=True):
-        if most is not None and step > most:
+    checkpoints = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
+    for step, path in sorted(checkpoints, reverse=True):
+        if max_step is not None and step > max_step:
             continue
         try:
             state = read_checkpoint(path)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...schemas.dataset.reader import MAKE_HOLDOUT
+from ...schemas.dataset.row_batch import Row
 from ...schemas.errors import ConfigError, InputError
 from ..adapter import put_adapter
 from ..attention.packed_attention import use_packed
@@ -27,7 +28,7 @@ from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import PackedRows
 from .checkpoint import last_whole, read_checkpoint
-from .loss import Forward, Targets, targets, token_losses
+from .loss import Forward, Targets, find_targets, token_losses
 from .train_config import TrainConfig
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
@@ -69,20 +70,23 @@ class HeldOut:
         ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
         origins = self.rows.origins(ids.tolist())
         numbers: dict[str, int] = {}
-        codes = [numbers.setdefault(origins[one].source, len(numbers)) for one in ids.tolist()]
-        return tuple(numbers), ids, np.array(codes, np.int64)
+        source_numbers = [numbers.setdefault(origins[doc_id].source, len(numbers)) for doc_id in ids.tolist()]
+        return tuple(numbers), ids, np.array(source_numbers, np.int64)
 
     def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
         """A rank's batches, and (D,) the number of the source of each document (piece) in them."""
-        _, ids, numbers = self.sources
-        width = self.rows_per_device * world_size
-        for begin in range(0, len(self), width):
+        _, ids, source_numbers = self.sources
+        rows_of_ranks = self.rows_per_device * world_size
+        for begin in range(0, len(self), rows_of_ranks):
+            # With 2 rows a device, rank 1 takes rows 2 and 3, then 6 and 7 where there are two ranks.
             first = begin + rank * self.rows_per_device
-            indices = range(first, first + self.rows_per_device)
-            # Rows that fill up the last batch are not trained.
-            rows = [self.rows.row(one) if one < len(self) else untrained(self.rows.row(0)) for one in indices]
-            documents = np.concatenate([row.doc_ids for row in rows])
-            yield flatten(rows), numbers[np.searchsorted(ids, documents)]
+            rows = [self._row(index) for index in range(first, first + self.rows_per_device)]
+            doc_ids = np.concatenate([row.doc_ids for row in rows])
+            yield flatten(rows), source_numbers[np.searchsorted(ids, doc_ids)]
+
+    def _row(self, index: int) -> Row:
+        """A row; beyond the last one, a row without trained tokens, which fills up the last batch."""
+        return self.rows.row(index) if index < len(self) else untrained(self.rows.row(0))
 
 
 def measure(
@@ -94,11 +98,12 @@ def measure(
     sums = torch.zeros(len(held.sources[0]), 3, dtype=torch.float64)
     with torch.no_grad():
         for batch, sources in held.batches(rank, world_size):
-            wanted = targets(batch)
-            losses = token_losses(logits(batch, wanted), wanted.tokens.to(device)).cpu()
-            ones = torch.ones(len(losses))
-            weights = ones if wanted.weights is None else wanted.weights
-            columns = [wanted.document_sums(one, batch) for one in (losses * weights, weights, ones)]
+            targets = find_targets(batch)
+            losses = token_losses(logits(batch, targets), targets.tokens.to(device)).cpu()
+            counts = torch.ones(len(losses))
+            weights = counts if targets.weights is None else targets.weights
+            # First by document, because a batch has documents of several sources.
+            columns = [targets.document_sums(values, batch) for values in (losses * weights, weights, counts)]
             sums.index_add_(0, torch.from_numpy(sources), torch.stack(columns, dim=1))
     return sums.to(device)
 
@@ -108,10 +113,13 @@ def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dic
 
     A source without a trained token has no loss, and is left out.
     """
-    total, weight, count = sums.sum(0).tolist()
-    each = zip(names, sums.tolist(), strict=True)
-    by_source = {f"{prefix}_loss_{name}": loss / weights for name, (loss, weights, _) in each if weights}
-    return {f"{prefix}_loss": total / weight if weight else float("nan"), **by_source, f"{prefix}_tokens": count}
+    total, total_weight, count = sums.sum(0).tolist()
+    metrics = {f"{prefix}_loss": total / total_weight if total_weight else float("nan")}
+    for name, (loss, weight, _) in zip(names, sums.tolist(), strict=True):
+        if weight:
+            metrics[f"{prefix}_loss_{name}"] = loss / weight
+    metrics[f"{prefix}_tokens"] = count
+    return metrics
 
 
 # The documents of a step
@@ -156,13 +164,14 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
         ConfigError: the checkpoint's weights cannot be loaded, or are of another order of rows.
         InputError: the training has no such step, or the model has too few ids for the data.
     """
-    data, rows = config.place(config.data, base), config.rows_per_step
+    data = config.place(config.data, base)
+    rows = config.rows_per_step
     options = {**config.loader_options(base), "static_shapes": False}
     loader = PackedLoader(data, rows_per_step=rows, accumulate=rows, rank=0, world_size=1, **options)
     steps = len(loader) // rows
     if not 1 <= step <= steps:
         raise InputError(f"the training has no step {step:,}; its data gives {steps:,}")
-    folder = last_whole(base / config.out, most=step - 1)
+    folder = last_whole(base / config.out, max_step=step - 1)
     state = loader.state_dict() if folder is None else read_checkpoint(folder).loader
     loader.load_state_dict({**state, "rows": (step - 1) * rows})
     model = _load(config, base, folder)
@@ -173,23 +182,29 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     forward = Forward(model)
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     half = next((dtype for key, dtype in halves if config.trainer.get(key)), None)
-    found: list[tuple[StepDocument, int, float]] = []
+    trained_documents: list[tuple[StepDocument, int, float]] = []
+    """Each with the number of its trained tokens and the sum of their losses."""
     documents = iter(loader.explain(step - 1))
     for batch, _ in zip(loader, range(rows), strict=False):
-        wanted = targets(batch)
-        moved = {name: one.to(device) if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
+        targets = find_targets(batch)
+        moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
         with torch.no_grad(), torch.autocast(device.type, half or torch.bfloat16, enabled=half is not None):
-            each = token_losses(forward.logits(model, moved, wanted.to(device)), wanted.tokens.to(device))
-        sums, counts = (wanted.document_sums(one, batch).tolist() for one in (each, torch.ones_like(each)))
-        found += [(document, int(n), loss) for loss, n, document in zip(sums, counts, documents, strict=False)]
-    total, tokens = sum(loss for *_, loss in found), sum(n for _, n, _ in found)
-    losses = [
-        DocumentLoss(**asdict(one), trained=n, loss=loss / n, share=loss / total if total else 0.0)
-        for one, n, loss in found
-        if n
+            losses = token_losses(forward.logits(model, moved, targets.to(device)), targets.tokens.to(device))
+        sums = targets.document_sums(losses, batch).tolist()
+        counts = targets.document_sums(torch.ones_like(losses), batch).tolist()
+        # `documents` goes on over all batches: each takes as many as it has sums.
+        for loss, count, document in zip(sums, counts, documents, strict=False):
+            if count:
+                trained_documents.append((document, int(count), loss))
+    total = sum(loss for _, _, loss in trained_documents)
+    tokens = sum(count for _, count, _ in trained_documents)
+    document_losses = [
+        DocumentLoss(**asdict(document), trained=count, loss=loss / count, share=loss / total if total else 0.0)
+        for document, count, loss in trained_documents
     ]
-    losses.sort(key=lambda one: -one.loss)
-    return StepLoss(step, data, "" if folder is None else str(folder), total / max(1, tokens), tokens, losses)
+    document_losses.sort(key=lambda document: -document.loss)
+    checkpoint = "" if folder is None else str(folder)
+    return StepLoss(step, data, checkpoint, total / max(1, tokens), tokens, document_losses)
 
 
 def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
@@ -202,5 +217,5 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
         raise ConfigError(
             f"{folder} holds no whole weights; `packtrain export {folder} --to model -o FOLDER` makes them"
         )
-    own = config.model.model_copy(update={"path": str(folder), "config": None})
-    return load_model(own, base, config.seed)
+    of_checkpoint = config.model.model_copy(update={"path": str(folder), "config": None})
+    return load_model(of_checkpoint, base, config.seed)

@@ -1,7 +1,7 @@
 """The loss of one forward pass, as the trainer, the evaluation and `explain-loss` make it: a part of the mean over all
 trained tokens of a step, over every rank and micro-batch.
 
-1. Before a batch goes to the device, `targets` finds which positions predict a trained label: often a third of them.
+1. Before a batch goes to the device, `find_targets` says which positions predict a trained label: often a third.
    Only these go through the model's head and the cross-entropy.
 2. Each micro-batch gives its sum of cross-entropies, divided by the trained tokens of the *whole step* on all ranks.
    Summed over micro-batches and ranks that is the mean; a mean of means would weight the tokens of short batches more.
@@ -36,8 +36,10 @@ _LOG = logging.getLogger(__name__)
 
 CHUNK = 8192
 """Number of positions whose logits are widened to float32 at once."""
-_CHUNKS, _CHUNK_ROWS = 8, 512
-"""Most chunks of the chunked loss in bf16 and fp16, and fewest rows of one."""
+_MAX_CHUNKS = 8
+"""Most chunks of the chunked loss in bf16 and fp16."""
+_MIN_CHUNK_ROWS = 512
+"""Fewest rows of such a chunk."""
 MIN_BYTES = 64 << 10
 """Smaller tensors are not offloaded: moving them costs more than it saves."""
 _SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
@@ -79,22 +81,29 @@ class Targets:
         return sums.index_add_(0, document, values.detach().double().cpu())
 
 
-def targets(batch: Mapping[str, Any]) -> Targets:
+def find_targets(batch: Mapping[str, Any]) -> Targets:
     """What a packed batch is trained on. The label of its first token is never trained.
 
     Args:
         batch: `labels` int64 (1, T), not shifted; `loss_weights` float32 (1, T), if they differ.
     """
     labels = batch["labels"][0]
-    place = (labels[1:] != IGNORE_INDEX).nonzero()[:, 0] + 1  # of the label; the logits one before predict it
-    weights = batch["loss_weights"][0][place] if "loss_weights" in batch else None
-    return Targets(place - 1, labels[place], weights)
+    # The logits at a position predict the next token: of the labels [-100, 5, 6, -100, 8], 5, 6 and 8 are predicted
+    # at the positions 0, 1 and 3. The first label has no position before it.
+    label_places = (labels[1:] != IGNORE_INDEX).nonzero()[:, 0] + 1
+    weights = batch["loss_weights"][0][label_places] if "loss_weights" in batch else None
+    return Targets(label_places - 1, labels[label_places], weights)
 
 
 def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """(n,) float32 the cross-entropy of each token, from its logits (n, V)."""
-    pairs = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
-    return torch.cat([functional.cross_entropy(some.float(), their, reduction="none") for some, their in pairs])
+    chunks = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
+    losses = [
+        # In float32: bf16 has three digits, too few for a sum over a vocabulary.
+        functional.cross_entropy(chunk_logits.float(), chunk_tokens, reduction="none")
+        for chunk_logits, chunk_tokens in chunks
+    ]
+    return torch.cat(losses)
 
 
 class Forward:
@@ -107,17 +116,20 @@ class Forward:
     """
 
     def __init__(self, bare: Any, *, fused: "FusedHead | None" = None, every_position: bool = False) -> None:
-        self.fused, self._compared = fused, fused is None
-        self._keeps = "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
+        self.fused = fused
+        self._is_compared = fused is None
+        self._keeps_logits = (
+            "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
+        )
         self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
         self._name = type(unwrap(bare)).__name__
 
-    def logits(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> torch.Tensor:
-        """(n, V): the logits that predict the trained tokens. `batch` and `wanted` are on the model's device."""
-        return self._logits(self._outputs(model, batch, wanted), wanted)
+    def logits(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> torch.Tensor:
+        """(n, V): the logits that predict the trained tokens. `batch` and `targets` are on the model's device."""
+        return self._logits(self._outputs(model, batch, targets), targets)
 
     def loss(
-        self, model: Any, batch: Mapping[str, Any], wanted: Targets, units: torch.Tensor, *, share: float
+        self, model: Any, batch: Mapping[str, Any], targets: Targets, units: torch.Tensor, *, share: float
     ) -> torch.Tensor:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
@@ -129,57 +141,63 @@ class Forward:
         Raises:
             ConfigError: on the first call, if the fused loss is not the plain one.
         """
-        if not self._compared and wanted.weights is None:
-            self._compare(model, batch, wanted)
-        total, auxiliary = self._sum(model, batch, wanted, self.fused)
+        if not self._is_compared and targets.weights is None:
+            self._compare(model, batch, targets)
+        total, auxiliary = self._sum(model, batch, targets, self.fused)
         loss = total / units
         return loss if auxiliary is None else loss + self._auxiliary * auxiliary * share
 
     def _sum(
-        self, model: Any, batch: Mapping[str, Any], wanted: Targets, fused: "FusedHead | None"
+        self, model: Any, batch: Mapping[str, Any], targets: Targets, fused: "FusedHead | None"
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The sum of the tokens' losses, each times its weight; and the mean auxiliary loss, if there is one."""
-        if fused is None or wanted.weights is not None:
-            outputs = self._outputs(model, batch, wanted)
-            losses = token_losses(self._logits(outputs, wanted), wanted.tokens)
-            total = losses.sum() if wanted.weights is None else (losses * wanted.weights).sum()
+        if fused is None or targets.weights is not None:
+            outputs = self._outputs(model, batch, targets)
+            losses = token_losses(self._logits(outputs, targets), targets.tokens)
+            total = losses.sum() if targets.weights is None else (losses * targets.weights).sum()
         else:
-            with fused.of(wanted):
-                outputs = self._outputs(model, batch, wanted)
-            total = outputs["logits"].sum() * len(wanted.tokens)
+            with fused.of(targets):
+                outputs = self._outputs(model, batch, targets)
+            total = outputs["logits"].sum() * len(targets.tokens)
         return total, outputs.get("aux_loss") if self._auxiliary else None
 
-    def _compare(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> None:
+    def _compare(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:
         """Compute the loss of some tokens in both ways, with the same random numbers, and draw none.
 
         A batch may have no trained tokens, as those that fill up the last step: then its first tokens are predicted,
         because nothing is shown by none, and all ranks must compare in the same step.
         """
         assert self.fused is not None
-        some = Targets(wanted.index[:_COMPARED], wanted.tokens[:_COMPARED])
-        if not len(some.tokens):
+        compared = Targets(targets.index[:_COMPARED], targets.tokens[:_COMPARED])
+        if not len(compared.tokens):
             tokens = batch["input_ids"][0, 1 : _COMPARED + 1]
-            some = Targets(torch.arange(len(tokens), device=tokens.device), tokens.to(wanted.tokens.device))
-        device, found = wanted.tokens.device, []
-        for fused in (None, self.fused):
-            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-                found.append(self._sum(model, batch, some, fused)[0].float())
-        if not torch.allclose(found[1], found[0], rtol=1e-2, atol=1e-3):  # bfloat16 rounds by less
-            plain, mine = (one.item() for one in found)
+            positions = torch.arange(len(tokens), device=tokens.device)
+            compared = Targets(positions, tokens.to(targets.tokens.device))
+        plain = self._sum_alone(model, batch, compared, None)
+        fused = self._sum_alone(model, batch, compared, self.fused)
+        if not torch.allclose(fused, plain, rtol=1e-2, atol=1e-3):  # bfloat16 rounds by less
             raise ConfigError(
-                f"loss_kernel: {self.fused.name} does not serve {self._name}: it gives a loss of {mine:.6g} where the "
-                f"plain one is {plain:.6g}; take none"
+                f"loss_kernel: {self.fused.name} does not serve {self._name}: it gives a loss of {fused.item():.6g} "
+                f"where the plain one is {plain.item():.6g}; take none"
             )
-        self._compared = True
+        self._is_compared = True
         forget_compiled(model)
 
-    def _outputs(self, model: Any, batch: Mapping[str, Any], wanted: Targets) -> Any:
-        inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
-        return model(**inputs, **({"logits_to_keep": wanted.index} if self._keeps else {}))
+    def _sum_alone(
+        self, model: Any, batch: Mapping[str, Any], targets: Targets, fused: "FusedHead | None"
+    ) -> torch.Tensor:
+        """float32 (): the sum of the tokens' losses, without a gradient; random generators are left as they were."""
+        device = targets.tokens.device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            return self._sum(model, batch, targets, fused)[0].float()
 
-    def _logits(self, outputs: Any, wanted: Targets) -> torch.Tensor:
+    def _outputs(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> Any:
+        inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
+        return model(**inputs, **({"logits_to_keep": targets.index} if self._keeps_logits else {}))
+
+    def _logits(self, outputs: Any, targets: Targets) -> torch.Tensor:
         logits: torch.Tensor = outputs["logits"][0]
-        return logits if self._keeps else logits[wanted.index]
+        return logits if self._keeps_logits else logits[targets.index]
 
 
 def forget_compiled(model: Any) -> None:
@@ -209,8 +227,9 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
     if kind == "none" or (kind == "auto" and not cuda):
         return None
     base: Any = unwrap(model)
-    head, text = base.get_output_embeddings(), base.config.get_text_config()
-    changed = [name for name in _SHAPED if getattr(text, name, None) not in (None, 1, 1.0)]
+    head = base.get_output_embeddings()
+    text_config = base.config.get_text_config()
+    changed = [name for name in _SHAPED if getattr(text_config, name, None) not in (None, 1, 1.0)]
     if is_deepspeed_zero3_enabled():
         obstacle = "under ZeRO-3 the head's weights are available only while the head itself runs"
     elif kind != "liger" and not hasattr(functional, "linear_cross_entropy"):
@@ -234,37 +253,40 @@ class FusedHead:
     """
 
     def __init__(self, head: Any, name: str) -> None:
-        self.name, self._kernel = name, _liger() if name == "liger" else _torch
-        self._head, self._project = head, head.forward
-        self._wanted: Targets | None = None
+        self.name = name
+        self._kernel = _liger() if name == "liger" else _torch
+        self._head = head
+        self._project = head.forward
+        self._targets: Targets | None = None
         head.forward = self._forward
 
     @contextmanager
-    def of(self, wanted: Targets) -> Iterator[None]:
+    def of(self, targets: Targets) -> Iterator[None]:
         """A context in which the model's logits are (1, 1, 1): the mean loss of these tokens."""
-        self._wanted = wanted
+        self._targets = targets
         try:
             yield
         finally:
-            self._wanted = None
+            self._targets = None
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._project(hidden) if self._wanted is None else self._lose(hidden, self._wanted)
+        return self._project(hidden) if self._targets is None else self._lose(hidden, self._targets)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _lose(self, hidden: torch.Tensor, wanted: Targets) -> torch.Tensor:
+    def _lose(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
+        device = hidden.device.type
+        rows = hidden.flatten(0, -2)
         # In the dtype in which a linear layer would compute.
-        device, rows = hidden.device.type, hidden.flatten(0, -2)
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self._head.weight.dtype
-        if len(rows) != len(wanted.tokens):  # the model gives all positions to its head
-            rows = rows[wanted.index]
+        if len(rows) != len(targets.tokens):  # the model gives all positions to its head
+            rows = rows[targets.index]
         bias = None if self._head.bias is None else self._head.bias.to(dtype)
         if not len(rows):
             # Liger divides by the number of rows. The sum over none is 0 and so are its gradients: they must exist,
             # because all ranks wait for them.
             parts = (rows, self._head.weight[:0], *(() if bias is None else (bias[:0],)))
             return torch.stack([part.float().sum() for part in parts]).sum().view(1, 1, 1)
-        total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, wanted.tokens).float()
+        total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, targets.tokens).float()
         return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
@@ -274,13 +296,15 @@ def chunked_options(rows: int, dtype: torch.dtype) -> Any:
     In bf16 and fp16 it adds the head's gradient up in that dtype, chunk by chunk, whatever its `acc_policy`. Errors in
     bf16, relative to float64, measured on a CPU: 1.7e-3 in one chunk, 2.1e-3 in 2, 3.5e-3 in 8, 9.3e-3 in 64; its own
     choice on CUDA is 128 for 16,384 rows and 152,000 words. Accumulated in float32 it would be 2.0e-3, but torch has no
-    such choice, and a sum of that kind takes 4 bytes for each weight of the head. So there are at most `_CHUNKS`, which
-    need that share of the memory of all logits.
+    such choice, and a sum of that kind takes 4 bytes for each weight of the head. So there are at most `_MAX_CHUNKS`.
+
+    Memory of the forward and backward pass, measured on a CPU as the growth of the process: for 8,192 tokens and 16,384
+    words in bf16, whose logits are 256 MiB, it is 1,542 MiB with the plain loss, 83 MiB in 8 chunks, 35 MiB in 32.
     """
     if dtype not in HALF:
         return nn.LinearCrossEntropyOptions()
-    size = max(_CHUNK_ROWS, -(-rows // _CHUNKS))
-    return nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=size)
+    chunk_rows = max(_MIN_CHUNK_ROWS, -(-rows // _MAX_CHUNKS))
+    return nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=chunk_rows)
 
 
 def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> Any:
@@ -295,8 +319,15 @@ def _liger() -> Kernel:
         raise ConfigError(
             f"loss_kernel: liger needs a GPU and pip install 'packtrain[liger]': {error}. Or take chunked"
         ) from error
-    how = {"reduction": "sum", "accum_dtype": torch.float32}
-    return lambda hidden, weight, bias, tokens: kernel(hidden, weight, tokens, bias=bias, **how)
+
+    def sum_losses(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor
+    ) -> torch.Tensor:
+        # Liger, too, would add the head's gradient up in bf16, chunk by chunk.
+        total: torch.Tensor = kernel(hidden, weight, tokens, bias=bias, reduction="sum", accum_dtype=torch.float32)
+        return total
+
+    return sum_losses
 
 
 @contextmanager

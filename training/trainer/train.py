@@ -36,7 +36,8 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
     from ..launch.ranks import end_with_launcher, rank_check
 
     end_with_launcher()
-    config, base = validated(config), base or Path.cwd()
+    config = validated(config)
+    base = base or Path.cwd()
     if find_spec("accelerate") is None:
         raise ConfigError("training needs accelerate; pip install 'packtrain[train]'")
     rank_check()
@@ -56,7 +57,8 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     disable_progress_bar()  # of saving and loading, between the lines of the training
     out = base / config.out
     export = out / "model" if config.export else None
-    resume, start = last_whole(out), base / (config.model.path or "")
+    resume = last_whole(out)
+    start = base / (config.model.path or "")
     if export is not None and start.resolve() == export.resolve():
         raise ConfigError(
             f"export: the finished model would overwrite the one that training starts from, {export}; name another out"
@@ -89,7 +91,9 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
 
 
 def _announce(trainer: "PackedTrainer", resume: Path | None) -> None:
-    say, loader, steps = trainer.say, trainer.loader, int(trainer.args.max_steps)
+    say = trainer.say
+    loader = trainer.loader
+    steps = int(trainer.args.max_steps)
     batches = (
         f"{plural(trainer.accelerator.num_processes, 'rank')} · {plural(loader.accumulate, 'batch', 'batches')} · "
         f"{plural(trainer.args.per_device_train_batch_size, 'row')}"

@@ -163,13 +163,13 @@ class TrainConfig(ConfigModel):
     @field_validator("trainer")
     @classmethod
     def _owned(cls, value: dict[str, Any]) -> dict[str, Any]:
-        found = [f"trainer.{key} cannot be set: {OWNED[key]}" for key in value if key in OWNED]
+        problems = [f"trainer.{key} cannot be set: {OWNED[key]}" for key in value if key in OWNED]
         for name in ("save_strategy", "logging_strategy"):
             if value.get(name) == "epoch":
                 steps = name.replace("strategy", "steps")
-                found.append(f"trainer.{name}: steps may cross epochs; use steps, with {steps}")
-        if found:
-            raise ValueError("; ".join(found))
+                problems.append(f"trainer.{name}: steps may cross epochs; use steps, with {steps}")
+        if problems:
+            raise ValueError("; ".join(problems))
         return value
 
     @model_validator(mode="after")
@@ -193,13 +193,15 @@ class TrainConfig(ConfigModel):
 
     def remote(self, base: Path) -> dict[str, Any]:
         """How shards are opened, as `PackedRows` takes it."""
-        given = self.loader.model_dump(include={"cache", "cache_bytes", "storage_options"}, exclude_none=True)
-        return given | ({"cache": str(base / given["cache"])} if "cache" in given else {})
+        options = self.loader.model_dump(include={"cache", "cache_bytes", "storage_options"}, exclude_none=True)
+        if "cache" in options:
+            options["cache"] = str(base / options["cache"])
+        return options
 
     def loader_options(self, base: Path) -> dict[str, Any]:
         """All options of `PackedLoader` but rows and ranks."""
-        own = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
-        return {"seed": self.seed, "epochs": self.epochs, **own, **self.remote(base)}
+        order = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
+        return {"seed": self.seed, "epochs": self.epochs, **order, **self.remote(base)}
 
 
 def validated(config: TrainConfig | Mapping[str, Any]) -> TrainConfig:
@@ -211,7 +213,9 @@ def validated(config: TrainConfig | Mapping[str, Any]) -> TrainConfig:
     try:
         return config if isinstance(config, TrainConfig) else TrainConfig.model_validate(config)
     except ValidationError as error:
-        lines = [f"the configuration: {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        lines = [
+            f"the configuration: {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+        ]
         raise ConfigError("\n".join(lines).replace("Value error, ", "")) from None
 
 
@@ -230,32 +234,33 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
 
     hints = get_type_hints(TrainingArguments)
     types = {field.name: hints[field.name] for field in fields(TrainingArguments) if field.init}
-    given: dict[str, Any] = dict(_DEFAULTS)
+    arguments: dict[str, Any] = dict(_DEFAULTS)
     if not torch.accelerator.is_available():
-        given["use_cpu"] = True  # transformers asks for it before it computes in bfloat16 on a CPU
+        arguments["use_cpu"] = True  # transformers asks for it before it computes in bfloat16 on a CPU
     for key, value in config.trainer.items():
         if key not in types:
             raise ConfigError(
                 f"trainer.{key}: transformers.TrainingArguments has no such key{did_you_mean(key, sorted(types))}"
             )
         # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
-        new = key.replace("gradient_checkpointing", "activation_checkpointing")
+        new_key = key.replace("gradient_checkpointing", "activation_checkpointing")
         if types[key] in _PLAIN:
             try:
-                read = TypeAdapter(types[key]).validate_python(value)
+                converted = TypeAdapter(types[key]).validate_python(value)
             except ValidationError as error:
                 raise ConfigError(f"trainer.{key}: {value!r:.60}: {error.errors()[0]['msg']}") from None
-            value = read if isinstance(value, str) else value  # YAML reads 1e-3 as text
+            value = converted if isinstance(value, str) else value  # YAML reads 1e-3 as text
         elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
             value = str(base / value)
-        given[new if new in types else key] = value
+        arguments[new_key if new_key in types else key] = value
     if config.eval is not None:
-        given |= {"eval_strategy": "steps", "eval_steps": config.eval.every or given.get("save_steps", 500)}
+        arguments["eval_strategy"] = "steps"
+        arguments["eval_steps"] = config.eval.every or arguments.get("save_steps", 500)
     shares = ranks * config.rows_per_device
     parts = divisible(config.rows_per_step, shares) // shares
     try:
         return TrainingArguments(
-            **given,
+            **arguments,
             output_dir=str(base / config.out),
             seed=config.seed,
             # DeepSpeed's "auto" values are computed from these two when the arguments are made.

@@ -56,7 +56,7 @@ from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure
 from .finite import not_finite
-from .loss import Forward, forget_compiled, fuse_loss, offloaded, targets
+from .loss import Forward, Targets, find_targets, forget_compiled, fuse_loss, offloaded
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
 
@@ -69,7 +69,8 @@ class _Batches:
     """The batches of a loader that are left. `len()` counts the whole training, also after resuming."""
 
     def __init__(self, loader: PackedLoader, count: int) -> None:
-        self.loader, self.count = loader, count
+        self.loader = loader
+        self.count = count
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.loader)
@@ -101,10 +102,13 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         say: Say = print_line,
         callbacks: Sequence[Any] = (),
     ) -> None:
-        config, base = validated(config), base or Path.cwd()
-        self.offloads, self.unproved = config.offload_activations, config.probe
+        config = validated(config)
+        base = base or Path.cwd()
+        self.offloads = config.offload_activations
+        self.unproved = config.probe
         args = training_arguments(config, base, detect_rank().world_size)
-        cuda, parts = args.device.type == "cuda", args.gradient_accumulation_steps
+        cuda = args.device.type == "cuda"
+        parts = args.gradient_accumulation_steps
         self.loader = PackedLoader(
             config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts,
             **config.loader_options(base),
@@ -160,7 +164,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if getattr(parallel, f"{name}_enabled", False):
                 raise ConfigError(f"leave parallelism_config.{name}_size out: {CUT}")
         # transformers then neither divides by the micro-batches nor counts the labels again.
-        self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
+        self.model_accepts_loss_kwargs = True
+        self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(EarlyWarnings(vocabulary_of(model)))
@@ -176,16 +181,16 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
     ) -> tuple[list[dict[str, Any]], torch.Tensor | None]:
         """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks."""
-        samples = []
+        samples: list[dict[str, Any]] = []
         for _ in range(num_batches):
             began = time.perf_counter()
             batch = next(epoch_iterator, None)
             if batch is None:
                 break
             self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
-            wanted = targets(batch)
+            targets = find_targets(batch)
             batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
-            samples.append({**batch, TARGETS: wanted})
+            samples.append({**batch, TARGETS: targets})
         if not samples:
             return samples, None
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
@@ -202,21 +207,22 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         ranks.
         """
         batch = dict(inputs)
-        wanted = batch.pop(TARGETS).to(self.args.device)
+        targets = batch.pop(TARGETS).to(self.args.device)
         self._check_attention()
         if not self.begun:
             self._begin(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         with offloaded(self.model) if self.offloads else nullcontext():
-            return self.forward.loss(model, batch, wanted, num_items_in_batch, share=share) * ranks
+            return self.forward.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
 
     def _check_attention(self) -> None:
         """Raise LeakError if something has changed the attention since training began."""
-        if (now := str(self.model.config._attn_implementation)) != self.applied.name:
+        attention = str(self.model.config._attn_implementation)
+        if attention != self.applied.name:
             raise LeakError(
-                f"the step is not taken: attention was {self.applied.name} when training began, and is {now} now; "
-                "something set it in between"
+                f"the step is not taken: attention was {self.applied.name} when training began, and is {attention} "
+                "now; something set it in between"
             )
 
     def _begin(self, batch: Mapping[str, Any]) -> None:
@@ -235,7 +241,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
             with self.meter.paused(), self.accelerator.autocast():
                 report = probe(self.model_wrapped, batch=batch, device=self.args.device)
-            self.proved, self.unproved = report.require(), False
+            self.proved = report.require()
+            self.unproved = False
             forget_compiled(self.model_wrapped)
             self.say(f"isolation proved: {report.values}")
         self.begun = True
@@ -283,11 +290,12 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         held = eval_dataset if eval_dataset is not None else self.eval_dataset
         if held is None:
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
-        model, was_training = self.model_wrapped, self.model.training
+        model = self.model_wrapped
+        was_training = self.model.training
         model.eval()
 
-        def logits(batch: dict[str, Any], wanted: Any) -> torch.Tensor:
-            return self.forward.logits(model, self._prepare_inputs(batch), wanted.to(self.args.device))
+        def logits(batch: dict[str, Any], targets: Targets) -> torch.Tensor:
+            return self.forward.logits(model, self._prepare_inputs(batch), targets.to(self.args.device))
 
         ranks = self.accelerator.num_processes
         with self.meter.paused():
@@ -308,12 +316,15 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             ConfigError: the checkpoint is not whole, or is of another training.
             LeakError: documents of a row see each other.
         """
-        step, state = 0, self.beginning
+        step = 0
+        state = self.beginning
         if resume_from_checkpoint is not None:
-            found = checkpoint.read_checkpoint(folder := Path(resume_from_checkpoint))
-            found.refuse_other(self.settings, folder)
+            folder = Path(resume_from_checkpoint)
+            resumed = checkpoint.read_checkpoint(folder)
+            resumed.refuse_other(self.settings, folder)
             self.resumed_from = folder
-            step, state = found.step, found.loader
+            step = resumed.step
+            state = resumed.loader
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
         if step >= self.args.max_steps:
             self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
@@ -324,8 +335,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             (folder / checkpoint.MARKER).unlink(missing_ok=True)  # it is written over
-        # Old ones are deleted only when this one is whole.
-        keep, self.args.save_total_limit = self.args.save_total_limit, None
+        # Old ones are deleted only when this one is whole: transformers would do it before the marker is written.
+        keep = self.args.save_total_limit
+        self.args.save_total_limit = None
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
         with self.meter.paused():
             try:
@@ -352,7 +364,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """
         self._require_finite_weights()
         config = self.model.config
-        cache, config.use_cache = getattr(config, "use_cache", None), True  # off for training only
+        use_cache = getattr(config, "use_cache", None)
+        config.use_cache = True  # it is off for training only
         with checkpoint.writing(f"the finished model in {folder}"):
             try:
                 if self.is_fsdp_enabled:  # where `save_model` writes pieces, or nothing
@@ -362,7 +375,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 else:
                     self.save_model(str(folder))
             finally:
-                config.use_cache = cache
+                config.use_cache = use_cache
             if self.args.should_save:
                 (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of this machine's paths
                 if self.tokenizer is not None:

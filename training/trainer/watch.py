@@ -14,9 +14,12 @@ from . import Say
 _LOG = logging.getLogger(__name__)
 EARLY = 50
 """Number of first steps in which warnings are given."""
-WORSE, RISEN, STEEP = 1.3, 1.5, 10.0
-"""Multiples above which a warning is given: the first loss of that of guessing, a later loss of the first, a gradient
-norm of the smallest so far."""
+WORSE_THAN_GUESSING = 1.3
+"""A warning is given where the first loss is above this multiple of that of guessing,"""
+RISEN = 1.5
+"""a later loss above this multiple of the first,"""
+STEEP = 10.0
+"""or a gradient norm above this multiple of the smallest so far."""
 _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
@@ -45,10 +48,12 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         """See transformers."""
         if not state.is_world_process_zero or not logs or "loss" not in logs or state.global_step > self._until:
             return
-        loss, norm, first = float(logs["loss"]), logs.get("grad_norm"), self._first
+        loss = float(logs["loss"])
+        norm = logs.get("grad_norm")
+        first = self._first
         if first is None:
             self._first = loss
-            if loss > WORSE * self.guessing:
+            if loss > WORSE_THAN_GUESSING * self.guessing:
                 self._warn(
                     state, "worse_than_guessing", f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}",
                     f"another tokenizer than the model's, damaged or missing weights, or {_RATE}",
@@ -64,9 +69,9 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         elif norm is not None:
             self._least_norm = min(norm, self._least_norm)
 
-    def _warn(self, state: Any, kind: str, what: str, causes: str) -> None:
+    def _warn(self, state: Any, kind: str, symptom: str, causes: str) -> None:
         if kind not in self.findings:
-            self.findings[kind] = f"step {state.global_step:,}: {what}. Likely causes: {causes}"
+            self.findings[kind] = f"step {state.global_step:,}: {symptom}. Likely causes: {causes}"
             _LOG.warning("%s", self.findings[kind])
 
 
@@ -80,7 +85,8 @@ class Meter:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._begun: float | None = None
-        self._waited, self._tokens = 0.0, 0
+        self._waited = 0.0
+        self._tokens = 0
 
     @property
     def running(self) -> bool:
@@ -113,13 +119,18 @@ class Meter:
         """
         from accelerate.utils import gather_object
 
-        now = self.clock()
-        ranks = gather_object([(0.0 if self._begun is None else now - self._begun, self._waited, self._tokens)])
-        self._begun, self._waited, self._tokens = None if self._begun is None else now, 0.0, 0
-        (slowest, waited, _), tokens = map(max, zip(*ranks, strict=True)), sum(one[2] for one in ranks)
+        time_now = self.clock()
+        seconds = 0.0 if self._begun is None else time_now - self._begun
+        ranks = gather_object([(seconds, self._waited, self._tokens)])
+        self._begun = None if self._begun is None else time_now
+        self._waited = 0.0
+        self._tokens = 0
+        slowest = max(rank_seconds for rank_seconds, _, _ in ranks)
+        longest_wait = max(rank_waited for _, rank_waited, _ in ranks)
+        tokens = sum(rank_tokens for _, _, rank_tokens in ranks)
         if slowest <= 0 or not tokens:
             return {}
-        return {"tokens_per_second": tokens / slowest / len(ranks), "loader_wait": waited / slowest}
+        return {"tokens_per_second": tokens / slowest / len(ranks), "loader_wait": longest_wait / slowest}
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -142,5 +153,5 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """See transformers."""
         if logs and {"loss", "eval_loss"} & logs.keys():
-            shown = "  ".join(f"{key} {one:.5g}" for key, one in logs.items() if isinstance(one, int | float))
+            shown = "  ".join(f"{key} {value:.5g}" for key, value in logs.items() if isinstance(value, int | float))
             self.say(f"step {state.global_step:,}/{state.max_steps:,}  {shown}")

@@ -442,10 +442,10 @@ def test_ms_swift(installed: Any, two_sources: Path, tiny_model: Path, tmp_path:
 
 
 def test_axolotl(installed: Any, two_sources: Path, tiny_model: Path, tmp_path: Path) -> None:
-    """Its whole training on the folder as it is; with its own packing the guard stops it."""
+    """Its whole training on the folder as it is, with four settings."""
     packages = installed("axolotl")
-    right = json.dumps({"skip_prepare_dataset": True, "sample_packing": False, "micro_batch_size": 1})
-    outcome = run("axolotl", packages, two_sources, tiny_model, tmp_path / "right", right)
+    settings = json.dumps({"skip_prepare_dataset": True, "sample_packing": False, "micro_batch_size": 1})
+    outcome = run("axolotl", packages, two_sources, tiny_model, tmp_path / "out", settings)
     assert "packed documents are kept apart" in outcome["said"]
     assert outcome["loss"] == pytest.approx(outcome["alone"], abs=1e-3)  # it prints four digits
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.trainer import loss
-from packtrain.training.trainer.loss import FusedHead, fuse_loss, offloaded, targets
+from packtrain.training.trainer.loss import FusedHead, find_targets, fuse_loss, offloaded
 
 from tests.training.trainer.tiny_models import batch, loss_of, make, needs_fused_loss
 
@@ -24,7 +24,7 @@ def labelled(labels: list[int], *lengths: int) -> dict[str, Any]:
 
 
 def test_a_token_is_predicted_one_position_before() -> None:
-    found = targets(labelled([X, 5, 6, X, X, 8], 3, 3))
+    found = find_targets(labelled([X, 5, 6, X, X, 8], 3, 3))
     assert found.index.tolist() == [0, 1, 4]
     assert found.tokens.tolist() == [5, 6, 8]
     assert found.document_sums(torch.tensor([1.0, 2.0, 4.0]), labelled([X, 5, 6, X, X, 8], 3, 3)).tolist() == [3, 4]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from packtrain.training.trainer.loss import Forward, FusedHead, targets
+from packtrain.training.trainer.loss import Forward, FusedHead, find_targets
 
 needs_fused_loss = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
@@ -61,7 +61,7 @@ def batch(length: int = 40, vocabulary: int = 97, *, seed: int = 0, trained: flo
 
 def loss_of(model: Any, fused: FusedHead | None = None, *, items: int | None = None, **inputs: Any) -> Any:
     """The model's loss as the trainer computes it: the sum over trained tokens, over `items` or their number."""
-    wanted = targets(inputs)
+    wanted = find_targets(inputs)
     units = torch.tensor(max(1, len(wanted.tokens)) if items is None else items)
     bare = getattr(model, "_orig_mod", model)
     return Forward(bare, fused=fused).loss(model, inputs, wanted, units, share=1.0)
