@@ -149,6 +149,7 @@ class Pool(Executor):
             _shut_down(worker.pipe)
         deadline = time.monotonic() + _STOP_SECONDS
         for worker in workers:
+            # An idle worker ends by itself, once its pipe is shut down.
             worker.process.join(max(0.0, deadline - time.monotonic()) if worker.busy else self._seconds)
             if worker.process.is_alive():
                 worker.process.kill()
@@ -315,7 +316,7 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     main_process = multiprocessing.parent_process()
     if main_process is not None:
         threading.Thread(target=_exit_after, args=(main_process.sentinel,), daemon=True).start()
-    with suppress(EOFError, OSError):
+    with suppress(EOFError, OSError):  # the pipe was closed
         while True:
             function, task = pipe.recv()
             begin_task(row)

@@ -70,6 +70,7 @@ class RayExecutor(Executor):
         suspects: deque[tuple[Task, int]] = deque()
         new_tasks = ((task, 0) for task in tasks if not is_done(task))
         while True:
+            # Asked each time: a cluster may grow.
             processors = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             while len(running) < 2 * processors:
                 next_task = suspects.popleft() if suspects else next(new_tasks, None)

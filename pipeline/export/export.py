@@ -70,10 +70,10 @@ def write_export(
         )
     export_format = EXPORT_FORMATS[to]
     if WEIGHTS in manifest.schema and not export_format.has_all_columns:
-        others = [name for name, other in EXPORT_FORMATS.items() if other.has_all_columns]
+        with_weights = [name for name, form in EXPORT_FORMATS.items() if form.has_all_columns]
         raise ConfigError(
             f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
-            f"another objective; take --to {' or '.join(others)}, or pack without weights"
+            f"another objective; take --to {' or '.join(with_weights)}, or pack without weights"
         )
     layout = Layout(
         schema=schema_of(manifest.schema),
@@ -142,8 +142,8 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
 
 def _check_options(to: str, eos_id: int | None) -> None:
     if to not in EXPORT_FORMATS:
-        known = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
-        raise ConfigError(f"--to {to[:80]}: choose one of {known}")
+        targets = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
+        raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
     if eos_id is not None and (not EXPORT_FORMATS[to].takes_eos_id or not 0 <= eos_id < 2**31):
         raise ConfigError(
             "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "

@@ -159,6 +159,7 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
     return prompts, renderer.profile.stop_token if renderer is not None else None
 
 
+# Loaded once in each process, not for each block of lines.
 @lru_cache(maxsize=1)
 def _tokenizer(tokenizer_json: str) -> Any:
     return reference_tokenizer(tokenizer_json)

@@ -37,6 +37,7 @@ class ObjectStore(Store):
 
     @property
     def scratch(self) -> LocalStore:
+        # Arrow maps local files alone, so shards are written here before they are put, and copied here to be read.
         return LocalStore(user_folder())
 
     def where(self, name: str) -> str:

@@ -96,6 +96,7 @@ def expected_texts(value: Any) -> tuple[str, ...]:
     calls) may be written as Python prints it or as JSON: `True` or `true`.
     """
     lines = value if isinstance(value, list) else [value]
+    # As a program prints a value: by print(value), or by print(json.dumps(value)).
     texts = (_join_lines(lines, str), _join_lines(lines, _to_json))
     return tuple(dict.fromkeys(texts))  # one, if both are equal
 
