@@ -262,10 +262,10 @@ class PackedLoader:
         """What the batches of a step wait for."""
         rows = self.steps.rows(position, position + self.rows_per_step)
         urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows.tolist()})
-        more = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
+        others = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
         return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
-            f"whose rows are in {', '.join(urls[:3])}{more}"
+            f"whose rows are in {', '.join(urls[:3])}{others}"
         )
 
 

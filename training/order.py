@@ -101,16 +101,20 @@ def _network(positions: NDArray[np.uint64], bits: int, keys: list[np.uint64]) ->
     A position is split into two halves, of which the left one may be a bit wider: of 5 bits, 10110 is 101 and 10. Each
     round mixes one half into the other, then they swap places, and so widths.
     """
-    one = np.uint64(1)
     left_bits = np.uint64((bits + 1) // 2)
     right_bits = np.uint64(bits // 2)
     left = positions >> right_bits
-    right = positions & ((one << right_bits) - one)
+    right = positions & _low_bits(right_bits)
     for key in keys:
-        mixed = left ^ (mix(right ^ key) & ((one << left_bits) - one))
+        mixed = left ^ (mix(right ^ key) & _low_bits(left_bits))
         left, right = right, mixed
         left_bits, right_bits = right_bits, left_bits
     return (left << right_bits) | right
+
+
+def _low_bits(count: np.uint64) -> np.uint64:
+    """A mask of the lowest bits: 0b111 for 3."""
+    return np.uint64((np.uint64(1) << count) - np.uint64(1))
 
 
 def grouped(
@@ -269,8 +273,8 @@ class Steps:
 
     def left(self, position: int) -> int:
         """The number of steps from a position on."""
-        full_steps, rest = divmod(max(0, self.total - position), self.rows_per_step)
-        return full_steps + (1 if rest and self.tail is not Tail.DROP else 0)
+        full_steps, last_rows = divmod(max(0, self.total - position), self.rows_per_step)
+        return full_steps + (1 if last_rows and self.tail is not Tail.DROP else 0)
 
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""

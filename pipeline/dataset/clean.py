@@ -1,8 +1,8 @@
 """Lists the old files of a cache, and removes them. A run makes again what it needs.
 
 Files are removed only from a folder that packtrain has marked as its cache: drafts, and what is in the folders that it
-makes there.
-Links are neither followed nor removed. A file is as old as its last use; a run says so of the parts that it finds.
+makes there. Links are neither followed nor removed. A file is as old as its last use; a run says so of the parts that
+it finds.
 """
 
 import os
@@ -32,8 +32,8 @@ def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
             f"{cache.root} has no {CACHE_TAG} by packtrain, so nothing is removed from it. Every run marks its cache "
             "with this file, unless the folder has other content"
         )
-    found = _old(cache.root, time.time() - days * 86_400)
-    return dict(sorted(found, key=lambda one: (-one[1], str(one[0]))))
+    sizes = _sizes_of_old(cache.root, time.time() - days * 86_400)
+    return dict(sorted(sizes, key=lambda item: (-item[1], str(item[0]))))
 
 
 def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
@@ -50,12 +50,13 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
     cache.sweep()
 
 
-def _old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
+def _sizes_of_old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
+    """The files that were last used before a time, in seconds since 1970, with their bytes."""
     folders = (cache / folder for folder in CACHE_FOLDERS)
     walks = (os.walk(above) for above in folders if not above.is_symlink())
     files = (Path(where, name) for walk in walks for where, _, names in walk for name in names)
     for path in chain(files, cache.glob(f"{TEMPORARY}*")):  # this machine's drafts are swept, but not those of others
         with suppress(OSError):
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and max(found.st_mtime, found.st_atime) <= before:
-                yield path, found.st_size
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and max(status.st_mtime, status.st_atime) <= before:
+                yield path, status.st_size

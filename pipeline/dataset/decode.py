@@ -45,9 +45,9 @@ class Piece:
         return sum(weight > 0 for weight in self.weights)
 
     def stretches(self) -> Iterator[tuple[float, list[int]]]:
-        """Yield (loss weight, ids) of each run of tokens that have the same weight."""
-        for weight, run in groupby(zip(self.weights, self.ids, strict=True), key=lambda token: token[0]):
-            yield weight, [id for _, id in run]
+        """Yield (loss weight, ids) of each span of tokens that have the same weight."""
+        for weight, span in groupby(zip(self.weights, self.ids, strict=True), key=lambda token: token[0]):
+            yield weight, [id for _, id in span]
 
 
 def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
@@ -59,17 +59,20 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     batch = dataset.row(row, split)
     columns = {name: batch.column(name)[0].as_py() for name in batch.schema.names}
     weights = columns.get(WEIGHTS) or [float(label != IGNORE_INDEX) for label in columns["labels"]]
-    out, begin, lengths = list[Piece](), 0, columns["seq_lengths"]
+    lengths = columns["seq_lengths"]
+    unpadded = columns.get(UNPADDED, lengths)
     parents = columns.get(PARENTS) or [0] * len(lengths)
-    own = columns.get(UNPADDED, lengths)
-    columns_of_pieces = zip(columns["doc_ids"], columns["doc_starts"], lengths, own, parents, strict=True)
+    pieces_of_row: list[Piece] = []
+    begin = 0
+    columns_of_pieces = zip(columns["doc_ids"], columns["doc_starts"], lengths, unpadded, parents, strict=True)
     for number, (doc_id, start, length, tokens, parent) in enumerate(columns_of_pieces):
-        here = slice(begin, begin + tokens)
-        continues = out[number - parent].doc_id if parent else None
+        # Padding comes after a piece's tokens, and belongs to its length.
+        places = slice(begin, begin + tokens)
+        continues = pieces_of_row[number - parent].doc_id if parent else None
         shared = columns["position_ids"][begin]
-        out.append(Piece(doc_id, start, columns["input_ids"][here], weights[here], continues, shared))
+        pieces_of_row.append(Piece(doc_id, start, columns["input_ids"][places], weights[places], continues, shared))
         begin += length
-    return out
+    return pieces_of_row
 
 
 class Decoder:
@@ -82,17 +85,22 @@ class Decoder:
         """Return the text of some tokens, including special ones."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
-    def spans(self, runs: list[list[int]]) -> list[str]:
-        """Return the texts of consecutive runs. A character whose bytes are split over two runs goes to the second."""
-        out, done, ids = [], "", list[int]()
-        for number, run in enumerate(runs):
-            ids += run
+    def spans(self, spans: list[list[int]]) -> list[str]:
+        """Return the texts of consecutive spans. A character whose bytes are split over two spans goes to the second
+        one.
+        """
+        texts = []
+        ids: list[int] = []
+        before = ""
+        for number, span in enumerate(spans):
+            # All tokens so far are decoded together, because what a token means may depend on those before it.
+            ids += span
             text = self.text(ids)
-            if number < len(runs) - 1:
-                text = text.rstrip("\ufffd")
-            out.append(text[len(done) :])
-            done = text
-        return out
+            if number < len(spans) - 1:
+                text = text.rstrip("\ufffd")  # what a decoder writes for the first bytes of a character
+            texts.append(text[len(before) :])
+            before = text
+        return texts
 
 
 def load_decoder(folder: Path) -> Decoder:

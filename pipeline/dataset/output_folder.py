@@ -25,6 +25,8 @@ _SECTIONS = {
     "inputs": "inputs",
 }
 """Part of a plan → what it is called."""
+_LISTED_CHANGES = 20
+"""Most differences between two plans that a message lists."""
 Figures = dict[str, dict[str, Any]]
 """Section → key → value."""
 
@@ -38,30 +40,31 @@ def check_folder(store: Store) -> None:
     """
     try:
         if isinstance(store, LocalStore):
-            there = next(path for path in (store.root, *store.root.parents) if path.exists())
-            if not there.is_dir():
-                raise OutputError(f"out: {there} is a file; choose a folder")
-            if there != store.root:
+            nearest = next(path for path in (store.root, *store.root.parents) if path.exists())
+            if not nearest.is_dir():
+                raise OutputError(f"out: {nearest} is a file; choose a folder")
+            if nearest != store.root:  # the folder itself is not there yet
                 return
         if store.exists(PLAN) or _holds_manifest(store):
             if isinstance(store, LocalStore):
                 check_tree(store.root)
             return
         # What a folder of somebody else holds is not for packtrain to judge.
-        names = (
-            _held(store.root) if isinstance(store, LocalStore) else {name.partition("/")[0] for name in store.names()}
-        )
-        held = sorted(names - {"_run", REJECTS})
+        if isinstance(store, LocalStore):
+            names = _names_in(store.root)
+        else:
+            names = {name.partition("/")[0] for name in store.names()}
+        strangers = sorted(names - {"_run", REJECTS})
     except StoreError:
         raise
     except OSError as error:
         raise OutputError(f"out: {store.url} cannot be read: {error.strerror}; choose another folder") from None
-    if held:
-        some = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
-        raise OutputError(f"out: {store.url} has other content ({some}); choose an empty folder, or move it away")
+    if strangers:
+        examples = ", ".join(strangers[:5]) + (", …" if len(strangers) > 5 else "")
+        raise OutputError(f"out: {store.url} has other content ({examples}); choose an empty folder, or move it away")
 
 
-def _held(folder: Path) -> set[str]:
+def _names_in(folder: Path) -> set[str]:
     """The names in a folder of everything but drafts of ours, and of folders without any file. Enters no link."""
     return {
         entry.name
@@ -109,24 +112,30 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     """
     manifest = read_manifest(store)
     # A finished dataset copied without `_run` still has its plan in the manifest.
-    there = manifest.plan if manifest is not None else _read_plan(store)
-    earlier = {part: there.get(part) for part in plan}
-    if not there or earlier == plan:
+    stored_plan = manifest.plan if manifest is not None else _read_plan(store)
+    stored = {part: stored_plan.get(part) for part in plan}
+    if not stored_plan or stored == plan:
         return
     try:
-        found = changes(plan_figures(earlier), plan_figures(plan))
+        differences = changes(plan_figures(stored), plan_figures(plan))
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        found = []
-    lines = []
-    for one in found:
-        sides = (json.dumps(side, ensure_ascii=False) for side in (one.a, one.b))
-        lines.append(f"{one.section} {one.key}: " + " → ".join(text[:60] for text in sides))
-    shown = "\n".join(f"  {line}" for line in lines[:20] or ["its settings cannot be read, or are of another version"])
-    more = f"\n  and {len(lines) - 20} more" if len(lines) > 20 else ""
+        differences = []
+    lines = [f"  {_describe_change(change)}" for change in differences]
+    if not lines:
+        lines = ["  its settings cannot be read, or are of another version"]
+    if len(lines) > _LISTED_CHANGES:
+        lines[_LISTED_CHANGES:] = [f"  and {len(lines) - _LISTED_CHANGES} more"]
+    listed = "\n".join(lines)
     raise OutputError(
-        f"out: {store.url} belongs to another run. Differences (there → here):\n{shown}{more}\n"
+        f"out: {store.url} belongs to another run. Differences (there → here):\n{listed}\n"
         "Choose another folder with --out (encoded parts are reused), or delete this one."
     )
+
+
+def _describe_change(change: "Change") -> str:
+    """`configuration truncate.max_length: 128 → 256`, with long values cut."""
+    values = [json.dumps(value, ensure_ascii=False)[:60] for value in (change.a, change.b)]
+    return f"{change.section} {change.key}: {values[0]} → {values[1]}"
 
 
 def plan_bytes(plan: dict[str, Any]) -> bytes:
@@ -164,12 +173,16 @@ class Change:
 
 def changes(a: Figures, b: Figures) -> list[Change]:
     """The keys that differ in the sections that both have."""
-    return [
-        Change(section, key, mine.get(key), yours.get(key))
-        for section, mine, yours in ((section, a[section], b[section]) for section in a if section in b)
-        for key in dict.fromkeys([*mine, *yours])
-        if mine.get(key) != yours.get(key)
-    ]
+    differences = []
+    for section in a:
+        if section not in b:
+            continue
+        left = a[section]
+        right = b[section]
+        for key in dict.fromkeys([*left, *right]):  # in their order, each once
+            if left.get(key) != right.get(key):
+                differences.append(Change(section, key, left.get(key), right.get(key)))
+    return differences
 
 
 def plan_figures(plan: Mapping[str, Any]) -> Figures:
@@ -180,17 +193,19 @@ def plan_figures(plan: Mapping[str, Any]) -> Figures:
 def _by_name(part: Any) -> Mapping[str, Any]:
     """Inputs by source and file; and sources by their names, with their order."""
     if isinstance(part, list):
-        return {f"{one['source']}/{one['file']}": f"{one['bytes']:,} bytes, {one['hash'][:16]}" for one in part}
+        return {f"{file['source']}/{file['file']}": f"{file['bytes']:,} bytes, {file['hash'][:16]}" for file in part}
     sources = part.get("sources", ())
-    order = {"order of the sources": [one["name"] for one in sources]} if sources else {}
-    return {**part, **order, "sources": {one["name"]: one for one in sources}}
+    order = {"order of the sources": [source["name"] for source in sources]} if sources else {}
+    return {**part, **order, "sources": {source["name"]: source for source in sources}}
 
 
 def flat(data: Any, where: str = "") -> dict[str, Any]:
-    """Flatten nested mappings into one, with keys joined by dots. Lists stay; empty mappings disappear."""
+    """Flatten nested mappings into one, with keys joined by dots: `{"a": {"b": 1}}` gives `{"a.b": 1}`. Lists stay;
+    empty mappings disappear.
+    """
     if not isinstance(data, Mapping):
         return {where: data}
-    out: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in data.items():
-        out.update(flat(value, f"{where}.{key}" if where else str(key)))
-    return out
+        values.update(flat(value, f"{where}.{key}" if where else str(key)))
+    return values

@@ -23,24 +23,29 @@ def row_problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[in
 
     Tokens are looked at only if all columns of all rows have the lengths that they should have.
     """
-    found = list(_first_of(_pairs(batch, manifest) if manifest.preference else _shape(batch, manifest)))
-    yield from found
-    if not found and not manifest.preference:
+    if manifest.preference:
+        yield from _first_of(_pairs(batch, manifest))
+        return
+    problems = list(_first_of(_shape(batch, manifest)))
+    yield from problems
+    if not problems:
         yield from _first_of(_tokens(batch, manifest))
 
 
 def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
     """Yield (row, problem) for the first row that breaks each check."""
-    for bad, rows, what in checks:
-        if bad.any():
-            first = int(np.argmax(bad))
-            yield first if rows is None else int(rows[first]), what
+    for is_wrong, rows, problem in checks:
+        if is_wrong.any():
+            first = int(np.argmax(is_wrong))
+            yield first if rows is None else int(rows[first]), problem
 
 
 def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """The lengths of the columns."""
-    tokens, lengths = list_lengths(batch.column("input_ids")), view(batch.column("seq_lengths").flatten())
+    # Of rows with pieces of 3 and 2 tokens, and of 2: `tokens` are 5 2, `pieces` 2 1, `lengths` 3 2 2, `rows` 0 0 1.
+    tokens = list_lengths(batch.column("input_ids"))
     pieces = list_lengths(batch.column("seq_lengths"))
+    lengths = view(batch.column("seq_lengths").flatten())
     rows = np.repeat(np.arange(batch.num_rows), pieces)
     for name in columns_per(Per.TOKEN, batch.schema.names):
         yield list_lengths(batch.column(name)) != tokens, None, f"{name} has another length than input_ids"
@@ -50,22 +55,21 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
         yield list_lengths(batch.column(name)) != 1, None, f"{name} does not have one value for the row"
     key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
     yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
+    too_long = f"a piece is longer than max_length ({manifest.longest_piece:,})"
     if manifest.longest_piece < manifest.row_length:
-        longest = f"a piece is longer than max_length ({manifest.longest_piece:,})"
-        yield lengths > manifest.longest_padded, rows, longest
-        if UNPADDED in batch.schema.names:
-            own = view(batch.column(UNPADDED).flatten())
-            if len(own) == len(lengths):
-                yield own > manifest.longest_piece, rows, longest
+        yield lengths > manifest.longest_padded, rows, too_long
     yield lengths < 1, rows, "a piece has no tokens"
     sums = np.bincount(rows, weights=lengths, minlength=batch.num_rows).astype(np.int64)
     yield sums != tokens, None, "seq_lengths does not add up to the row"
-    if UNPADDED in batch.schema.names:
-        own = view(batch.column(UNPADDED).flatten())
-        if len(own) == len(lengths):
-            what = f"{UNPADDED} is not between 1 and the piece's seq_lengths"
-            yield (own > lengths) | (own < 1), rows, what
-            yield pieces < 1, None, "has no piece"
+    if UNPADDED not in batch.schema.names:
+        return
+    unpadded = view(batch.column(UNPADDED).flatten())
+    if len(unpadded) != len(lengths):  # named above
+        return
+    if manifest.longest_piece < manifest.row_length:
+        yield unpadded > manifest.longest_piece, rows, too_long
+    yield (unpadded > lengths) | (unpadded < 1), rows, f"{UNPADDED} is not between 1 and the piece's seq_lengths"
+    yield pieces < 1, None, "has no piece"
 
 
 def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
@@ -74,7 +78,9 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     pieces = list_lengths(batch.column("seq_lengths"))
     piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
     rows = np.repeat(piece_rows, lengths)
-    ids, labels, positions = (view(batch.column(name).flatten()) for name in ("input_ids", "labels", "position_ids"))
+    ids = view(batch.column("input_ids").flatten())
+    labels = view(batch.column("labels").flatten())
+    positions = view(batch.column("position_ids").flatten())
     trained = labels != IGNORE_INDEX
     prefixes = np.zeros(len(lengths), np.int64)
     if PARENTS in batch.schema.names:
@@ -83,20 +89,21 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     yield ids < 0, rows, "a token id is negative"
     yield positions != ranges(prefixes, lengths), rows, "position_ids do not count 0, 1, 2, … in every document"
     yield trained & (labels != ids), rows, "a label is neither its own input id nor -100"
-    heads = "the first label of a piece is not -100: one document would be trained to predict another"
-    yield trained[starts_of(lengths)], piece_rows, heads
+    first_token = "the first label of a piece is not -100: one document would be trained to predict another"
+    yield trained[starts_of(lengths)], piece_rows, first_token
     if WEIGHTS in batch.schema.names:
         weights = view(batch.column(WEIGHTS).flatten())
         yield ~np.isfinite(weights) | (weights < 0), rows, "a loss weight is negative or not finite"
         yield trained & ~(weights > 0), rows, "a trained token has no loss weight"
         yield ~trained & (weights != 0), rows, "a token without a label has a loss weight"
     if UNPADDED in batch.schema.names:
-        own = view(batch.column(UNPADDED).flatten())
-        uneven = manifest.pack.alignment.padded(own, offsets_of(pieces)) != lengths
-        yield uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
-        padding = ranges(0, lengths) >= np.repeat(own, lengths)
-        yield padding & trained, rows, "padding has a label"
-        yield padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
+        unpadded = view(batch.column(UNPADDED).flatten())
+        is_uneven = manifest.pack.alignment.padded(unpadded, offsets_of(pieces)) != lengths
+        yield is_uneven, piece_rows, "a piece is padded to another length than the configuration asks for"
+        # A piece of 3 tokens and one of padding: 0 1 2 3 are compared with 3 3 3 3.
+        is_padding = ranges(0, lengths) >= np.repeat(unpadded, lengths)
+        yield is_padding & trained, rows, "padding has a label"
+        yield is_padding & (ids != manifest.pad_id), rows, f"padding is not the token {manifest.pad_id}"
 
 
 def _branches(
@@ -133,22 +140,25 @@ def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """Preference pairs."""
     prompt, chosen, rejected = pair_lengths(batch)
     for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
-        owners = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))
-        yield view(batch.column(name).flatten()) < 0, owners, f"a token id of {name} is negative"
+        rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))
+        yield view(batch.column(name).flatten()) < 0, rows, f"a token id of {name} is negative"
     for name, lengths in (("chosen_ids", chosen), ("rejected_ids", rejected)):
         yield lengths == 0, None, f"{name} is empty"
-        what = f"prompt_ids and {name} are longer than max_length ({manifest.max_length:,})"
-        yield prompt + lengths > manifest.max_length, None, what
+        too_long = f"prompt_ids and {name} are longer than max_length ({manifest.max_length:,})"
+        yield prompt + lengths > manifest.max_length, None, too_long
     yield list_lengths(batch.column("doc_ids")) != 1, None, "does not have one doc id"
     same = np.zeros(batch.num_rows, dtype=np.bool_)
     for row in np.flatnonzero((chosen == rejected) & (chosen > 0)).tolist():
-        left, right = (view(batch.column(name)[row].values) for name in ("chosen_ids", "rejected_ids"))
-        same[row] = np.array_equal(left, right)
+        chosen_ids = view(batch.column("chosen_ids")[row].values)
+        rejected_ids = view(batch.column("rejected_ids")[row].values)
+        same[row] = np.array_equal(chosen_ids, rejected_ids)
     yield same, None, "chosen_ids and rejected_ids are the same"
 
 
 def pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(N,) lengths of the prompts, of the chosen and of the rejected completions."""
-    names = ("prompt_ids", "chosen_ids", "rejected_ids")
-    prompt, chosen, rejected = (list_lengths(batch.column(name)) for name in names)
-    return prompt, chosen, rejected
+    return (
+        list_lengths(batch.column("prompt_ids")),
+        list_lengths(batch.column("chosen_ids")),
+        list_lengths(batch.column("rejected_ids")),
+    )

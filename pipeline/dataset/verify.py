@@ -24,13 +24,17 @@ from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
 from .row_checks import pair_lengths, row_problems
 
+_MAX_FINDINGS = 20
+"""Most findings of one shard: damage repeats itself in every batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One problem."""
 
     where: str
-    what: str
+    """A file, or a row of a shard."""
+    problem: str
 
     @property
     def name(self) -> str:
@@ -38,7 +42,7 @@ class Finding:
         return self.where.partition(", row ")[0]
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}"
+        return f"{self.where}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,13 +60,12 @@ class Verification(Shown):
         return not self.findings
 
     def summary(self) -> str:
-        counts = ((self.files, "file"), (self.rows, "row"), (self.tokens, "token"))
-        checked = ", ".join(plural(number, what) for number, what in counts)
-        return f"{'sound' if self.sound else plural(len(self.findings), 'finding')} in {checked}"
+        result = "sound" if self.sound else plural(len(self.findings), "finding")
+        return f"{result} in {plural(self.files, 'file')}, {plural(self.rows, 'row')}, {plural(self.tokens, 'token')}"
 
     def tables(self) -> Iterator[Table]:
         if self.findings:
-            yield Table("", ("where", "what"), ((finding.where, finding.what) for finding in self.findings))
+            yield Table("", ("where", "what"), ((finding.where, finding.problem) for finding in self.findings))
 
 
 def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None = None) -> Verification:
@@ -87,34 +90,43 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
         findings += _check_file(dataset.store, file, deep)
     rows = sum(split.rows for split in manifest.splits.values())
     tokens = sum(split.tokens for split in manifest.splits.values())
-    counted: dict[str, list[_Counts]] = {}
+    counts: dict[str, list[_Counts]] = {}
+    """Split → what each of its shards holds."""
     observer.begin("verify", tokens, "tok")
     for name, split in manifest.splits.items():
-        counted[name] = []
+        counts[name] = []
         if not split.shards:
             findings.append(Finding(MANIFEST, f"lists no shards for split {name!r}"))
             continue
         for shard in split.shards:
-            found = list(_check_file(dataset.store, shard, deep))
-            if not found:
-                found, counts = _check_shard(dataset, shard)
-                counted[name].append(counts)
-            findings += found
+            shard_findings = list(_check_file(dataset.store, shard, deep))
+            if not shard_findings:  # else reading its rows would only say so again
+                shard_findings, shard_counts = _check_shard(dataset, shard)
+                counts[name].append(shard_counts)
+            findings += shard_findings
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
     if not findings:  # else sums differ for what was named already
-        findings += _check_sums(manifest, counted)
-        for name, counts_of_shards in counted.items():
-            findings += _check_row_sizes(dataset, name, counts_of_shards)
+        findings += _check_sums(manifest, counts)
+        for name, counts_of_split in counts.items():
+            findings += _check_row_sizes(dataset, name, counts_of_split)
     if deep and dataset.store.read(MANIFEST) != manifest.to_bytes():
         findings.append(Finding(MANIFEST, "has been reformatted: other bytes with the same content"))
-    known = {MANIFEST, *(file.name for file in manifest.all_files)}
-    if not dataset.store.lists_names:
+    if dataset.store.lists_names:
+        findings += _check_strangers(dataset)
+    else:
         observer.note("a web server does not list its files: whether it has others beside the dataset's is not known")
-    for name in dataset.store.names() if dataset.store.lists_names else ():
-        if name not in known and "shards/" in name and not name.startswith("_run/"):
-            findings.append(Finding(name, "is not in the manifest; remove it, because a reader might take it for data"))
     return Verification(len(manifest.all_files), rows, tokens, tuple(findings))
+
+
+def _check_strangers(dataset: Finished) -> Iterator[Finding]:
+    """Files among the shards that are none of the dataset's: programs that read a folder's Arrow files would take them
+    for data. What else a user puts into the folder is left alone.
+    """
+    listed = {MANIFEST, *(file.name for file in dataset.manifest.all_files)}
+    for name in dataset.store.names():
+        if name not in listed and "shards/" in name and not name.startswith("_run/"):
+            yield Finding(name, "is not in the manifest; remove it, because a reader might take it for data")
 
 
 def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
@@ -125,8 +137,8 @@ def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> I
     elif actual != record.bytes:
         yield Finding(record.name, f"has {actual:,} bytes, but the manifest says {record.bytes:,}")
     elif deep:
-        found = store.hash(record.name)
-        if found is None or found.hash != record.hash:
+        content = store.hash(record.name)
+        if content is None or content.hash != record.hash:
             yield Finding(record.name, "does not match its hash in the manifest")
 
 
@@ -147,7 +159,8 @@ class _Counts:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch of packed rows."""
-        ids, labels = view(batch.column("input_ids").flatten()), view(batch.column("labels").flatten())
+        ids = view(batch.column("input_ids").flatten())
+        labels = view(batch.column("labels").flatten())
         lengths = view(batch.column("seq_lengths").flatten()).astype(np.int64)
         self.tokens += len(ids)
         self.trained += int(np.count_nonzero(labels != IGNORE_INDEX))
@@ -171,62 +184,77 @@ class _Counts:
 def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], _Counts]:
     """What is wrong with a shard's rows, and what it holds."""
     findings: list[Finding] = []
-    counts, row = _Counts(), 0
+    counts = _Counts()
+    first_row = 0
     manifest = dataset.manifest
     try:
         for batch in dataset.batches(shard):
-            findings += [Finding(f"{shard.name}, row {row + bad}", what) for bad, what in row_problems(batch, manifest)]
-            row += batch.num_rows
+            for row, problem in row_problems(batch, manifest):
+                findings.append(Finding(f"{shard.name}, row {first_row + row}", problem))
+            first_row += batch.num_rows
             counts.max_docs = max(counts.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
             if manifest.preference:
                 counts.add_pairs(batch)
             else:
                 counts.add(batch)
     except (IntegrityError, pa.ArrowException, ValueError) as error:  # some damage appears only when columns are read
-        said = str(error) if isinstance(error, IntegrityError) else f"cannot be read: {error}"
-        return [*findings, Finding(shard.name, said)], counts
-    for what, actual, expected in (
+        problem = str(error) if isinstance(error, IntegrityError) else f"cannot be read: {error}"
+        return [*findings, Finding(shard.name, problem)], counts
+    for unit, actual, expected in (
         ("tokens", counts.tokens, shard.tokens),
         ("trained labels", counts.trained, shard.trained),
         ("documents in its fullest row", counts.max_docs, shard.max_docs),
         ("as its highest token id", counts.highest_id, shard.highest_id),
     ):
         if actual != expected:
-            findings.append(Finding(shard.name, f"has {actual:,} {what}, but the manifest says {expected:,}"))
-    return findings[:20], counts
+            findings.append(Finding(shard.name, f"has {actual:,} {unit}, but the manifest says {expected:,}"))
+    return findings[:_MAX_FINDINGS], counts
 
 
-def _check_sums(manifest: Manifest, counted: Mapping[str, Sequence[_Counts]]) -> Iterator[Finding]:
-    """What the manifest says of all shards together that they do not hold."""
+def _check_sums(manifest: Manifest, counts: Mapping[str, Sequence[_Counts]]) -> Iterator[Finding]:
+    """What the manifest says of all shards together that they do not hold.
+
+    Args:
+        counts: split → what each of its shards holds.
+    """
     sources = manifest.ledger.sources.values()
-    weight = sum(counts.weight for shards in counted.values() for counts in shards)
+    weight = sum(shard.weight for shards in counts.values() for shard in shards)
     expected = sum(source.weight_trained for source in sources)
-    if not np.isclose(expected, weight, rtol=1e-9, atol=0):
-        what = f"the ledger's loss weights add up to {expected:.9g}, but those of the shards to {weight:.9g}"
-        yield Finding(MANIFEST, what)
+    if not np.isclose(expected, weight, rtol=1e-9, atol=0):  # sums in another order differ in their last digits
+        problem = f"the ledger's loss weights add up to {expected:.9g}, but those of the shards to {weight:.9g}"
+        yield Finding(MANIFEST, problem)
     records = [shard for split in manifest.splits.values() for shard in split.shards]
-    for what, actual, noted in (
+    for unit, actual, ledger_count in (
         ("tokens", sum(shard.tokens for shard in records), sum(source.tokens_packed for source in sources)),
         ("trained labels", sum(shard.trained for shard in records), sum(source.labels_trained for source in sources)),
     ):
-        if actual != noted:
-            yield Finding(MANIFEST, f"the ledger counts {noted:,} {what}, but the shards hold {actual:,}")
-    contents = Counter(shard.hash for shard in records)
+        if actual != ledger_count:
+            yield Finding(MANIFEST, f"the ledger counts {ledger_count:,} {unit}, but the shards hold {actual:,}")
+    times = Counter(shard.hash for shard in records)
     for shard in records:
-        if contents[shard.hash] > 1:
-            yield Finding(shard.name, f"is one of {contents[shard.hash]:,} shards with the same content")
+        if times[shard.hash] > 1:  # rows would be trained twice
+            yield Finding(shard.name, f"is one of {times[shard.hash]:,} shards with the same content")
             return
+    yield from _check_plans(manifest)
+
+
+def _check_plans(manifest: Manifest) -> Iterator[Finding]:
+    """Plans that go with neither their shards nor their own bounds.
+
+    Of 100 tokens and rows of 32, no plan has fewer than 4 rows: the bound is at least that, and no plan has fewer rows
+    than its bound.
+    """
     for name, split in manifest.splits.items():
         planned = sum(window.rows for window in split.windows)
         if split.windows and planned != split.rows:
             yield Finding(MANIFEST, f"the plan of split {name!r} has {planned:,} rows, but its shards {split.rows:,}")
         for window in split.windows:
             if not -(-window.tokens // manifest.row_length) <= window.bound <= window.rows:
-                what = (
+                problem = (
                     f"the plan of split {name!r} has {window.rows:,} rows for {window.tokens:,} tokens, which does not "
                     f"go with its bound of {window.bound:,} and rows of {manifest.row_length:,}"
                 )
-                yield Finding(MANIFEST, what)
+                yield Finding(MANIFEST, problem)
 
 
 def _check_row_sizes(dataset: Finished, split: str, counts: Sequence[_Counts]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.units import duration
 from ..store.local import LocalStore
 from ..store.open_store import open_store, resolve_place
-from ..store.run_lock import read_run_lock
+from ..store.run_lock import LockHolder, read_run_lock
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 300.0
@@ -35,30 +35,48 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
     store = open_store(resolve_place(str(out), Path.cwd()))
     if isinstance(store, LocalStore) and store.root.is_file():
         raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
-    began = busy = time.monotonic()
-    begun = False
+    began = time.monotonic()
+    last_busy = began
+    has_begun = False
     while True:
         now = time.monotonic()
         try:
-            if (manifest := read_manifest(store) if store.exists(MANIFEST) else None) is not None:
+            # Asked first, because a store far away answers that sooner than it sends the content.
+            manifest = read_manifest(store) if store.exists(MANIFEST) else None
+            if manifest is not None:
                 return manifest
-            holder, working = read_run_lock(store)
-            begun, busy = begun or holder is not None, now if working is not False else busy
-            state = f"no run has been at work for {duration(now - busy)}"
-            if working is None:
-                state = "it does not show whether a run is at work"
-            elif working:
-                state = f"{holder or 'a run'}, is still at work"
-            elif holder is not None:
-                state = f"{holder}, has died" if holder.error is None else f"{holder}, failed: {holder.error}"
+            holder, is_working = read_run_lock(store)
+            has_begun = has_begun or holder is not None
+            if is_working is not False:  # it is, or the store does not show it
+                last_busy = now
+            state = _describe_state(holder, is_working, now - last_busy)
         except StoreError as error:  # which does not tell anything about the run
-            busy, state = now, f"the store does not answer ({error})"
+            last_busy = now
+            state = f"the store does not answer ({error})"
         if now - began >= timeout:
             raise StalledError(
                 f"{store.url} is not finished after {duration(timeout)}: {state}. Check the run, or wait longer"
             )
-        if now - busy >= _GRACE_SECONDS:
-            again = "Run the same command again: it continues where it stopped"
-            start = "No run was ever started there: check the path, or start a run with `packtrain run`"
-            raise RunDiedError(f"{store.url} will not be finished: {state}. {again if begun else start}")
+        if now - last_busy >= _GRACE_SECONDS:
+            fix = "No run was ever started there: check the path, or start a run with `packtrain run`"
+            if has_begun:
+                fix = "Run the same command again: it continues where it stopped"
+            raise RunDiedError(f"{store.url} will not be finished: {state}. {fix}")
         time.sleep(max(0.0, min(_POLL_SECONDS, began + timeout - now)))
+
+
+def _describe_state(holder: LockHolder | None, is_working: bool | None, idle_seconds: float) -> str:
+    """What is known of the run that would finish a dataset, as a clause.
+
+    Args:
+        holder: who holds the lock of the folder, or held it last.
+        is_working: whether that process works; None if the store does not show it.
+        idle_seconds: how long no run has been at work.
+    """
+    if is_working is None:
+        return "it does not show whether a run is at work"
+    if is_working:
+        return f"{holder or 'a run'}, is still at work"
+    if holder is None:
+        return f"no run has been at work for {duration(idle_seconds)}"
+    return f"{holder}, has died" if holder.error is None else f"{holder}, failed: {holder.error}"

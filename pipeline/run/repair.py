@@ -47,7 +47,7 @@ class Repair(Shown):
     def tables(self) -> Iterator[Table]:
         if self.findings:
             rows = (
-                (finding.where, finding.what, "still wrong" if finding in self.remaining else "repaired")
+                (finding.where, finding.problem, "still wrong" if finding in self.remaining else "repaired")
                 for finding in self.findings
             )
             yield Table("", ("where", "what", "now"), rows)

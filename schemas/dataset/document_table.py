@@ -64,8 +64,8 @@ def read_documents(
                 conditions[name] = strings([value]) if isinstance(value, str) else numbers(np.array([value], np.int64))
             table = parquet.read_row_groups(list(_groups_with(parquet, conditions)), list({*names, *conditions}))
         # Not by the filters of pyarrow.dataset, which imports pandas where it is installed: 0.2 s.
-        for name, wanted in conditions.items():
-            table = table.filter(pc.is_in(table[name], wanted))
+        for name, accepted in conditions.items():
+            table = table.filter(pc.is_in(table[name], accepted))
         return table.select(names)
 
 
@@ -76,7 +76,7 @@ def _groups_with(parquet: "ParquetFile", conditions: Mapping[str, pa.Array]) -> 
     Of row groups with ids 0 to 99, 100 to 199 and 200 to 299, documents 3 and 250 need the first and the third.
     """
     places = {name: parquet.schema_arrow.get_field_index(name) for name in conditions}
-    values = {name: wanted.to_pylist() for name, wanted in conditions.items()}
+    values = {name: accepted.to_pylist() for name, accepted in conditions.items()}
     for group in range(parquet.num_row_groups):
         row_group = parquet.metadata.row_group(group)
         if all(_may_have(row_group.column(place).statistics, values[name]) for name, place in places.items()):

@@ -164,33 +164,33 @@ class Ledger(Shown):
     def check(self) -> None:
         """Raise IntegrityError naming the first source and equation that does not close."""
         for name, source in self.sources.items():
-            for what, left, right in source.equations():
+            for equation, left, right in source.equations():
                 if left != right:
                     raise IntegrityError(
-                        f"the ledger of source {name!r} does not close: {what}, but {left:,} is not {right:,}; "
+                        f"the ledger of source {name!r} does not close: {equation}, but {left:,} is not {right:,}; "
                         "this is a defect of packtrain, please report it with the configuration"
                     )
 
     def total(self) -> SourceLedger:
         """The sum over all sources."""
-        out = SourceLedger()
+        total = SourceLedger()
         for source in self.sources.values():
             for name in SourceLedger.__dataclass_fields__:
                 value = getattr(source, name)
-                if isinstance(value, Mapping):
-                    mine = getattr(out, name)
-                    for key, count in value.items():
-                        mine[key] = mine.get(key, 0) + count
+                if isinstance(value, Mapping):  # counts by reason
+                    counts = getattr(total, name)
+                    for reason, count in value.items():
+                        counts[reason] = counts.get(reason, 0) + count
                 else:
-                    setattr(out, name, getattr(out, name) + value)
-        return out
+                    setattr(total, name, getattr(total, name) + value)
+        return total
 
 
 def rejected_of(total: SourceLedger) -> dict[str, int]:
     """Unusable rows and examples by reason, most frequent first."""
-    out = Counter(total.rows_rejected)
-    out.update({reason: number for reason, number in total.examples_dropped.items() if reason not in DECISIONS})
-    return dict(sorted(out.items(), key=lambda one: (-one[1], one[0])))
+    counts = Counter(total.rows_rejected)
+    counts.update({reason: count for reason, count in total.examples_dropped.items() if reason not in DECISIONS})
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def reasons_of(total: SourceLedger) -> dict[str, str]:

@@ -198,14 +198,14 @@ class Manifest(Shown):
         try:
             content = parse_json(data)
             manifest = cls.from_json(content)
-            what = "was changed after it was written: its hash does not match its content"
+            problem = "was changed after it was written: its hash does not match its content"
             if manifest.hash == content.get("hash"):  # a text that is not Unicode has no hash
                 return manifest
         except (ValueError, TypeError) as error:
             kind = "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
-            what = f"is not {kind} ({str(error).partition(chr(10))[0]})"  # pydantic's errors have several lines
+            problem = f"is not {kind} ({str(error).partition(chr(10))[0]})"  # pydantic's errors have several lines
         raise IntegrityError(
-            f"{where} {what}; delete it, and run the dataset's configuration again, which makes only what is missing"
+            f"{where} {problem}; delete it, and run the dataset's configuration again, which makes only what is missing"
         )
 
     @classmethod
@@ -224,8 +224,9 @@ class Manifest(Shown):
         if manifest.pack.alignment.row > manifest.row_length:  # the section itself is checked, too
             raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
         names = Counter(file.name for file in manifest.all_files)
-        if twice := [name for name, times in names.items() if times > 1]:
-            raise ValueError(f"it lists {twice[0]} {names[twice[0]]:,} times")
+        for name, times in names.items():
+            if times > 1:
+                raise ValueError(f"it lists {name} {times:,} times")
         for split in manifest.splits.values():
             for shard in split.shards:
                 manifest.check_shard(shard)
@@ -238,15 +239,15 @@ class Manifest(Shown):
             ValueError: names the shard.
         """
         most_docs = 1 if self.preference else min(shard.tokens, self.row_length)
-        for name, count, most in (
+        for name, count, limit in (
             ("tokens", shard.tokens, shard.bytes // _TOKEN_BYTES),
             ("rows", shard.rows, shard.tokens),
             ("trained labels", shard.trained, shard.tokens),
             ("documents in a row", shard.max_docs, most_docs),
             ("for its highest token id", shard.highest_id, 2**31 - 1),
         ):
-            if count > most:
-                raise ValueError(f"{shard.name} cannot have {count:,} {name}, but {most:,} at most")
+            if count > limit:
+                raise ValueError(f"{shard.name} cannot have {count:,} {name}, but {limit:,} at most")
 
 
 class NamedFiles(Protocol):

@@ -57,7 +57,7 @@ class DatasetReader:
             IntegrityError: it is missing or damaged, or does not match its record.
         """
         file = self.files.map(shard)
-        return file, list(read_batches(file, shard.rows, schema_of(self.manifest.schema), whole=False))
+        return file, list(read_batches(file, shard.rows, schema_of(self.manifest.schema), validate=False))
 
     def batches(self, shard: ShardRecord) -> "Iterator[pa.RecordBatch]":
         """The record batches of a shard, whose columns, offsets and values are checked, one after another.
@@ -66,7 +66,7 @@ class DatasetReader:
             IntegrityError: as `map_shard`, when it comes to the damage.
         """
         file = self.files.map(shard, ahead=True)
-        return read_batches(file, shard.rows, schema_of(self.manifest.schema), whole=True)
+        return read_batches(file, shard.rows, schema_of(self.manifest.schema), validate=True)
 
     def row_sizes(self, split: str) -> RowSizes:
         """The sizes of a split's rows; not of preference pairs. The split has some.

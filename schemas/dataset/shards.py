@@ -18,14 +18,14 @@ from ..tables.columns import with_usual_names
 from .files import MappedFile, require_columns
 
 
-def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, whole: bool) -> Iterator[pa.RecordBatch]:
+def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, validate: bool) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, with the usual names of their columns.
 
     Args:
         file: the shard.
         rows: how many it has, as the manifest says.
         columns: which it has, in this order.
-        whole: check the offsets and values of a batch before it comes, which reads all of its memory. A loader does
+        validate: check the offsets and values of a batch before it comes, which reads all of its memory. A loader does
             without: it looks at the rows that it takes.
 
     Raises:
@@ -37,7 +37,7 @@ def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, whole: bool
         for batch in pa.ipc.open_stream(file.buffer):
             require_columns(batch.schema, columns)
             file.check()
-            if whole:
+            if validate:
                 batch.validate(full=True)
             count += batch.num_rows
             yield with_usual_names(batch)

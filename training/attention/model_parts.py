@@ -41,7 +41,7 @@ def configs_of(config: Any) -> list[Any]:
     while waiting:
         inner = waiting.pop()
         # By identity: configurations of a text and of its images may be equal, and both must be changed.
-        if inner is None or any(inner is other for other in configs):
+        if inner is None or any(inner is earlier for earlier in configs):
             continue
         configs.append(inner)
         waiting += [getattr(inner, name, None) for name in getattr(inner, "sub_configs", {})]

@@ -90,8 +90,8 @@ def _influence(model: Any, call: Call, batch: Batch, documents: Sequence[PackedD
 
     with torch.enable_grad():
         if is_compiled(model):  # compiled code ignores hooks
-            others = {key: value for key, value in batch.items() if key != "input_ids"}
-            outputs = call({**others, "inputs_embeds": detach(embedding, None, embedding(batch["input_ids"]))})
+            arguments = {key: value for key, value in batch.items() if key != "input_ids"}
+            outputs = call({**arguments, "inputs_embeds": detach(embedding, None, embedding(batch["input_ids"]))})
         else:
             handle = embedding.register_forward_hook(detach)
             try:

@@ -100,7 +100,7 @@ ROWS: list[tuple[Change, str]] = [
     (put("seq_lengths", 0, 0), "a piece has no tokens"),
     (put("seq_lengths", 0, 1), "seq_lengths does not add up to the row"),
     (put("seq_lengths_unpadded", 0, 300), "seq_lengths_unpadded is not between 1 and the piece's seq_lengths"),
-    (put("position_ids", 1, 7), "position_ids do not count 0, 1, 2, … in every piece"),
+    (put("position_ids", 1, 7), "position_ids do not count 0, 1, 2, … in every document"),
     (label(399), "a label is neither its own input id nor -100"),
     (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "the first label of a piece is not -100"),
     (weigh(True, float("nan")), "a loss weight is negative or not finite"),
