@@ -63,19 +63,22 @@ class LengthStats:
     def labels_within(self, limit: int, *, keep_end: bool) -> NDArray[np.int64]:
         """(N,) trained labels left of each document after truncation."""
         long = self.lengths > limit
-        mine = np.flatnonzero(long[self.owners])
-        owners, begins, ends = self.owners[mine], self.begins[mine], self.ends[mine]
-        low = self.lengths[owners] - np.int32(limit) if keep_end else np.zeros_like(begins)
-        begins, ends = np.maximum(begins, low), np.minimum(ends, low + np.int32(limit))
+        spans = np.flatnonzero(long[self.owners])
+        owners = self.owners[spans]
+        # The first token kept: of 100 tokens at a limit of 30, token 0, or 70.
+        low = self.lengths[owners] - np.int32(limit) if keep_end else np.zeros_like(owners)
+        begins = np.maximum(self.begins[spans], low)
+        ends = np.minimum(self.ends[spans], low + np.int32(limit))
         # The first remaining token has no label.
         trained = np.maximum(ends - begins, 0)
         return np.where(long, self._summed(owners, trained - ((begins == low) & (trained > 0))), self.labels_each)
 
     def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
         """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
-        # A document's own first token never has a label.
-        heads = -(-self.ends // limit) + (-self.begins // limit) - (self.begins == 0)
-        return self.labels_each - self._summed(self.owners, heads)
+        # The cuts inside of a span: of its tokens 5 to 24, cut every 10, the cuts at 10 and 20. A document's own first
+        # token has no label in any case.
+        first_tokens = -(-self.ends // limit) + (-self.begins // limit) - (self.begins == 0)
+        return self.labels_each - self._summed(self.owners, first_tokens)
 
     def _summed(self, owners: NDArray[np.int32], values: NDArray[np.integer]) -> NDArray[np.int64]:
         """(N,) the sum of values by the document that owns each. Sums below 2**53 are exact."""
@@ -91,25 +94,29 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, r
     """
     row_length = row_length or limit
     long = stats.lengths > limit
-    whole = STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split"
-    if whole:
-        kept, labels = stats.lengths.astype(np.int64), stats.labels_in_pieces(limit)
+    keeps_all = STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split"
+    if keeps_all:
+        kept = stats.lengths.astype(np.int64)
+        labels = stats.labels_in_pieces(limit)
         trained = stats.labels_each
     else:
         kept = np.where(long, 0 if config.truncate.overlong == "drop" else limit, stats.lengths).astype(np.int64)
         labels = trained = stats.labels_within(limit, keep_end=config.truncate.keep == "end")
     if not config.keep_untrained:
         kept = np.where(trained > 0, kept, 0)
-    documents, tokens, labelled = int(np.count_nonzero(kept)), int(kept.sum()), int(labels[kept > 0].sum())
+    documents = int(np.count_nonzero(kept))
+    tokens = int(kept.sum())
+    labelled = int(labels[kept > 0].sum())
     align = config.pack.alignment.document
-    full, sizes = (int((kept // limit).sum()), kept % limit) if whole else (0, kept)
+    full_pieces = int((kept // limit).sum()) if keeps_all else 0
+    sizes = kept % limit if keeps_all else kept
     if STRATEGIES[strategy].joins_documents:  # which ignores alignment and `max_docs`
         rows = -(-tokens // limit)
         bound = rows
     else:
         units = -(-sizes[sizes > 0] // align)
         counts = size_counts(units, row_length // align)
-        counts[-(-limit // align)] += full
+        counts[-(-limit // align)] += full_pieces
         rows = count_rows(counts, strategy, config.pack.max_docs)
         bound = bound_of_whole_pieces(counts, config.pack.max_docs)
     return Point(

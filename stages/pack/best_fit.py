@@ -35,7 +35,7 @@ def best_fit_decreasing(
     sizes: NDArray[np.integer],
     counts: NDArray[np.int64],
     max_docs: int | None = None,
-    most: NDArray[np.int64] | None = None,
+    max_of_size: NDArray[np.int64] | None = None,
 ) -> Placement:
     """Pack `sizes` into rows of capacity `C`, best fit, largest first.
 
@@ -46,58 +46,62 @@ def best_fit_decreasing(
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
         max_docs: close a row when it holds this many sequences.
-        most: (C + 1,) how many of each size a row may take; None for no limit.
+        max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
     Ding and others, Fewer Truncations Improve Language Modeling, 2024 (arXiv 2404.10830), whose walk over a
     segment tree costs O(N log C); here the walk costs O(V) and the rest is one radix sort.
     """
     by_size = descending(sizes, len(counts) - 1)
-    moves, rows = _walk(counts, max_docs, most)
+    moves, rows = _walk(counts, max_docs, max_of_size)
     row_offsets = _row_offsets(moves, rows)
     return Placement(_resolve(moves, row_offsets, by_size), row_offsets)
 
 
-def rows_needed(counts: NDArray[np.int64], max_docs: int | None = None, most: NDArray[np.int64] | None = None) -> int:
+def rows_needed(
+    counts: NDArray[np.int64], max_docs: int | None = None, max_of_size: NDArray[np.int64] | None = None
+) -> int:
     """Count the rows that `best_fit_decreasing` opens, without placing sequences.
 
     Args:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
-        max_docs, most: see `best_fit_decreasing`.
+        max_docs, max_of_size: see `best_fit_decreasing`.
     """
-    return _walk(counts, max_docs, most)[1]
+    return _walk(counts, max_docs, max_of_size)[1]
 
 
 def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]:
-    """Return (N,) indices of the sequences, largest first; equal ones in the order of their indices."""
+    """(N,) indices of the sequences, largest first; equal ones in the order of their indices."""
     kind = np.uint16 if capacity < 1 << 16 else np.int32  # of 16 bits, numpy's stable sort is a radix sort
     return np.argsort((capacity - sizes.astype(np.int32)).astype(kind), kind="stable")
 
 
 def _walk(
-    counts: NDArray[np.int64], max_docs: int | None, most: NDArray[np.int64] | None
+    counts: NDArray[np.int64], max_docs: int | None, max_of_size: NDArray[np.int64] | None
 ) -> tuple[NDArray[np.int64], int]:
     """Place every size, largest first, in group moves. Return the moves in order, and the number of rows.
 
-    A move is (row, rows, slot, each): it puts `each` sequences into each of `rows` neighbouring rows from number `row`
-    on, which already hold `slot` sequences each. Moves take the sequences in sorted order, without gaps.
+    A move is (row, rows, slot, per_row): it puts `per_row` sequences into each of `rows` neighbouring rows from number
+    `row` on, which already hold `slot` sequences each. Moves take the sequences in sorted order, without gaps.
 
     A row may take all it can hold of a size before another row is considered. Its space r was the smallest that fits,
     so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
     that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
     which the group's rows were processed. A row that may take no more of a size waits for the next one.
     """
-    capacity, most = len(counts) - 1, counts if most is None else most
+    capacity = len(counts) - 1
+    if max_of_size is None:
+        max_of_size = counts
     limit = max_docs if max_docs is not None else int(counts.sum()) + 1
     spaces = 0  # as bits: the free spaces of all open rows that may take more
     queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
     moves: list[tuple[int, int, int, int]] = []
     opened = 0
 
-    def move(row: int, rows: int, slot: int, each: int, left: int) -> None:
-        """Put `each` into each row of a group, which then has `left` free."""
-        moves.append((row, rows, slot, each))
-        held = slot + each
+    def move(row: int, rows: int, slot: int, per_row: int, left: int) -> None:
+        """Put `per_row` into each row of a group, which then has `left` free."""
+        moves.append((row, rows, slot, per_row))
+        held = slot + per_row
         if not left or held >= limit:
             return
         if left >= size:
@@ -115,40 +119,44 @@ def _walk(
             last_row, last_rows, last_held = queue[-1]
             if last_row + last_rows == row and last_held == held:  # merge equal neighbours into one group
                 queue.pop()
-                row, rows = last_row, last_rows + rows
+                row = last_row
+                rows += last_rows
         queue.append((row, rows, held))
         spaces |= 1 << left
 
     present = np.flatnonzero(counts)[::-1]
+    numbers = counts[present].tolist()
+    limits_of_sizes = max_of_size[present].tolist()
     waiting: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
-    for size, todo, at_most in zip(present.tolist(), counts[present].tolist(), most[present].tolist(), strict=True):
-        while todo:
-            fitting = spaces >> size
+    for size, left_to_place, at_most in zip(present.tolist(), numbers, limits_of_sizes, strict=True):
+        while left_to_place:
+            fitting = spaces >> size  # bit i: some row has the space size + i
             if not fitting:
-                each = min(capacity // size, limit, at_most)
-                full, rest = divmod(todo, each)
+                # All that are left open rows: 7 of which 3 fit into one take two full rows and one with the last.
+                per_row = min(capacity // size, limit, at_most)
+                full, remainder = divmod(left_to_place, per_row)
                 if full:
-                    move(opened, full, 0, each, capacity - each * size)
-                if rest:
-                    move(opened + full, 1, 0, rest, capacity - rest * size)
-                opened += full + (rest > 0)
+                    move(opened, full, 0, per_row, capacity - per_row * size)
+                if remainder:
+                    move(opened + full, 1, 0, remainder, capacity - remainder * size)
+                opened += full + (remainder > 0)
                 break
             space = size + (fitting & -fitting).bit_length() - 1
             queue = queues[space]
             fits = min(space // size, at_most)
-            while queue and todo:
+            while queue and left_to_place:
                 row, rows, slot = queue.popleft()
-                each = min(fits, limit - slot)
-                full = min(todo // each, rows)
+                per_row = min(fits, limit - slot)
+                full = min(left_to_place // per_row, rows)
                 if full:
-                    move(row, full, slot, each, space - each * size)
-                    todo -= full * each
+                    move(row, full, slot, per_row, space - per_row * size)
+                    left_to_place -= full * per_row
                 if full == rows:
                     continue
-                if todo:  # fewer than `each`: the last of this size
-                    move(row + full, 1, slot, todo, space - todo * size)
+                if left_to_place:  # fewer than `per_row`: the last of this size
+                    move(row + full, 1, slot, left_to_place, space - left_to_place * size)
                     full += 1
-                    todo = 0
+                    left_to_place = 0
                 if full < rows:
                     queue.appendleft((row + full, rows - full, slot))
             if not queue:
@@ -162,32 +170,38 @@ def _walk(
 
 def _row_offsets(moves: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     """(R + 1,) where each row begins: every move adds to a range of rows, summed by its two ends."""
-    row, number, _, each = moves.T
+    first_row, number, _, per_row = moves.T
+    # 2 more in rows 3 to 5: + 2 at row 3, - 2 at row 6.
     change = np.zeros(rows + 1, dtype=np.int64)
-    np.add.at(change, row, each)
-    np.subtract.at(change, row + number, each)
+    np.add.at(change, first_row, per_row)
+    np.subtract.at(change, first_row + number, per_row)
     return offsets_of(np.cumsum(change[:-1]))
 
 
 def _resolve(
     moves: NDArray[np.int64], row_offsets: NDArray[np.int64], by_size: NDArray[np.integer]
 ) -> NDArray[np.int64]:
-    """Return (N,) sequences in the order of rows. Sequence i of a move goes to row i // each, position i % each."""
+    """(N,) the sequences in the order of rows. Sequence i of a move goes to row i // per_row of its rows, to the place
+    i % per_row behind those that the row has already.
+
+    Placed in blocks, whose arrays stay in the processor's cache, and in place, without further arrays.
+    """
     order = np.empty(len(by_size), dtype=np.int64)
-    rows, numbers, slots, each_of = np.ascontiguousarray(moves.T)
-    ends = np.cumsum(numbers * each_of)
-    begins = ends - numbers * each_of
+    rows, numbers, slots, per_row_of_moves = np.ascontiguousarray(moves.T)
+    ends = np.cumsum(numbers * per_row_of_moves)
+    begins = ends - numbers * per_row_of_moves
     for begin, end in pairwise((*range(0, len(by_size), _BLOCK), len(by_size))):
         first = int(np.searchsorted(ends, begin, side="right"))
         last = int(np.searchsorted(begins, end, side="left"))
         block = slice(first, last)
-        share = np.minimum(ends[block], end) - np.maximum(begins[block], begin)
-        within = np.arange(begin, end) - np.repeat(begins[block], share)
-        each = np.repeat(each_of[block], share)
-        row = within // each
-        within -= row * each
-        within += np.repeat(slots[block], share)
-        row += np.repeat(rows[block], share)
-        within += row_offsets[row]
-        order[within] = by_size[begin:end]
+        # A move may begin in an earlier block, and end in a later one.
+        in_block = np.minimum(ends[block], end) - np.maximum(begins[block], begin)
+        place = np.arange(begin, end) - np.repeat(begins[block], in_block)
+        per_row = np.repeat(per_row_of_moves[block], in_block)
+        row = place // per_row
+        place -= row * per_row
+        place += np.repeat(slots[block], in_block)
+        row += np.repeat(rows[block], in_block)
+        place += row_offsets[row]
+        order[place] = by_size[begin:end]
     return order

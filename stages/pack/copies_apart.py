@@ -38,12 +38,12 @@ def best_fit_apart(
         sizes, counts, max_docs: see `best_fit_decreasing`.
         same: (N,) a number that the copies of a piece share.
     """
-    most = most_apart(sizes, counts, same)
+    max_of_size = most_apart(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
-    while (most < counts).any():
-        if rows_needed(counts, max_docs, most) <= _allowed(rows):
-            return best_fit_decreasing(sizes, counts, max_docs, most)
-        most *= 2
+    while (max_of_size < counts).any():
+        if rows_needed(counts, max_docs, max_of_size) <= _allowed(rows):
+            return best_fit_decreasing(sizes, counts, max_docs, max_of_size)
+        max_of_size *= 2
     return plain
 
 
@@ -59,12 +59,12 @@ def tight_apart(
 
     Args: see `best_fit_apart`.
     """
-    most = most_apart(sizes, counts, same)
+    max_of_size = most_apart(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
-    if (most >= counts).all():
+    if (max_of_size >= counts).all():
         return plain
     for share in _LAST_ROWS:
-        placement = tight_rows(sizes, counts, max_docs, most, rows - int(rows * share) if share else None)
+        placement = tight_rows(sizes, counts, max_docs, max_of_size, rows - int(rows * share) if share else None)
         if len(placement.row_offsets) - 1 <= _allowed(rows):
             break
     else:
@@ -87,9 +87,9 @@ def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDAr
     piece_before = order[:-1]
     are_copies = (same[piece_before] == same[piece]) & (sizes[piece_before] == sizes[piece])
     distances = rank[piece] - rank[piece_before]
-    most = counts.copy()
-    np.minimum.at(most, sizes[piece_before[are_copies]], distances[are_copies])
-    return most
+    max_of_size = counts.copy()
+    np.minimum.at(max_of_size, sizes[piece_before[are_copies]], distances[are_copies])
+    return max_of_size
 
 
 def _allowed(rows: int) -> int:

@@ -141,12 +141,12 @@ def count_rows(counts: Counts, strategy: StrategyName, max_docs: int | None = No
         return placing.count_rows(counts, max_docs)
     # A piece of size C is alone in its row. A text that is cut has very many of them: they need no place in memory.
     alone = int(counts[-1])
-    others = counts.copy()
-    others[-1] = 0
-    if not others.any():
+    smaller = counts.copy()
+    smaller[-1] = 0
+    if not smaller.any():
         return alone
-    sizes = np.repeat(np.arange(len(others), dtype=np.int32), others)
-    return alone + len(placing.place(sizes, others, max_docs).row_offsets) - 1
+    sizes = np.repeat(np.arange(len(smaller), dtype=np.int32), smaller)
+    return alone + len(placing.place(sizes, smaller, max_docs).row_offsets) - 1
 
 
 def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:

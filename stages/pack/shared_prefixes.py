@@ -77,8 +77,8 @@ def share_prefixes(
         document = documents[index]
         limit = min(int(first_trained[index]), len(document) - 1)
         common = _count_common(document[:limit], documents[order[number - 1]]) if number else 0
-        own = _padded(len(document) - common + 1, align)  # with the repeated token
-        if common < FEWEST_SHARED or stored + own > capacity:
+        branch_length = _padded(len(document) - common + 1, align)  # with the repeated token
+        if common < FEWEST_SHARED or stored + branch_length > capacity:
             path = [(number, len(document))]
             stored = _padded(len(document), align)
             continue
@@ -90,7 +90,7 @@ def share_prefixes(
         path.append((number, len(document)))
         shared[number] = common
         parents[number] = number - parent
-        stored += own
+        stored += branch_length
     return SharedPrefixes(np.array(order, np.int64), shared, parents)
 
 

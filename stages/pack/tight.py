@@ -43,19 +43,20 @@ def tight_rows(
     sizes: NDArray[np.integer],
     counts: NDArray[np.int64],
     max_docs: int | None = None,
-    most: NDArray[np.int64] | None = None,
+    max_of_size: NDArray[np.int64] | None = None,
     rows_apart: int | None = None,
 ) -> Placement:
-    """Pack `sizes` into rows of capacity `C`: never more rows than `best_fit_decreasing` with the same `most`.
+    """Pack `sizes` into rows of capacity `C`: never more rows than `best_fit_decreasing` with the same `max_of_size`.
 
     Args:
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many pieces have each size.
         max_docs: the most pieces in a row.
-        most: (C + 1,) how many of each size a row may take; None for no limit.
-        rows_apart: about how many rows keep to `most`; what is left then fills rows without that limit. None: all.
+        max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
+        rows_apart: about how many rows keep to `max_of_size`; what is left then fills rows without that limit. None:
+            all.
     """
-    placement = best_fit_decreasing(sizes, counts, max_docs, most)
+    placement = best_fit_decreasing(sizes, counts, max_docs, max_of_size)
     rows = len(placement.row_offsets) - 1
     capacity = len(counts) - 1
     bound = bound_of_whole_pieces(counts, max_docs)
@@ -67,13 +68,13 @@ def tight_rows(
     # A size that fills more than all whole units is alone in its row.
     rounded = np.minimum((sizes - 1) // unit + 1, units)
     limits = None
-    if most is not None:
+    if max_of_size is not None:
         limits = np.full(units + 1, len(sizes))
-        np.minimum.at(limits, rounded, most[sizes])
+        np.minimum.at(limits, rounded, max_of_size[sizes])
     counts_of_units = np.bincount(rounded, minlength=units + 1)
     patterns = _filled(counts_of_units, max_docs or len(sizes), limits, rows_apart)
     fewest = min(rows, _rows_of(patterns))
-    attempts = min(_MAX_ATTEMPTS, _ATTEMPTED_PIECES // len(sizes)) if most is None else 0
+    attempts = min(_MAX_ATTEMPTS, _ATTEMPTED_PIECES // len(sizes)) if max_of_size is None else 0
     for attempt in range(attempts):
         if fewest <= bound:
             break
@@ -113,15 +114,15 @@ def _numbers(seed: int) -> Iterator[int]:
 class _Stock:
     """The sizes left: counts, and as two sets of bits, bit s and bit C - s for each size s."""
 
-    __slots__ = ("_mirrored", "capacity", "counts", "most", "present")
+    __slots__ = ("_mirrored", "capacity", "counts", "max_of_size", "present")
 
-    def __init__(self, counts: NDArray[np.int64], most: NDArray[np.int64] | None = None) -> None:
+    def __init__(self, counts: NDArray[np.int64], max_of_size: NDArray[np.int64] | None = None) -> None:
         """
         Args:
             counts: (C + 1,) how many pieces have each size; none of size 0.
-            most: (C + 1,) how many of each size a row may take; None for no limit.
+            max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
         """
-        self.most = most.tolist() if most is not None else None
+        self.max_of_size = max_of_size.tolist() if max_of_size is not None else None
         self.capacity = len(counts) - 1
         self.counts = {size: int(counts[size]) for size in np.flatnonzero(counts).tolist()}
         self.present, self._mirrored = (
@@ -141,7 +142,7 @@ class _Stock:
 
     def allows(self, size: int, held: dict[int, int], number: int) -> bool:
         """Whether a row that holds some sizes may take so many more of one."""
-        return self.most is None or held.get(size, 0) + number <= self.most[size]
+        return self.max_of_size is None or held.get(size, 0) + number <= self.max_of_size[size]
 
     def pair(self, space: int, held: dict[int, int]) -> int:
         """The larger size of the pair that fills `space` exactly with sizes nearest to each other, or 0.
@@ -156,9 +157,9 @@ class _Stock:
             pairs ^= 1  # a size is its own partner only if two of it are left
         return half + (pairs & -pairs).bit_length() - 1 if pairs else 0
 
-    def again(self, held: dict[int, int], most: int) -> int:
+    def again(self, held: dict[int, int], max_of_size: int) -> int:
         """Take what a row holds as often as there is enough of it, at most so often; return how often."""
-        times = min(most, *(self.counts[size] // number for size, number in held.items()))
+        times = min(max_of_size, *(self.counts[size] // number for size, number in held.items()))
         if times:
             for size, number in held.items():
                 self.take(size, number * times)
@@ -168,7 +169,7 @@ class _Stock:
 def _filled(
     counts: NDArray[np.int64],
     max_docs: int,
-    most: NDArray[np.int64] | None = None,
+    max_of_size: NDArray[np.int64] | None = None,
     rows_apart: int | None = None,
     chance: Iterator[int] | None = None,
 ) -> list[Pattern]:
@@ -177,11 +178,11 @@ def _filled(
     Args:
         counts: (C + 1,) how many pieces have each size; none of size 0.
         max_docs: the most pieces of a row, at least 3.
-        most: (C + 1,) how many of each size a row may take; None for no limit.
-        rows_apart: about how many rows keep to `most`; the last ones do not. None: all.
+        max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
+        rows_apart: about how many rows keep to `max_of_size`; the last ones do not. None: all.
         chance: numbers by which rows sometimes take another size than the best.
     """
-    stock = _Stock(counts, most)
+    stock = _Stock(counts, max_of_size)
     capacity = stock.capacity
     pieces = int(counts.sum())
     tokens = int((counts * np.arange(capacity + 1)).sum())
@@ -189,7 +190,7 @@ def _filled(
     filled = 0
     while stock.present:
         if rows_apart is not None and filled >= rows_apart:
-            stock.most = None
+            stock.max_of_size = None
         largest = stock.present.bit_length() - 1
         stock.take(largest)
         held = {largest: 1}
@@ -216,7 +217,7 @@ def _fill_row(
         short_first: short pieces are to be used, so a pair comes before one size that fills the space.
     """
     space = stock.capacity - sum(held)
-    limited = stock.most is not None
+    limited = stock.max_of_size is not None
     full: list[int] = []
     """Sizes of which the row may take no more; they are hidden until it is filled."""
 
