@@ -1,21 +1,20 @@
-"""What encoding depends on besides the rows: how they are rendered, and the engine that turns texts into tokens.
+"""What encoding depends on besides the rows: the tokenizer, how rows are rendered, and the engine that makes tokens.
 
 A run learns how rows are rendered from its configuration and its tokenizer. With that, and with the first rows, it
 chooses the engine; see `engine_choice`. Both together are the specification of its encoding.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from ...schemas.errors import IntegrityError
+from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
-from ...stages.tokenize.vocabulary import tokenizer_head
+from ...stages.tokenize.vocabulary import SpecialTokenAffixes, tokenizer_head
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
-from .tokenizer import TokenizerSpec
 
 if TYPE_CHECKING:
     from ...schemas.config.config import TokenizerConfig  # which a worker does not need
@@ -26,6 +25,48 @@ OF_TEMPLATES = frozenset(
     {"template", "jinja2_version", "date", "trace", "allow_lost", "call_arguments", "generation_stops"}
 )
 """Keys of a payload that matter only for conversations."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSpec:
+    """Everything that packtrain needs to know about a tokenizer. Can be pickled; workers build engines from it."""
+
+    json: str = field(repr=False)
+    """Content of a tokenizer.json without truncation and padding."""
+    chat_template: str | None = field(repr=False)
+    """Source of the chat template, or None; read it with `require_template`."""
+    special_tokens: dict[str, str]
+    """Special tokens that are set, by name (`bos_token`, `eos_token` and so on); chat templates see them as
+    variables.
+    """
+    around: SpecialTokenAffixes
+    """The tokens around a plain text."""
+    eos_id: int | None
+    pad_id: int | None
+    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
+    hash: str
+    """BLAKE3 hash, hexadecimal, of everything except the template, the stops and names."""
+    name: str = ""
+    """The folder's name, or the repository's, for messages; it does not identify the tokenizer."""
+    template_name: str = ""
+    """What messages call the template: the name of its file, the configuration key, or the tokenizer's name."""
+    template_hash: str = ""
+    """BLAKE3 hash, hexadecimal, of the template; "" without a template."""
+    generation_stops: tuple[int, ...] = ()
+    """Ids at which the model's generation stops; () if no generation_config.json names them."""
+
+    def require_template(self) -> str:
+        """Return the chat template.
+
+        Raises:
+            TokenizerError: there is none.
+        """
+        if self.chat_template is None:
+            raise TokenizerError(
+                f"the tokenizer {self.name} has no chat template, which conversations need (of several, none is called "
+                "default); give a file with a jinja template: tokenizer.chat_template=template.jinja"
+            )
+        return self.chat_template
 
 
 @dataclass(frozen=True, slots=True)

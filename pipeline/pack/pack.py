@@ -28,7 +28,7 @@ from ...schemas.layout import Alignment, Certificate, fill_of
 from ...schemas.report import SplitFigures
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ..encode.driver import Encoded
-from ..encode.tokenizer import TokenizerSpec
+from ..encode.spec import TokenizerSpec
 from ..execute.executor import Executor, perform
 from ..observer import Observer
 from ..store.open_store import Store

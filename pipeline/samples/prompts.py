@@ -22,9 +22,9 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
-from ..encode.spec import RenderSpec
+from ..encode.spec import RenderSpec, TokenizerSpec
 from ..encode.task import make_renderer
-from ..encode.tokenizer import TokenizerSpec, load_tokenizer
+from ..encode.tokenizer import load_tokenizer
 from ..execute.pool import Pool
 from ..inputs.find import require_regular
 from ..inputs.lines import bounded_lines

@@ -98,7 +98,7 @@ def test_a_template_is_a_regular_file(theirs: Path, tmp_path: Path, kind: str) -
 
 
 def test_asking_for_a_tokenizer_ends(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.pipeline.encode import tokenizer as asking
+    from packtrain.pipeline.encode import ask_transformers as asking
 
     monkeypatch.setenv("PACKTRAIN_CACHE", str(theirs.parent / "user"))
     with monkeypatch.context() as limits:

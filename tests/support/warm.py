@@ -134,11 +134,11 @@ def run(
 def loads_tokenizers() -> str:
     """The server that loads tokenizer folders for runs, whose processes find it as PACKTRAIN_TEST_LOADER.
 
-    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.tokenizer`.
+    Importing transformers takes most of the time of `python -m packtrain.pipeline.encode.ask_transformers`.
     """
-    from packtrain.pipeline.encode.tokenizer import ENVIRONMENT
+    from packtrain.pipeline.encode.ask_transformers import ENVIRONMENT
 
-    return _server(("packtrain.pipeline.encode.tokenizer", "without_torch"), tuple(ENVIRONMENT.items()))
+    return _server(("packtrain.pipeline.encode.ask_transformers", "without_torch"), tuple(ENVIRONMENT.items()))
 
 
 @cache

@@ -12,7 +12,8 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from packtrain.pipeline.encode.tokenizer import TokenizerSpec, find_tokenizer, load_tokenizer
+from packtrain.pipeline.encode.spec import TokenizerSpec
+from packtrain.pipeline.encode.tokenizer import find_tokenizer, load_tokenizer
 from packtrain.schemas.errors import TokenizerError
 from packtrain.stages.tokenize.engines import make_engine
 from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.encode.tokenizer import TokenizerSpec, load_tokenizer
+from packtrain.pipeline.encode.spec import TokenizerSpec
+from packtrain.pipeline.encode.tokenizer import load_tokenizer
 from packtrain.pipeline.observer import Observer
 from packtrain.pipeline.samples.prompts import PromptSet, SamplePrompt
 from packtrain.pipeline.samples.samples_file import read_samples

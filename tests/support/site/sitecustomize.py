@@ -9,7 +9,7 @@ Programs are handed over to a server, where a test has asked for that: see `test
 import os
 import sys
 
-_LOADS = ["-P", "-m", "packtrain.pipeline.encode.tokenizer"]
+_LOADS = ["-P", "-m", "packtrain.pipeline.encode.ask_transformers"]
 
 
 def _nothing(descriptor: object) -> None:

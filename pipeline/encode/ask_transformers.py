@@ -1,0 +1,188 @@
+"""Asks transformers what a tokenizer folder says, in a child process that runs this module as a program.
+
+The import of transformers takes seconds, and whatever it prints must not reach our output.
+"""
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ...schemas.errors import TaskError, TokenizerError
+from ...schemas.fingerprint import hash_bytes
+from ...stages.tokenize.vocabulary import SpecialTokenAffixes
+from ..execute.executor import exit_reason, out_of_memory_kills
+from .spec import TokenizerSpec
+
+ASK_SECONDS = 300.0
+"""How long transformers may take to load a tokenizer; it takes seconds."""
+ASK_BYTES = 16 << 30
+"""Address space that it may use for that; it uses some gigabytes."""
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Environment variables of the process, besides this one's."""
+
+
+class Question:
+    """A child process that asks transformers about a folder, within `ASK_SECONDS` and `ASK_BYTES`.
+
+    It gets a copy of the files that were read, so that it opens no other, and finds no code.
+    """
+
+    def __init__(self, folder: Path, files: Mapping[str, bytes]) -> None:
+        self.folder = folder
+        self.temporary = tempfile.TemporaryDirectory(prefix="packtrain-tokenizer-")
+        # Of the same name, so that nothing depends on what the copy is called.
+        self.copy = Path(self.temporary.name, folder.name or "tokenizer")
+        self.copy.mkdir()
+        for name, content in files.items():
+            (self.copy / name).parent.mkdir(exist_ok=True)
+            (self.copy / name).write_bytes(content)
+        self.kills_before = out_of_memory_kills()
+        # -P prevents the import of a folder called transformers in the working directory.
+        command = [sys.executable, "-P", "-m", __name__, str(self.copy), str(ASK_BYTES)]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | ENVIRONMENT,
+        )
+
+
+def answer_of(question: Question) -> TokenizerSpec:
+    """What transformers says of a folder.
+
+    Raises:
+        TokenizerError: transformers cannot load it, or not within the limits.
+        TaskError: the process was killed by a signal.
+    """
+    folder = question.folder
+    process = question.process
+    with question.temporary, process:
+        try:
+            output, log = process.communicate(timeout=ASK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TokenizerError(
+                f"the tokenizer folder {folder} was not loaded within {ASK_SECONDS:,.0f} seconds, which no tokenizer "
+                "needs; take another one, or another copy of it"
+            ) from None
+        except BaseException:
+            process.kill()
+            raise
+    # Rust aborts when the limit of memory is reached, while Python raises an error.
+    if process.returncode == -signal.SIGABRT and b"memory allocation" in log:
+        raise _memory_error(folder)
+    if process.returncode < 0:  # a signal says nothing about the folder
+        reason = exit_reason(process.returncode, question.kills_before)
+        raise TaskError(
+            f"the process that loads the tokenizer folder {folder} died: {reason}. Free memory, and run the same "
+            "command again"
+        )
+    try:
+        answer = msgspec.json.decode(output, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        last_line = "".join(log.decode(errors="replace").strip().splitlines()[-1:])
+        answer = {"error": f"the process that loads it ended with {process.returncode}: {last_line}"}
+    if "error" not in answer:
+        return msgspec.convert(answer, TokenizerSpec)
+    error = str(answer["error"])
+    if error.startswith(MemoryError.__name__):
+        raise _memory_error(folder)
+    error = error.replace(str(question.copy), str(folder))
+    if (folder / "tokenizer.json").is_file():
+        raise TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
+    raise TokenizerError(f"{folder} has no tokenizer.json, and transformers cannot load a tokenizer from it: {error}")
+
+
+def _memory_error(folder: Path) -> TokenizerError:
+    return TokenizerError(
+        f"the tokenizer folder {folder} needs more than {ASK_BYTES >> 30:,} GiB of memory to be loaded, which no "
+        "tokenizer does; take another one, or another copy of it"
+    )
+
+
+# The child process
+
+
+def _resolve(folder: str) -> TokenizerSpec:
+    """What transformers knows of a folder."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # a tokenizer needs none, and its import takes seconds
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
+    # What is put around a text shows on any text: `<s> a </s>` has the ids of `a` at 1.
+    ids = tokenizer("a")["input_ids"]
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    begin = next((i for i in range(len(ids)) if ids[i : i + len(text_ids)] == text_ids), None)
+    if begin is None:
+        raise ValueError(f"its special tokens are not only before and after the text: {text_ids} becomes {ids}")
+    backend.no_truncation()
+    backend.no_padding()
+    # Older versions of transformers also list the additional tokens here; templates do not use them by name.
+    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)}
+    prefix = tuple(ids[:begin])
+    suffix = tuple(ids[begin + len(text_ids) :])
+    eos = special.get("eos_token", "")
+    eos_id = tokenizer.eos_token_id
+    pad_id = tokenizer.pad_token_id
+    around = SpecialTokenAffixes(
+        prefix,
+        suffix,
+        # As text only where a text can have them already, so that they are not put twice.
+        special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
+        eos if suffix == (eos_id,) else "",
+        eos,
+    )
+    template = tokenizer.chat_template
+    if isinstance(template, dict):  # several, by name
+        template = template.get("default")
+    json = backend.to_str()
+    special_tokens = msgspec.json.encode([special, around, eos_id, pad_id], order="sorted")
+    return TokenizerSpec(
+        json=json,
+        chat_template=template,
+        special_tokens=special,
+        around=around,
+        eos_id=eos_id,
+        pad_id=eos_id if pad_id is None else pad_id,
+        hash=hash_bytes(json.encode() + b"\0" + special_tokens),
+    )
+
+
+def _main(folder: str) -> None:
+    """Print what transformers knows of a folder, or why it cannot load it, as JSON."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries may print; standard output holds only the answer
+        try:
+            answer: Any = _resolve(folder)
+        except Exception as error:
+            if "trust_remote_code" in str(error):
+                error = ValueError("it needs code from the folder, which packtrain never runs")
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answer = {"error": f"{type(error).__name__}: {' '.join(lines)[:600]}".rstrip(".: ")}
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.flush()
+    os._exit(0)  # taking all of transformers apart would let the parent wait another fifth of a second
+
+
+if __name__ == "__main__":
+    tokenizer_folder = sys.argv[1]
+    address_space = int(sys.argv[2])
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    if hard_limit != resource.RLIM_INFINITY:
+        address_space = min(address_space, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, hard_limit))
+    gc.disable()  # imports make many objects and little garbage: a tenth of a second
+    _main(tokenizer_folder)
