@@ -110,6 +110,27 @@ class Choice:
     """Another strategy at the configured length, if it would save rows; else None."""
     other_saves: float
     """The share of the rows that it would save, both in one window."""
+    sharing: "Sharing | None" = None
+    """What documents share; None if no two were made of one source row, or the configuration does not let them share.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What `pack.share: row` stores of the documents that are packed, each counted once."""
+
+    is_used: bool
+    """Whether this dataset shares tokens."""
+    tokens: int
+    """Tokens of the documents."""
+    stored: int
+    """Tokens that rows store if documents share, estimated from some of them."""
+    row_length: int
+    """Capacity of a row."""
+    longer_row_length: int
+    """Twice the longest document that the limits allow, or `row_length` if that is more."""
+    stored_in_longer_rows: int
+    """As `stored`, in rows of that length, where fewer groups of documents are cut."""
 
 
 COUNTED_ONLY = "more"

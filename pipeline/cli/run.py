@@ -85,6 +85,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ..report.lengths import advice_sentence
     from ..report.report_files import HTML
     from ..report.sections import sections, summary_lines
+    from ..report.sharing import describe_sharing
 
     manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
     if not end.is_new:
@@ -106,6 +107,8 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
         yield f"report: {out.where(HTML)}"
         if report.choice is not None and (advice := advice_sentence(report.choice)):
             yield f"  {escape_line(advice)}"
+        if report.choice is not None and (sharing := describe_sharing(report.choice.sharing)):
+            yield f"  {sharing}"
     if demo:
         yield from _next(out.url, out.where(HTML) if report is not None else None)
 

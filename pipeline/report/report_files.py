@@ -1,6 +1,7 @@
 """The files of a report: one HTML page, and one JSON file with every number in it. Every run ends with one."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset
 from ..observer import Observer
 from ..pack.pack import Selected
+from ..pack.units import forecast_sharing
 from ..store.open_store import Store
 from .collect import configuration_of, packing_of, report_of
 from .document_lengths import read_documents
@@ -98,6 +100,7 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
         if not selected.pairs:
             limit, packing = model_limit(config.tokenizer.path, base), packing_of(dataset.manifest)
             choice = choose(read_documents(selected), config, limit=limit, packed=packing.splits)
+            choice = replace(choice, sharing=forecast_sharing(selected.table, config))
         decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))
         report = report_of(dataset, choice, configuration_of(config, base), decoder)
         write_report(report, dataset.store)

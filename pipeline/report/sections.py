@@ -19,6 +19,7 @@ from .ledger_lines import (
     supervision_style,
 )
 from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
+from .sharing import describe_sharing
 from .uses import uses_sentence
 
 QUESTIONS = {
@@ -139,6 +140,8 @@ def _choice(choice: Choice) -> Section:
         sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
     if advice := advice_sentence(choice):
         sentence += f" Advice: {advice}"
+    if sharing := describe_sharing(choice.sharing):
+        sentence += f" {sharing}"
     advised = choice.advice.max_length if choice.advice is not None else None
     marks = {choice.max_length: "configured", advised: "advised"}
     if advised == choice.max_length:

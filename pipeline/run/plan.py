@@ -24,6 +24,7 @@ from ..inputs.fetch import describe_data, write_data
 from ..inputs.scan import scan_inputs
 from ..observer import Observer
 from ..pack.pack import count_rows
+from ..pack.units import forecast_sharing
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_rejects
 from ..report.contamination_summary import contamination_of
 from ..report.document_lengths import read_documents
@@ -115,6 +116,7 @@ def plan(
             stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
         limit = model_limit(config.tokenizer.path, work.base)
         choice = choose(stats, config, lengths, limit, figures)
+        choice = replace(choice, sharing=forecast_sharing(selected.table, config))
         packing = _packing(config, figures, sample)
     total = selected.ledger.total()
     contamination = None
