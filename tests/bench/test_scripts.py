@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 SMALL = {
     "bench_plan.py": "--rows 2000 --fill-rows 500",
     "bench_end_to_end.py": "--copies 1 --runs 1 --memory",
+    "bench_branches.py": "--chats 5 --row-length 1024 --hidden 64 --layers 1",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
 }
 
