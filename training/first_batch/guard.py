@@ -53,6 +53,11 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     def __init__(self, data: str | Path, split: str = "train") -> None:
         self._rows = PackedRows(data, split)
+        if self._rows.shares_tokens:
+            raise ConfigError(
+                f"{data} has rows whose documents share tokens (pack.share), which the guard does not know; "
+                "packtrain.training.probe(model, batch=batch) proves that the first batch keeps them apart"
+            )
         self._finder = DocumentFinder(self._rows)
         self._hooks: list[RemovableHandle] = []
         self._checking = False
