@@ -20,7 +20,7 @@ import torch
 from packtrain.schemas.dataset.row_batch import Row
 from packtrain.training import PackedLoader, collate, use_packed
 from packtrain.training.branches import expanded
-from packtrain.training.trainer.loss import targets, token_losses
+from packtrain.training.trainer.loss import find_targets, token_losses
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from tests.bench.tables import print_table
@@ -76,7 +76,7 @@ def step_seconds(model: Any, batch: dict[str, Any]) -> tuple[float, float]:
     small["labels"] = torch.where(batch["labels"] < 0, batch["labels"], batch["labels"] % VOCABULARY)
     model.zero_grad()
     begin = time.process_time()
-    wanted = targets(small)
+    wanted = find_targets(small)
     inputs = {name: value for name, value in small.items() if name != "labels"}
     losses = token_losses(model(**inputs, logits_to_keep=wanted.index).logits[0], wanted.tokens)
     losses.sum().backward()
