@@ -90,8 +90,9 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
     if shape is not None:
         rows = [part for row in rows for part in (row, shape.padding(row))]
     lengths = np.concatenate([row.seq_lengths for row in rows])
-    bounds = torch.from_numpy(offsets_of(lengths, np.int32))
+    bounds = torch.from_numpy(offsets_of(lengths, np.int32))  # int32, as FlashAttention's kernels take them
     longest = int(lengths.max(initial=0)) if shape is None else shape.longest
+    # Joined and made int64 in one pass over the tokens.
     batch: dict[str, Any] = {
         name: torch.from_numpy(np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)[None])
         for name in _COLUMNS

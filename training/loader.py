@@ -236,6 +236,7 @@ class PackedLoader:
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
         contents = self.steps.at(step * self.rows_per_step)
         rows = {index: self.corpus.row(index) for index in contents.rows.tolist()}
+        # In one question, because the document table is compared with its hash each time.
         origins = self.corpus.origins([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
         documents = []
         for rank, share in enumerate(contents.shares):
@@ -250,8 +251,9 @@ class PackedLoader:
         step = self.steps.at(position)
         share = step.shares[self.place.rank]
         rows = [self.corpus.row(index) for index in step.rows[share].tolist()]
-        if step.real < self.rows_per_step:
+        if step.real < self.rows_per_step:  # rows that fill up the last step are trained at their own places already
             rows = [row if index < step.real else untrained(row) for index, row in zip(share, rows, strict=True)]
+        # With accumulate=2, a share of 4 rows gives two batches: rows 0 and 1, then 2 and 3.
         batch_size = len(rows) // self.accumulate
         return [self._batch(rows[begin : begin + batch_size]) for begin in range(0, len(rows), batch_size)]
 

@@ -183,6 +183,7 @@ class _Shard:
     def __init__(self, file: MappedFile, batches: list[pa.RecordBatch]) -> None:
         self._file = file
         self._starts = [0, *accumulate(batch.num_rows for batch in batches)]
+        # The lengths of all columns are compared here, once, and not again for each row.
         self._batches = [RowBatch(batch, file.where) for batch in batches]
 
     def batches(self) -> Iterator[tuple[int, RowBatch]]:
@@ -192,6 +193,7 @@ class _Shard:
 
     def row(self, index: int) -> Row:
         self._file.check()
+        # Batches that begin at rows 0 and 3: row 2 is in batch 0, row 3 in batch 1.
         number = bisect_right(self._starts, index) - 1
         return self._batches[number].row(index - self._starts[number])
 

@@ -56,6 +56,7 @@ def _from_environment(environment: Mapping[str, str]) -> RankInfo | None:
     Raises:
         ConfigError: it is not a number.
     """
+    # torchrun first: started by Slurm, it gives each of its processes a rank that Slurm knows nothing of.
     for launcher, rank_variable, size_variable in _LAUNCHERS:
         if rank_variable not in environment or size_variable not in environment:
             continue

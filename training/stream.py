@@ -130,6 +130,7 @@ class PackedStream:
                             "all: not one step would be full; take fewer rows a step, more epochs, or tail=pad"
                         )
                     break
+                # Every rank must make a last step, so its places are filled.
                 while len(step) < self.rows_per_step:  # with the first rows, again if there are fewer
                     step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
                 batch = self._batch(step, real)

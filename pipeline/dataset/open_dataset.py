@@ -33,6 +33,7 @@ class Finished(DatasetReader):
     @classmethod
     def in_store(cls, store: Store, manifest: Manifest) -> "Finished":
         """The dataset in a store, by its manifest."""
+        # A folder as a path: its name may look like a URL.
         place = store.root if isinstance(store, LocalStore) else store.url
         return cls(DatasetFiles(place, cache_bytes=None), manifest, store)
 
@@ -73,6 +74,7 @@ class Finished(DatasetReader):
         if not 0 <= index < record.rows:
             rows = f"rows 0 to {record.rows - 1}" if record.rows else "no rows"
             raise InputError(f"there is no row {index}; split {split!r} has {rows}")
+        # Of shards with 3 and 2 rows, row 4 of the split is row 1 of the second.
         for shard in record.shards:
             if index >= shard.rows:
                 index -= shard.rows
@@ -129,6 +131,7 @@ def _unfinished(store: Store) -> str:
         return "is an export, not a dataset; give the dataset that it was made from"
     holder, working = read_run_lock(store)
     if holder is None and not store.exists(PLAN):
+        # No run was ever here.
         return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
     state = "Run the same configuration again to continue where it stopped"
     if holder is not None and working:

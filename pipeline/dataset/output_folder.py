@@ -95,7 +95,7 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
     Raises:
         OutputError: the folder belongs to another configuration or other inputs; the message lists the differences.
     """
-    store.sweep()
+    store.sweep()  # drafts of killed runs
     check_plan(store, plan)
     if not store.put_bytes(PLAN, plan_bytes(plan)):
         check_plan(store, plan)  # another run may have put it a moment ago

@@ -154,7 +154,7 @@ class DatasetFiles:
 
     def _open_local(self, name: str) -> int:
         with self._damage(name), open_regular(self.folder / name, inside=[self.folder]) as file:
-            return os.dup(file.fileno())
+            return os.dup(file.fileno())  # the file object closes its own descriptor
 
     def _open_copy(self, record: FileRecord) -> int:
         def download(path: Path) -> None:

@@ -36,6 +36,7 @@ class DatasetReader:
         splits = self.manifest.splits
         if name in splits:
             return splits[name]
+        # Who asks for a holdout has not made one; any other name is most likely misspelt.
         fix = f"; {MAKE_HOLDOUT}" if name == "holdout" else did_you_mean(name, splits)
         raise InputError(f"{self.files.address} has no split {name!r}; it has {', '.join(splits)}{fix}")
 
@@ -65,7 +66,7 @@ class DatasetReader:
         Raises:
             IntegrityError: as `map_shard`, when it comes to the damage.
         """
-        file = self.files.map(shard, ahead=True)
+        file = self.files.map(shard, ahead=True)  # every page of it will be needed
         return read_batches(file, shard.rows, schema_of(self.manifest.schema), validate=True)
 
     def row_sizes(self, split: str) -> RowSizes:

@@ -33,10 +33,11 @@ def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, validate: b
     """
     count = 0
     with file.reading():
+        # Before pyarrow unpacks anything: a compressed kilobyte may ask for any amount of memory.
         require_bounded(memoryview(file.buffer), 0)
         for batch in pa.ipc.open_stream(file.buffer):
             require_columns(batch.schema, columns)
-            file.check()
+            file.check()  # a file cut meanwhile would end the process when its memory is read
             if validate:
                 batch.validate(full=True)
             count += batch.num_rows

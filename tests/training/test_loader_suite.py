@@ -293,6 +293,16 @@ def test_a_damaged_shard_is_an_error_at_its_own_batch(copied: Path, tmp_path: Pa
     assert good == before > 3
 
 
+def test_a_damaged_document_table_is_an_error(copied: Path) -> None:
+    """Compared with its hash before it is read: over some damage, pyarrow ends the process."""
+    path = copied / "documents.parquet"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 20)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(IntegrityError, match=r"documents\.parquet cannot be read: its content does not match"):
+            loader(copied, 4).explain(0)
+
+
 def test_a_file_cut_under_a_running_loader_is_an_error_that_ends_the_process(copied: Path, tmp_path: Path) -> None:
     """Reading behind the end of a mapped file kills a process, so another one tries."""
     other = shutil.copytree(copied, tmp_path / "other")
