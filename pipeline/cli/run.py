@@ -82,7 +82,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of
     from ..report.ledger_lines import ledger_grid
-    from ..report.lengths import advice_sentence
+    from ..report.length_advice import describe_advice
     from ..report.report_files import HTML
     from ..report.sections import sections, summary_lines
     from ..report.sharing import describe_sharing
@@ -105,8 +105,8 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
     if report is not None:
         yield f"report: {out.where(HTML)}"
-        if report.choice is not None and (advice := advice_sentence(report.choice)):
-            yield f"  {escape_line(advice)}"
+        if report.choice is not None and (advice := describe_advice(report.choice)):
+            yield f"  Advice: {escape_line(advice)}"
         if report.choice is not None and (sharing := describe_sharing(report.choice.sharing)):
             yield f"  {sharing}"
     if demo:

@@ -57,7 +57,15 @@ def read_documents(selected: Selected) -> LengthStats:
         longest=named,
         texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
         in_all=int(copies.sum(dtype=np.int64)),
+        packed=_packed_lengths(selected) if len(sample.doc_ids) < len(copies) else None,
     )
+
+
+def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
+    """(P,) tokens that are packed of each document of the train split, copies apart."""
+    documents = selected.table.documents
+    train = (documents.copies > 0) & ~documents.has(HELD_OUT)
+    return np.repeat(documents.kept[train], documents.copies[train])
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:

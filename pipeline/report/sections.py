@@ -17,10 +17,11 @@ from .ledger_lines import (
     ledger_grid,
     supervision_of,
     supervision_style,
+    uses_sentence,
 )
-from .lengths import advice_sentence, counted_tokens, lost_at, point_at, warnings_of
+from .length_advice import counted_tokens, describe_advice, describe_limit, point_at
+from .lengths import lost_at
 from .sharing import describe_sharing
-from .uses import uses_sentence
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -138,7 +139,7 @@ def _choice(choice: Choice) -> Section:
     sentence = f"At {choice.max_length:,}{rows_of} with {choice.strategy}, {gone} of the {what} is lost.{of}"
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
-    if advice := advice_sentence(choice):
+    if advice := describe_advice(choice):
         sentence += f" Advice: {advice}"
     if sharing := describe_sharing(choice.sharing):
         sentence += f" {sharing}"
@@ -161,7 +162,7 @@ def _choice(choice: Choice) -> Section:
     if choice.longest:
         rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
         grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
-    return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(warnings_of(choice)))
+    return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(describe_limit(choice)))
 
 
 _HEAD = ("trained lost", "cut", "left out", "rows", "full", "tokens")

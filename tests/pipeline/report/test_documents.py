@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.pack import read_parts
-from packtrain.pipeline.report.lengths import advice_sentence
+from packtrain.pipeline.report.length_advice import describe_advice
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.manifest import Manifest
 from packtrain.schemas.report import Choice, Point
@@ -125,7 +125,7 @@ def test_chats_with_a_few_huge_answers_are_no_plain_texts(tmp_path: Path) -> Non
         point = choice.points[-1]
         assert point.labels >= 0.9 * point.tokens, "nearly all tokens are trained"
         assert choice.texts == (kind == "texts")
-        assert ("pack.strategy=bfd_split" in advice_sentence(choice)) == (kind == "texts")
+        assert ("pack.strategy=bfd_split" in describe_advice(choice)) == (kind == "texts")
 
 
 WEIGHTS = {"chats": {"weight": 2.0}, "pairs": {"weight": 1.0, "repeat": 2}, "texts": {"weight": 1.5}}

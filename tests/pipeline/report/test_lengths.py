@@ -9,19 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline.report.length_advice import describe_advice, describe_limit, point_at
 from packtrain.pipeline.report.lengths import (
     FEW_ROWS,
     KEEPS,
     SAVES,
     WHOLE,
     WHOLE_TEXTS,
-    advice_sentence,
     candidates,
     choose,
     lost_at,
     model_limit,
-    point_at,
-    warnings_of,
 )
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
@@ -118,8 +116,8 @@ def test_one_giant_conversation_that_decides_is_named() -> None:
     choice = choice_of(stats)
     assert choice.advice is not None
     assert (choice.advice.max_length, choice.advice.longer) == (65_536, 1)
-    assert "Only 1 document is longer than 32,768: s/chats:46, 40,000 tokens" in advice_sentence(choice)
-    assert "Only" not in advice_sentence(choice_of(stats_of([100] * 300 + [700] * 299)))
+    assert "Only 1 document is longer than 32,768: s/chats:46, 40,000 tokens" in describe_advice(choice)
+    assert "Only" not in describe_advice(choice_of(stats_of([100] * 300 + [700] * 299)))
 
 
 @pytest.mark.parametrize("lengths", [[205], [90, 130, 205], [20] * 40 + [250]])
@@ -129,13 +127,80 @@ def test_the_shortest_length_is_no_reason_to_name_documents(lengths: list[int]) 
     choice = choice_of(stats)
     assert choice.advice is not None
     assert (choice.advice.max_length, choice.advice.shorter, choice.advice.longer) == (256, 0, 0)
-    assert advice_sentence(choice) == "max_length 256 keeps all of the trained tokens."
+    assert describe_advice(choice) == "max_length 256 keeps all of the trained tokens, as 2,048 does."
+
+
+def test_few_documents_are_named_only_beside_many_others() -> None:
+    """Two of two documents, and three of five, decide nothing that others would not."""
+    for lengths in ([700, 800], [100, 100, 3000, 3100, 3200], [900]):
+        longest = [(f"s:{number}", length) for number, length in enumerate(sorted(lengths, reverse=True))]
+        choice = choice_of(replace(stats_of(lengths), longest=longest))
+        assert choice.advice is not None
+        assert choice.advice.longer, "longer documents than the next shorter length"
+        assert "longer than" not in describe_advice(choice)
+
+
+def test_that_the_configured_length_keeps_all_as_well_is_said_only_where_it_does() -> None:
+    assert ", as 2,048 does" in describe_advice(choice_of(stats_of([300] * 50)))
+    assert " does" not in describe_advice(choice_of(stats_of([2048] * 50)))
+    assert " does" not in describe_advice(choice_of(stats_of([3000] * 50)))
+    nearly = choice_of(stats_of([128] * 50_000 + [2000] * 3))
+    assert nearly.advice is not None
+    assert nearly.advice.max_length < 2048
+    assert "as 2,048 does" not in describe_advice(nearly), "hardly less is not the same"
+
+
+def test_rows_that_cannot_hold_the_advised_documents_are_named() -> None:
+    rows = {"pack": {"row_length": 1024}, "truncate": {"max_length": 512}}
+    longer = describe_advice(choice_of(stats_of([3000] * 100), configured(**rows)))
+    assert "Rows of 1,024 cannot hold such documents: raise pack.row_length, too" in longer
+    assert "cannot hold" not in describe_advice(choice_of(stats_of([800] * 100), configured(**rows)))
+    assert "cannot hold" not in describe_advice(choice_of(stats_of([3000] * 100)))
+
+
+def test_longer_rows_are_advised_where_they_are_fuller() -> None:
+    rows = {"pack": {"row_length": 1024}, "truncate": {"max_length": 1024}}
+    half_empty = describe_advice(choice_of(stats_of([600] * 1000), configured(**rows)))
+    fill = 600 * 1000 / (8192 * -(-1000 // (8192 // 600)))
+    assert f"rows of 8,192 (pack.row_length) would be {share(fill)} full, in place of 58.6 %" in half_empty
+    assert "pack.row_length" not in describe_advice(choice_of(stats_of([512] * 1000), configured(**rows)))
+    assert "pack.row_length" not in describe_advice(choice_of(stats_of([600] * 1000))), "rows as long as documents"
+
+
+def test_what_the_next_longer_length_keeps_and_costs_is_said() -> None:
+    stats = stats_of([256] * 9_990 + [500] * 40, prompt=0.01)
+    choice = choice_of(stats, configured(truncate={"max_length": 256}))
+    assert choice.advice is not None
+    points = [point for point in choice.points if point.max_length >= choice.advice.max_length]
+    gain = lost_at(points[0]) - lost_at(points[1])
+    sentence = describe_advice(choice)
+    costs = share(points[1].tokens / points[0].tokens - 1)
+    named = f"; {points[1].max_length:,} would keep {share(gain, 2)} more, with {costs} more tokens to compute"
+    assert gain > 0.003
+    assert named in sentence
+    bounded = describe_advice(choice_of(stats, limit=for_model(points[0].max_length)))
+    assert "but the model is not made for it (the model's positions end at" in bounded
+    assert "model" not in sentence
+
+
+def test_strategies_are_compared_by_all_documents_where_the_others_are_a_sample() -> None:
+    """Three documents of two sizes to a row, of which the sample has only those that fill a row alone."""
+    sizes = np.random.default_rng(3).normal(1024 / 4, 1024 / 20, 20_000).clip(1, 1024).astype(np.int32)
+    config = configured(truncate={"max_length": 1024})
+    sample = replace(stats_of([1024] * 1000), in_all=len(sizes))
+    assert choice_of(sample, config).other is None
+    choice = choice_of(replace(sample, packed=sizes), config)
+    rows = [plan_rows(sizes, 1024, strategy).rows for strategy in ("bfd", "tight")]
+    assert choice.other_saves == 1 - rows[1] / rows[0] > SAVES
+    assert f"it needs {share(choice.other_saves)} fewer of them" in describe_advice(choice)
+    full = replace(stats_of(sizes), in_all=10**6, packed=np.full(1000, 1024, np.int32))
+    assert choice_of(full, config).other is None
 
 
 def test_copies_of_a_document_are_named_once() -> None:
     stats = replace(stats_of([100] * 300 + [40_000] * 3), longest=[("s:1", 40_000), ("s:2", 100), ("s:3", 100)])
-    assert "Only 1 document is longer than 32,768: s:1, 40,000 tokens." in advice_sentence(choice_of(stats))
-    sample = advice_sentence(choice_of(replace(stats, in_all=9_000)))
+    assert "Only 1 document is longer than 32,768: s:1, 40,000 tokens." in describe_advice(choice_of(stats))
+    sample = describe_advice(choice_of(replace(stats, in_all=9_000)))
     assert "Of those read, only 1 document is longer than 32,768: s:1" in sample
 
 
@@ -149,16 +214,16 @@ def test_fuller_rows_are_named_as_the_reason() -> None:
     saves = 1 - other.rows * other.row_length / (one.rows * one.row_length)
     assert advice.saves == pytest.approx(saves)
     words = f", as 1,024 does, in fuller rows, which take {share(saves)} less space"
-    assert words in advice_sentence(choice)
-    assert "Only" not in advice_sentence(choice)
+    assert words in describe_advice(choice)
+    assert "Only" not in describe_advice(choice)
 
 
 def test_what_limits_the_advice_is_named() -> None:
     stats = replace(stats_of([3000] * 400 + [200] * 400, prompt=0.1), longest=[("s:1", 3000)])
-    model = advice_sentence(choice_of(stats, limit=for_model(1024)))
+    model = describe_advice(choice_of(stats, limit=for_model(1024)))
     assert "of the trained tokens, the most of the lengths that the model is made for: the model's positions" in model
     assert "end at 1,024. No such length keeps 99.5 % of the trained tokens; 2,048 would keep" in model
-    compared = advice_sentence(choice_of(stats, configured(truncate={"max_length": 512}), lengths=[256]))
+    compared = describe_advice(choice_of(stats, configured(truncate={"max_length": 512}), lengths=[256]))
     assert (
         "None of the lengths that were compared keeps 99.5 % of the trained tokens: the longest document has"
         in compared
@@ -166,9 +231,9 @@ def test_what_limits_the_advice_is_named() -> None:
     assert "has 3,000 tokens" in compared
     assert "model" not in compared
     cut = configured(pack={"strategy": "bfd_split"})
-    pieces = advice_sentence(choice_of(replace(stats, texts=False), cut, limit=for_model(1024)))
+    pieces = describe_advice(choice_of(replace(stats, texts=False), cut, limit=for_model(1024)))
     assert "No such length keeps 99.5 % of the trained tokens and 99 % of documents whole" in pieces
-    enough = advice_sentence(choice_of(stats, limit=for_model(4096)))
+    enough = describe_advice(choice_of(stats, limit=for_model(4096)))
     assert "No such length" not in enough
     assert "None of" not in enough
 
@@ -180,21 +245,21 @@ def test_a_strategy_that_needs_fewer_rows_is_advised() -> None:
     rows = [plan_rows(sizes, 1024, strategy).rows for strategy in ("bfd", "tight")]
     assert choice.other_saves == 1 - rows[1] / rows[0] > SAVES
     said = f"pack.strategy=tight fills rows of 1,024 better: it needs {share(choice.other_saves)} fewer of them"
-    assert said in advice_sentence(choice)
+    assert said in describe_advice(choice)
     for strategy in ("tight", "none", "bfd_split", "wrapped"):
         config = configured(truncate={"max_length": 1024}, pack={"strategy": strategy})
-        assert "=tight" not in advice_sentence(choice_of(stats_of(sizes), config))
-    assert "=tight" not in advice_sentence(
+        assert "=tight" not in describe_advice(choice_of(stats_of(sizes), config))
+    assert "=tight" not in describe_advice(
         choice_of(stats_of([256] * 20_000), configured(truncate={"max_length": 1024}))
     )
 
 
 def test_plain_texts_can_be_cut() -> None:
     texts = stats_of([3000] * 100, prompt=0.0)
-    assert "pack.strategy=bfd_split" in advice_sentence(choice_of(texts))
+    assert "pack.strategy=bfd_split" in describe_advice(choice_of(texts))
     for changes in ({"pack": {"strategy": "bfd_split"}}, {"truncate": {"max_length": 4096}}):
-        assert "pack.strategy" not in advice_sentence(choice_of(texts, configured(**changes)))
-    assert "pack.strategy" not in advice_sentence(choice_of(stats_of([3000] * 100)))
+        assert "pack.strategy" not in describe_advice(choice_of(texts, configured(**changes)))
+    assert "pack.strategy" not in describe_advice(choice_of(stats_of([3000] * 100)))
 
 
 def for_model(positions: int) -> Limit:
@@ -215,10 +280,10 @@ def test_a_length_above_the_models_positions_is_warned_of() -> None:
     config = configured(truncate={"max_length": 4096})
     choice = choice_of(stats_of([3000] * 40 + [200] * 200), config, limit=for_model(2048))
     assert choice.over_limit == 40
-    (warning,) = warnings_of(choice)
+    (warning,) = describe_limit(choice)
     assert "positions end at 2,048" in warning
     assert "40 documents are longer" in warning
-    assert not list(warnings_of(choice_of(stats_of([3000] * 40), limit=for_model(2048))))
+    assert not list(describe_limit(choice_of(stats_of([3000] * 40), limit=for_model(2048))))
 
 
 @pytest.mark.parametrize(
@@ -263,7 +328,7 @@ def test_the_advice_keeps_what_can_be_kept(
     choice = choice_of(stats_of(lengths, prompt), config, lengths=(32, 128, 512, 2048, 8192))
     advice = choice.advice
     assert advice is not None
-    assert advice_sentence(choice).startswith(f"max_length {advice.max_length:,} ")
+    assert describe_advice(choice).startswith(f"max_length {advice.max_length:,} ")
     assert {one.strategy for one in choice.points} == {strategy}
     mine = {one.max_length: one for one in choice.points}
     point = mine[advice.max_length]

@@ -1,0 +1,144 @@
+"""The advice on `max_length` in words: what the advised length keeps, and what limits it.
+
+Each clause is about one case, and names what it is about: a length, the model, a document, or a key.
+"""
+
+from collections.abc import Iterator
+
+from ...schemas.report import Advice, Choice, Point
+from ...schemas.tables.strategies import STRATEGIES
+from ...schemas.units import plural, share
+from .lengths import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
+
+_FEW = 3
+"""At most so many documents, if they alone decide the advice, are named."""
+_FEW_SHARE = 0.1
+"""They decide alone if they are at most this share of the documents."""
+
+
+def point_at(choice: Choice, length: int) -> Point:
+    """The counts at a length, which is among those compared."""
+    return next(point for point in choice.points if point.max_length == length)
+
+
+def counted_tokens(choice: Choice) -> str:
+    """What losses are counted in, in words."""
+    return "trained tokens" if any(point.labels + point.labels_lost for point in choice.points) else "tokens"
+
+
+def describe_advice(choice: Choice) -> str:
+    """What the advised length keeps, what the next one would, and what else would lose less or fill rows better; empty
+    if there is no advice.
+    """
+    if choice.advice is None:
+        return ""
+    clauses = [
+        _describe_advised(choice, choice.advice),
+        _describe_row_length(choice, choice.advice),
+        _describe_longer_rows(choice),
+        _describe_longest(choice, choice.advice),
+        _describe_splitting(choice),
+        _describe_fuller(choice),
+    ]
+    return ". ".join(filter(None, clauses)) + "."
+
+
+def _describe_advised(choice: Choice, advice: Advice) -> str:
+    """The advised length, what it keeps, why not another one, and what the next longer one would keep."""
+    advised = point_at(choice, advice.max_length)
+    lost = lost_at(advised)
+    tokens = counted_tokens(choice)
+    kept = f"{share(1 - lost, 2) if lost else 'all'} of the {tokens}"
+    if choice.cuts:
+        kept += f" and leaves {share(uncut_at(advised))} of documents whole"
+    if not advice.reached:
+        words = f"keeps {kept}{_why_not_more(choice, advice)}"
+    elif advice.max_length == choice.max_length:
+        words = f"is enough: it keeps {kept}"
+    else:
+        words = f"keeps {kept}"
+    words = f"{choice.key} {advice.max_length:,} {words}"
+    if advice.instead_of:
+        words += f", as {advice.instead_of:,} does, in fuller rows, which take {share(advice.saves)} less space"
+    elif advice.reached and advice.max_length < choice.max_length and not lost:
+        words += f", as {choice.max_length:,} does"
+    following = next((point for point in choice.points if point.max_length > advice.max_length), advised)
+    gain = lost - lost_at(following)
+    if gain >= GAIN:
+        more_tokens = share(following.tokens / max(advised.tokens, 1) - 1)
+        words += (
+            f"; {following.max_length:,} would keep {share(gain, 2)} more, with {more_tokens} more tokens to compute"
+        )
+        limit = choice.limit
+        if advice.reached and limit is not None and following.max_length > limit.tokens >= advice.max_length:
+            words += f", but the model is not made for it ({limit.reason})"
+    return words
+
+
+def _why_not_more(choice: Choice, advice: Advice) -> str:
+    """Why no length that keeps enough is advised."""
+    enough = f"{share(KEEPS)} of the {counted_tokens(choice)}"
+    if choice.cuts:
+        enough += f" and {share(WHOLE_TEXTS if choice.texts else WHOLE, 0)} of documents whole"
+    if advice.bounded and choice.limit is not None:
+        reason = f"the most of the lengths that the model is made for: {choice.limit.reason}"
+        return f", {reason}. No such length keeps {enough}"
+    longest = f": the longest document has {choice.longest[0][1]:,} tokens" if choice.longest else ""
+    return f". None of the lengths that were compared keeps {enough}{longest}"
+
+
+def _describe_row_length(choice: Choice, advice: Advice) -> str:
+    """Say that rows of the configured length are too short for documents of the advised one; "" if they are not."""
+    if not point_at(choice, advice.max_length).row_length > choice.row_length > choice.max_length:
+        return ""
+    return f"Rows of {choice.row_length:,} cannot hold such documents: raise pack.row_length, too"
+
+
+def _describe_longer_rows(choice: Choice) -> str:
+    """Say how full longer rows of the same documents would be; "" if they would be no fuller."""
+    longer = choice.longer_rows
+    if longer is None:
+        return ""
+    configured = point_at(choice, choice.max_length)
+    return (
+        f"With max_length {choice.max_length:,}, rows of {longer.row_length:,} (pack.row_length) would be "
+        f"{share(longer.fill)} full, in place of {share(configured.fill)}"
+    )
+
+
+def _describe_longest(choice: Choice, advice: Advice) -> str:
+    """Name the few documents that alone decide the advice; "" if it is not so few that do."""
+    if not 0 < advice.longer <= min(_FEW, _FEW_SHARE * choice.documents):
+        return ""
+    named = [(id, tokens) for id, tokens in choice.longest if tokens > advice.shorter]  # copies count once
+    if not named:
+        return ""
+    only = "Of those read, only" if choice.documents < choice.documents_in_all else "Only"
+    listed = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in named)
+    return f"{only} {plural(len(named), 'document is', 'documents are')} longer than {advice.shorter:,}: {listed}"
+
+
+def _describe_splitting(choice: Choice) -> str:
+    """Say that plain texts could be cut into pieces; "" if they lose hardly anything, or are cut already."""
+    if not choice.texts or choice.cuts or lost_at(point_at(choice, choice.max_length)) <= 1 - KEEPS:
+        return ""
+    return "These are plain texts: pack.strategy=bfd_split cuts them into pieces, and packs all tokens"
+
+
+def _describe_fuller(choice: Choice) -> str:
+    """Say which strategy needs fewer rows; "" if none does, or the user wants a row for each document."""
+    if choice.other is None or not STRATEGIES[choice.strategy].is_packing:
+        return ""
+    return (
+        f"pack.strategy={choice.other.strategy} fills rows of {choice.row_length:,} better: it needs "
+        f"{share(choice.other_saves)} fewer of them"
+    )
+
+
+def describe_limit(choice: Choice) -> Iterator[str]:
+    """Yield what is wrong with the configured length for the model."""
+    if choice.over_limit is None or choice.limit is None:
+        return
+    longer = plural(choice.over_limit, "document is", "documents are") if choice.over_limit else "no document is"
+    reason = choice.limit.reason
+    yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer} longer."
