@@ -41,7 +41,7 @@ from ..report.contamination_summary import contamination_of
 from ..report.report_files import HTML, try_report
 from ..report.sections import summary_lines
 from ..store.run_lock import hold_run_lock
-from .advice import nothing_left, selection_notes
+from .advice import describe_nothing_left, describe_selection
 from .commit import commit, put_card, put_record
 from .prepare import prepare
 from .rejection_limit import require_few_rejects
@@ -222,8 +222,8 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id, sample=True)
     work.observer.end()
     if not selected.ledger.total().examples_packed:
-        raise InputError(nothing_left(config, prepared, encoded, selected))
-    for sentence in selection_notes(config, selected.ledger, prepared.formats):
+        raise InputError(describe_nothing_left(config, prepared, encoded, selected))
+    for sentence in describe_selection(config, selected.ledger, prepared.formats):
         work.observer.note(sentence)
     return selected
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests import kit
 
 
@@ -36,3 +38,33 @@ def test_a_source_without_a_holdout_is_named(tmp_path: Path) -> None:
         "nothing of source apps is held out",
         "nothing of source texts is held out",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "is_said"),
+    [
+        ("chats", {}, True),
+        ("chats", {"mask": "completion"}, False),
+        ("chats", {"mask": "assistant"}, False),
+        ("texts", {}, False),
+        ("pairs", {}, False),
+    ],
+)
+def test_the_default_mask_of_chats_is_said_to_who_did_not_choose_it(
+    kind: str, keys: kit.Config, is_said: bool, tmp_path: Path
+) -> None:
+    notes = kit.packed(kit.configure(tmp_path, kind, **keys)).notes
+    assert any(note.startswith("mask completion, the default, ") for note in notes) == is_said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "row_length", "is_said"), [("wrapped", 512, True), ("wrapped", 256, False), ("bfd", 512, False)]
+)
+def test_a_max_length_that_limits_nothing_is_said(
+    strategy: str, row_length: int, is_said: bool, tmp_path: Path
+) -> None:
+    pack = {"strategy": strategy, "row_length": row_length}
+    notes = kit.packed(kit.configure(tmp_path, "texts", pack=pack)).notes
+    said = [note for note in notes if note.startswith("pack.strategy ")]
+    assert len(said) == is_said
+    assert all("every 512 tokens" in note and "truncate.max_length 256 limits none" in note for note in said)
