@@ -21,6 +21,31 @@ class Observer:
         """A run reports something that the user should know."""
 
 
+class Kept(Observer):
+    """An observer that keeps notes, and hands everything to another one."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.notes: list[str] = []
+
+    def begin(self, stage: str, total: int, unit: str) -> None:
+        """See `Observer`."""
+        self._observer.begin(stage, total, unit)
+
+    def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
+        """See `Observer`."""
+        self._observer.advance(done, rows, tokens)
+
+    def end(self) -> None:
+        """See `Observer`."""
+        self._observer.end()
+
+    def note(self, text: str) -> None:
+        """See `Observer`."""
+        self.notes.append(without_secrets(text))
+        self._observer.note(text)
+
+
 class Printed(Observer):
     """An observer that prints notes on standard error, for runs that are started from Python."""
 

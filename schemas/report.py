@@ -398,6 +398,8 @@ class Report(Shown):
     made: Made | None = None
     absent: dict[str, str] = field(default_factory=dict)
     """For each missing section, by name: why, and how to get it."""
+    notes: list[str] = field(default_factory=list)
+    """What was found on the way, then the answer of each section."""
 
     def summary(self) -> str:
         summary = f"plan of {self.name}" if self.kind == "plan" else f"report of {self.name}"
@@ -406,9 +408,13 @@ class Report(Shown):
         if self.packing is not None and self.packing.splits:
             rows = [f"{plural(split.rows, 'row')} in {split.split}" for split in self.packing.splits]
             summary += f": {', '.join(rows)}"
+        if self.notes:
+            summary += f"; {plural(len(self.notes), 'note')} in .notes"
         return summary
 
     def tables(self) -> Iterator[Table]:
+        if self.notes:
+            yield Table("Notes", ("",), [(note,) for note in self.notes])
         if self.packing is not None:
             splits = (
                 (split.split, split.rows, share(split.fill), split.tokens, split.labels)

@@ -408,8 +408,8 @@ def _read(shard: Path) -> pa.Table:
 def packed(config: Config, base: Path | None = None) -> Packed:
     """Run a configuration in this process."""
     heard = Heard()
-    manifest = packtrain.run(config, base=base or Path(config["out"]).parent, observer=heard)
-    return Packed(Path(config["out"]), manifest, heard.notes)
+    dataset = packtrain.run(config, base=base or Path(config["out"]).parent, observer=heard)
+    return Packed(Path(config["out"]), dataset.manifest, heard.notes)
 
 
 # Commands

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...schemas.dataset.ledger import Ledger
 from ...schemas.dataset.manifest import Manifest, SplitRecord
 from ...schemas.notebook import Shown, Table
+from ...schemas.units import plural
 from .open_dataset import Finished, open_dataset
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ class Dataset(Shown):
     """A finished dataset."""
 
     _finished: Finished
+    notes: tuple[str, ...] = ()
+    """What the run said, if `packtrain.run` returned the dataset: what it found in the data, which share of the
+    supervised tokens is trained, and what is not used."""
 
     @property
     def path(self) -> str:
@@ -29,6 +33,11 @@ class Dataset(Shown):
     def manifest(self) -> Manifest:
         """What it was made from, and every file of it."""
         return self._finished.manifest
+
+    @property
+    def hash(self) -> str:
+        """Its fingerprint: equal for equal bytes, on any machine and with any workers."""
+        return self.manifest.hash
 
     @property
     def splits(self) -> Mapping[str, SplitRecord]:
@@ -66,9 +75,12 @@ class Dataset(Shown):
         return pa.Table.from_batches((batch.rename_columns(schema.names) for batch in batches), schema)
 
     def summary(self) -> str:
-        return f"{self.path}, {self.manifest.summary()}"
+        notes = f"; {plural(len(self.notes), 'note')} in .notes" if self.notes else ""
+        return f"{self.path}, {self.manifest.summary()}{notes}"
 
     def tables(self) -> Iterator[Table]:
+        if self.notes:
+            yield Table("Notes of the run", ("",), [(note,) for note in self.notes])
         yield from self.manifest.tables()
 
 

@@ -159,6 +159,20 @@ def supervision_style(supervision: Supervision) -> str:
     return "bold red" if gone > MOST else "bold yellow" if gone > MUCH else "bold green"
 
 
+def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
+    """Yield what a run loses without having been asked for it: much of the supervised tokens, and rows that cannot be
+    used.
+
+    Args:
+        rejects: the path of rejects.jsonl.
+    """
+    supervision = supervision_of(total)
+    if supervision_style(supervision) != "bold green":
+        yield describe_supervision(supervision)
+    if rejected_of(total):
+        yield next(describe_unused(total, rejects))
+
+
 # What is not used
 
 

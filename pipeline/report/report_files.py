@@ -20,6 +20,7 @@ from .collect import configuration_of, packing_of, report_of
 from .document_lengths import read_documents
 from .lengths import choose, model_limit
 from .page import report_html
+from .sections import answers
 
 HTML, JSON = "report.html", "report.json"
 
@@ -52,7 +53,7 @@ def report(folder: str | Path, *, write: bool = False) -> Report:
     result = report_again(dataset)
     if write:
         write_report(result, dataset.store)
-    return result
+    return replace(result, notes=list(answers(result)))
 
 
 def report_again(dataset: Finished) -> Report:

@@ -61,6 +61,14 @@ def sections(report: Report) -> list[Section]:
     return out
 
 
+def answers(report: Report) -> Iterator[str]:
+    """Yield the answer of each section that a report has, and what it warns of."""
+    for section in sections(report):
+        if getattr(report, section.name) is not None:
+            yield section.sentence
+            yield from section.warnings
+
+
 def report_lines(report: Report) -> Lines:
     """Each section's answer, and its tables."""
     yield lead(report), "bold"

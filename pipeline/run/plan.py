@@ -22,7 +22,7 @@ from ..encode.rejects import list_rejects
 from ..inputs.blocks import Block, InputFile
 from ..inputs.fetch import describe_data, write_data
 from ..inputs.scan import scan_inputs
-from ..observer import Observer
+from ..observer import Kept, Observer
 from ..pack.pack import count_rows
 from ..pack.units import forecast_sharing
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_rejects
@@ -30,6 +30,7 @@ from ..report.contamination_summary import contamination_of
 from ..report.document_lengths import read_documents
 from ..report.ledger_lines import supervision_of
 from ..report.lengths import choose, model_limit
+from ..report.sections import answers
 from .prepare import prepare
 from .rejection_limit import describe_many_rejects
 from .run import encode_inputs, select_documents
@@ -75,29 +76,29 @@ def plan(
     """
     data = data or {}
     loaded, folder = load_config(config, base, settings_of(overrides), {name: describe_data(name) for name in data})
-    observer = observer or Observer()
+    kept = Kept(observer or Observer())
     if rows is not None and rows < 1:
         raise ConfigError(f"--rows {rows}: give the number of rows to sample, such as 20000")
     # With a share (--shard) it would see only a part of the data.
     config = loaded.model_copy(update={"run": loaded.run.model_copy(update={"shard": None})})
-    work = open_workspace(config, folder, observer)
+    work = open_workspace(config, folder, kept)
     if data:
         config = write_data(config, data, work.scratch)
     sampled_files = None
     row_count = 0
     if rows is not None:
-        observer.begin("load inputs", 0, "")
+        kept.begin("load inputs", 0, "")
         files = scan_inputs(config.sources, work.base, work.scratch)
         row_count = sum(file.lines for file in files)
         if row_count > rows * _READ_ALL:
             sampled_files = _sample_files(files, rows / row_count)
-        observer.end()
+        kept.end()
 
     with open_workers(config.run, work) as executor:
         prepared = prepare(config, work, executor, files=sampled_files)
         encoded = encode_inputs(config, prepared, work, executor)
     for problem in describe_many_rejects(config, prepared.joined, encoded.records):
-        observer.note(f"a run would end before it packs: {problem}")
+        kept.note(f"a run would end before it packs: {problem}")
     if sampled_files is None:
         sample = None
         selected = select_documents(config, prepared, encoded, work)
@@ -106,7 +107,7 @@ def plan(
         # What notes say of a sample could be wrong of all rows.
         selected = select_documents(config, prepared, encoded, replace(work, observer=Observer()))
 
-    observer.begin("read lengths", 0, "")
+    kept.begin("read lengths", 0, "")
     figures = count_rows(selected)
     choice = None
     packing = None
@@ -140,8 +141,8 @@ def plan(
         packing=packing,
         made=Made(None, configuration_of(config, work.base)),
     )
-    observer.end()
-    return report
+    kept.end()
+    return replace(report, notes=[*kept.notes, *answers(report)])
 
 
 def _sample_files(files: Sequence[InputFile], share: float) -> list[InputFile]:

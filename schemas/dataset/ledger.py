@@ -13,6 +13,7 @@ import msgspec
 from ..errors import IntegrityError
 from ..notebook import Shown, Table
 from ..tables.reasons import DECISIONS, OWN_REASON, REASONS
+from ..units import share
 
 
 @dataclass(slots=True)
@@ -150,7 +151,14 @@ class Ledger(Shown):
     def summary(self) -> str:
         total = self.total()
         packed = sum(total.examples_packed.values())
-        return f"{total.rows_read:,} rows read, {packed:,} examples packed, {total.labels_trained:,} tokens trained"
+        return f"{total.rows_read:,} rows read, {packed:,} examples packed, {self.supervision()}"
+
+    def supervision(self) -> str:
+        """How many of the supervised tokens are trained, in a few words."""
+        total = self.total()
+        supervised = total.supervised_encoded + total.supervised_repeated
+        trained = share(total.labels_trained / supervised) if supervised else "none"
+        return f"{trained} of {supervised:,} supervised tokens trained"
 
     def tables(self) -> Iterator[Table]:
         rows = [

@@ -115,7 +115,7 @@ class Manifest(Shown):
 
     def summary(self) -> str:
         rows = ", ".join(f"{plural(split.rows, 'row')} in {name}" for name, split in self.splits.items())
-        return f"{rows}; {self.hash[:16]}"
+        return f"{rows}, {self.ledger.supervision()}; {self.hash[:16]}"
 
     def tables(self) -> Iterator[Table]:
         rows = (

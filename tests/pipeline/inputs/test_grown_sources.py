@@ -33,7 +33,7 @@ def run(path: Path, out: str = "out", **keys: Any) -> tuple[Manifest, int]:
     heard = Heard()
     source = kit.source("pairs", path=path.name, **keys)
     config = kit.configure(path.parent, source, out=str(path.parent / out), tokenizer={"engine": "tokenizers"})
-    return packtrain.run(config, base=path.parent, observer=heard), heard.encoded
+    return packtrain.run(config, base=path.parent, observer=heard).manifest, heard.encoded
 
 
 @pytest.mark.slow

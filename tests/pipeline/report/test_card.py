@@ -83,7 +83,7 @@ def manifest(little: Any) -> Manifest:
 def test_a_run_writes_it_and_it_is_a_function_of_the_manifest(little: Any, tmp_path: Path) -> None:
     written = (little.out / NAME).read_bytes()
     config = json.loads(little.copy(tmp_path, cache=False, out=False).read_text())
-    made = run(config | {"out": "elsewhere", "run": {"workers": 2, "report": False}}, base=tmp_path)
+    made = run(config | {"out": "elsewhere", "run": {"workers": 2, "report": False}}, base=tmp_path).manifest
     assert (tmp_path / "elsewhere" / NAME).read_bytes() == written == of(made).encode()
     assert of(open_dataset(little.out).manifest).encode() == written
 
@@ -160,7 +160,7 @@ def test_a_card_that_cannot_be_written_fails_nothing(little: Any, tmp_path: Path
     config = little.copy(tmp_path)
     (tmp_path / "out" / NAME).unlink()
     (tmp_path / "out" / NAME).symlink_to("nowhere")
-    made = run(config)
+    made = run(config).manifest
     assert made == open_dataset(little.out).manifest
 
 

@@ -64,7 +64,7 @@ def configured(base: Config, case: Config, length: int, out: Path) -> Config:
 def test_the_sweep_says_what_runs_do(name: str, base: Config, tmp_path: Path) -> None:
     runs: dict[int, Manifest] = {}
     for length in LENGTHS:
-        runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}"))
+        runs[length] = packtrain.run(configured(base, CASES[name], length, tmp_path / f"{length}")).manifest
     # Of one or the other: what it holds does not depend on the configured length.
     asked = LENGTHS[[*CASES].index(name) % 2]
     choice = compared(configured(base, CASES[name], asked, tmp_path / "ahead"), *LENGTHS)
@@ -136,7 +136,7 @@ def test_copies_are_those_of_the_configured_length(overlong: str, base: Config, 
     config = configured(base, {}, 96, tmp_path / "mixed")
     config["truncate"]["overlong"] = overlong
     config["sources"] = [{**one, **WEIGHTS[one["name"]]} for one in base["sources"]]
-    manifest = packtrain.run(config)
+    manifest = packtrain.run(config).manifest
     choice = compared(config, 96)
     (outcome,) = (one for one in choice.points if (one.strategy, one.max_length) == ("bfd", 96))
     agree(outcome, manifest, choice)

@@ -7,6 +7,7 @@ import datasets
 import packtrain
 import pytest
 from packtrain.schemas.tables.reasons import REASONS
+from packtrain.schemas.units import share
 
 from tests import kit
 
@@ -18,18 +19,69 @@ def config(tmp_path: Path) -> kit.Config:
     return made | {"sources": [{"name": "chats", "format": "messages"}]}
 
 
-def test_notes_are_printed_only_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def some_rejected(folder: Path, **keys: Any) -> kit.Config:
+    """Chats of which one cannot be used."""
     rows = kit.corpus("chats")
     rows[3] = {"messages": "none"}
-    kit.write(tmp_path / "mine.jsonl", rows)
-    config = kit.configure(tmp_path, kit.source("chats", path="mine.jsonl"))
-    packtrain.run(config, base=tmp_path, quiet=False)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"Rejected: 1 row or example of {len(rows)} rows (wrong_type 1). " in said.err
-    assert f" All: {tmp_path}/out/rejects.jsonl\n" in said.err
-    packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path)
+    kit.write(folder / "mine.jsonl", rows)
+    return kit.configure(folder, kit.source("chats", path="mine.jsonl"), **keys)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_notes_are_printed_only_if_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = some_rejected(tmp_path)
+    loud = packtrain.run(config, base=tmp_path, quiet=False)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"Rejected: 1 row or example of {len(kit.corpus('chats'))} rows (wrong_type 1). " in printed.err
+    assert f" All: {tmp_path}/out/rejects.jsonl\n" in printed.err
+    assert printed.err.splitlines() == list(loud.notes)
+    heard = kit.Heard()
+    observed = packtrain.run(config | {"out": str(tmp_path / "other")}, base=tmp_path, observer=heard)
+    assert heard.notes == list(observed.notes) != []
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_quiet_run_keeps_its_notes_and_warns_of_what_it_loses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = some_rejected(tmp_path, mask="assistant", truncate={"max_length": 64})
+    with pytest.warns(UserWarning, match="supervised tokens") as caught:
+        dataset = packtrain.run(config, base=tmp_path)
+    ours = [warning for warning in caught if warning.category is UserWarning]
+    warned = [str(warning.message) for warning in ours]
+    assert [text.partition(":")[0] for text in warned] == ["Trained", "Rejected"]
+    assert {warning.filename for warning in ours} == {__file__}
+    assert set(warned) < set(dataset.notes)
+    total = dataset.ledger.total()
+    trained = share(total.labels_trained / total.supervised_encoded)
+    assert f"{trained} of {total.supervised_encoded:,} supervised tokens trained" in repr(dataset)
+    assert f"{len(dataset.notes)} notes in .notes" in repr(dataset)
+    assert "supervised tokens. The rest: " in dataset._repr_html_()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_quiet_run_that_loses_nothing_warns_of_nothing(tmp_path: Path) -> None:
+    config = kit.configure(tmp_path, "chats", truncate={"max_length": 1 << 14})
+    dataset = packtrain.run(config, base=tmp_path)
+    assert "Trained: all of " in "\n".join(dataset.notes)
+    (note,) = packtrain.run(config, base=tmp_path).notes
+    assert note == f"{tmp_path}/out is already finished; nothing to do"
+    assert packtrain.open(tmp_path / "out").notes == ()
+
+
+def test_plans_and_reports_say_in_notes_what_the_commands_print(tmp_path: Path) -> None:
+    config = some_rejected(tmp_path, mask="assistant")
+    plan = packtrain.plan(config, base=tmp_path)
+    assert any(" Advice: max_length " in note for note in plan.notes)
+    assert any(note.startswith("Trained: ") for note in plan.notes)
+    packtrain.run(config, base=tmp_path, observer=packtrain.Observer())
+    report = packtrain.report(tmp_path / "out")
+    printed = kit.cli("report", tmp_path / "out").out
+    assert report.notes
+    assert all(note in printed for note in report.notes)
+    assert "Notes" in report._repr_html_()
 
 
 def test_mostly_rejected_rows_are_explained(tmp_path: Path) -> None:
