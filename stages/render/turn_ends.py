@@ -62,30 +62,38 @@ def find_turn_end(
 
 
 def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: str, last_ends: tuple[str, ...]) -> str:
-    """The end of a turn before another message's contents.
+    """The end of a turn before another message's contents. It is found by, in this order,
+
+    1. the headers that the next message's role is known to have, and how such turns end where they end the text: the
+       two must agree, or one of them be unknown;
+    2. how such turns end there, alone, if no known header fits;
+    3. as 1, with the header that the template writes where this turn is left out;
+    4. the first token that opens headers, if neither a header nor an end fits.
 
     Args:
         last_ends: how such turns end where they end the text.
+
+    Raises:
+        UnprovedError: nothing shows where it ends, or it may end at several places.
     """
     gaps = chat.profile.gaps
-    # The end by what such a turn ends with at the text's end. A last turn may be left open: that shows nothing.
+    # 1. A last turn may be left open: that shows nothing of earlier ones.
     closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
     by_last = {gaps.closing_span(end): end for end in closed_ends if gap.startswith(end)}
-    # The end by the next message's header.
     is_next = next_message == message + 1
     headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
     by_header = _ends_before_headers(gaps, gap, headers)
     end = _agreed_end(gaps, by_header, by_last, last_ends)
     if end is not None:
         return end
-    # No header is known: the last turn's end alone decides, if no special token could belong to it, too.
+    # 2. Only if the next special token, which could belong to the end, too, opens a header.
     opener = gaps.header_openers.search(gap)
     if not by_header and len(by_last) == 1:
         (end,) = by_last.values()
         next_token = gaps.special_tokens.search(gap, len(end))
         if next_token is None or (opener is not None and opener.start() == next_token.start()):
             return end
-    # The header as the template writes it where this turn is left out.
+    # 3. Rendered for this row, and so the slowest.
     header = _header_without_turn(chat, message, next_message) if is_next and message else ""
     if header:
         by_header = _ends_before_headers(gaps, gap, [header])
@@ -94,7 +102,7 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
             return end
     if by_header or by_last:
         raise UnprovedError("it may end at several places", message)
-    # What comes before the first token that opens headers, if it has special tokens of its own.
+    # 4. Only if there are special tokens before it, which can be the end.
     if opener is not None and gaps.special_tokens.search(gap, 0, opener.start()):
         end = gap[: opener.start()]
         if gaps.is_only_end(end, last_ends):

@@ -64,24 +64,37 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     completion_spans = [span for span in chat.source_spans if span.origin >= first_origin]
     prompt_end = max((span.end for span in prompt_spans), default=0)  # an empty question counts, too
     first_span_begin = min((span.begin for span in completion_spans), default=len(text))
+    # An empty content has a span, too, but no character before which the prompt would have to end.
     first_character = min((span.begin for span in completion_spans if span.begin < span.end), default=prompt_end)
     if prompt_end > first_character:
         raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
     for turn in turns:
         if turn.message == prompt_length:
             return turn.begin
-    if not prompt_length:
-        # A completion alone: one that the assistant begins has the template's header as its prompt.
-        return 0 if chat.tracked.roles[0] != ASSISTANT else first_span_begin
-    earliest = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
-    prompt_alone = chat.rendered_before(prompt_length)
-    shared = shared_prefix_length(prompt_alone.text, text)
-    needed = earliest
-    if shared < len(prompt_alone.text):
-        # The two differ before the end of the prompt's own rendering: they must at least share all of its contents.
-        needed = max(earliest, max((span.end for span in prompt_alone.source_spans), default=0))
-    if shared >= needed or shared >= first_span_begin:
-        return max(shared, earliest)
+    if prompt_length == 0:
+        # One that the assistant begins has the template's header as its prompt.
+        return first_span_begin if chat.tracked.roles[0] == ASSISTANT else 0
+    earlier_ends = [turn.end for turn in turns if turn.message < prompt_length]
+    return _departure_from_prompt(chat, max([prompt_end, *earlier_ends]), first_span_begin)
+
+
+def _departure_from_prompt(chat: RenderedChat, prompt_end: int, first_span_begin: int) -> int:
+    """Where the text departs from the prompt's own rendering with a generation prompt; `first_span_begin` if the two
+    already differ among the prompt's contents.
+
+    Args:
+        prompt_end: where the prompt's contents and turns end.
+        first_span_begin: where the completion's first source span begins.
+    """
+    prompt_alone = chat.rendered_before(chat.prompt_length)
+    shared_end = shared_prefix_length(prompt_alone.text, chat.text)
+    needed_end = prompt_end
+    if shared_end < len(prompt_alone.text):
+        # The text does not have all of the prompt's own rendering: it must at least have all contents in it.
+        contents_end = max((span.end for span in prompt_alone.source_spans), default=0)
+        needed_end = max(prompt_end, contents_end)
+    if shared_end >= needed_end or shared_end >= first_span_begin:
+        return max(shared_end, prompt_end)
     return first_span_begin
 
 
