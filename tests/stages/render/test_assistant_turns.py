@@ -135,10 +135,14 @@ def conversation(draw: random.Random, manner: Manner) -> list[Message]:
                 }
                 for _ in range(draw.randint(1, 2))
             ]
-            said: Message = {"role": "assistant", "content": draw.choice(("", text_of(draw))), "tool_calls": calls}
+            call_turn: Message = {
+                "role": "assistant",
+                "content": draw.choice(("", text_of(draw))),
+                "tool_calls": calls,
+            }
             if draw.random() < 0.3:
-                said["reasoning_content"] = text_of(draw)
-            out.append(said)
+                call_turn["reasoning_content"] = text_of(draw)
+            out.append(call_turn)
             out.append({"role": "tool", "content": text_of(draw), "tool_call_id": calls[0]["id"]})
         out.append({"role": "assistant", "content": text_of(draw)})
         if manner.tools and draw.random() < 0.2:
@@ -159,18 +163,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=420,
         special_tokens=list(SPECIAL),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([*PIECES, *PIECES, '<tool_call>\n{"name": "find"', "### Response:\n"], trainer)
-    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+    bpe.train_from_iterator([*PIECES, *PIECES, '<tool_call>\n{"name": "find"', "### Response:\n"], trainer)
+    bpe.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>")
 
 
 @functools.cache
@@ -194,30 +198,32 @@ def ours(
     """The ids of conversations and which of them mask `assistant` trains. Refused ones have none."""
     examples = []
     for line, (messages, tools) in enumerate(rows):
-        cut = len(messages) - (messages[-1]["role"] == "assistant")
-        examples.append(Example(line, -1, "", messages[:cut], messages[cut:], None, tools))
+        prompt_length = len(messages) - (messages[-1]["role"] == "assistant")
+        examples.append(Example(line, -1, "", messages[:prompt_length], messages[prompt_length:], None, tools))
     counts = EncodeCounts()
-    out: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
+    conversations: list[tuple[list[int], list[bool]]] = [([], [])] * len(rows)
     for batch in encoder.encode(examples, counts):
-        structs, offsets = batch.column("spans").values, view(batch.column("spans").offsets)
-        kind, turn = view(structs.field("kind")), view(structs.field("turn"))
-        asked, _ = supervised_spans(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
+        structs = batch.column("spans").values
+        offsets = view(batch.column("spans").offsets)
+        kind = view(structs.field("kind"))
+        turn = view(structs.field("turn"))
+        supervised, _ = supervised_spans(kind, turn, view(structs.field("weight")), offsets, Mask("assistant"))
         ends = view(structs.field("end"))
         for index, (line, ids) in enumerate(
             zip(batch.column("line").to_pylist(), batch.column("input_ids").to_pylist(), strict=True)
         ):
-            mine = slice(int(offsets[index]), int(offsets[index + 1]))
-            sizes = np.diff(ends[mine], prepend=0)
-            out[line] = (ids, np.repeat(asked[mine], sizes).tolist())
-    return out, counts
+            document_spans = slice(int(offsets[index]), int(offsets[index + 1]))
+            sizes = np.diff(ends[document_spans], prepend=0)
+            conversations[line] = (ids, np.repeat(supervised[document_spans], sizes).tolist())
+    return conversations, counts
 
 
 def theirs(tokenizer: Any, template: str, messages: list[Message], tools: Any) -> tuple[list[int], list[bool]]:
     """The same by transformers."""
-    made = tokenizer.apply_chat_template(
+    encoding = tokenizer.apply_chat_template(
         messages, tools=tools, chat_template=template, return_assistant_tokens_mask=True, return_dict=True
     )
-    return made["input_ids"], [bool(one) for one in made["assistant_masks"]]
+    return encoding["input_ids"], [bool(flag) for flag in encoding["assistant_masks"]]
 
 
 ROWS = 60
@@ -243,13 +249,13 @@ def test_what_is_trained_is_what_transformers_says(tokenizer: Any, name: str, ma
     """Or the conversation is refused: contents here are full of tags, and some have several thoughts."""
     rows = written(name, ROWS)
     encoder = encoder_of(tokenizer, MANNERS[name].template if marked else bare(MANNERS[name].template))
-    mine, counts = ours(encoder, rows)
+    conversations, counts = ours(encoder, rows)
     proved = 0
-    for (wanted_ids, wanted), (ids, trained) in zip(answers(tokenizer, name), mine, strict=True):
-        assert ids == wanted_ids
+    for (expected_ids, expected), (ids, trained) in zip(answers(tokenizer, name), conversations, strict=True):
+        assert ids == expected_ids
         if any(trained):
             proved += 1
-            assert trained == wanted
+            assert trained == expected
     assert proved == len(rows) - counts.of("unproved")
     assert proved >= 0.8 * len(rows)
     assert encoder.renderer is not None

@@ -37,17 +37,17 @@ def user(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def answer(content: Any, **more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content, **more}
+def answer(content: Any, **keys: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **keys}
 
 
 def rendered(source: str, messages: Messages, tools: Any = None, allow: tuple[str, ...] = ()) -> Rendered:
     """A row, whose last message is the completion if the assistant says it."""
     renderer = Renderer(ChatTemplate(source, {}, "mules"), allow_lost=allow)
-    cut = len(messages) - (messages[-1]["role"] == "assistant")
-    made = renderer(messages[:cut], messages[cut:], tools)
+    prompt_length = len(messages) - (messages[-1]["role"] == "assistant")
+    row = renderer(messages[:prompt_length], messages[prompt_length:], tools)
     assert renderer.mismatches == 0
-    return made
+    return row
 
 
 def lost(
@@ -99,14 +99,14 @@ def test_a_role_that_the_template_skips_is_refused(role: str) -> None:
     ],
 )
 def test_words_that_are_written_in_any_way_are_kept(way: str) -> None:
-    for said in ("Rue de l'Été 5", "!!!", "7", "<b>", "中文", "a|b"):
-        assert rendered(EACH % way, [system(said), user(said), answer(said)]).lost == ()
+    for content in ("Rue de l'Été 5", "!!!", "7", "<b>", "中文", "a|b"):
+        assert rendered(EACH % way, [system(content), user(content), answer(content)]).lost == ()
 
 
-@pytest.mark.parametrize("said", ["hi", "think", ">", "/"])
-def test_words_that_the_text_before_them_has_too_are_kept(said: str) -> None:
+@pytest.mark.parametrize("content", ["hi", "think", ">", "/"])
+def test_words_that_the_text_before_them_has_too_are_kept(content: str) -> None:
     way = "{{ ('<think></think>' + m.content).split('</think>')[-1] }}"
-    assert rendered(EACH % way, [user(said), answer(said)]).unproved == ""
+    assert rendered(EACH % way, [user(content), answer(content)]).unproved == ""
 
 
 @pytest.mark.parametrize("way", ["", "{{ m.content | length }}", "{{ 'said' if m.content else '' }}", "{{ m.role }}"])
@@ -137,13 +137,13 @@ def test_tool_calls_that_are_written_in_any_way_are_kept(way: str) -> None:
 
 
 def test_tool_calls_that_are_skipped_are_refused() -> None:
-    both = [user("u"), answer(None, tool_calls=[CALL, OTHER])]
-    one = [user("u"), answer("v", tool_calls=[CALL])]
-    assert "tool call 1 of message 2" in lost(TEXTS_ONLY, one)
+    with_two_calls = [user("u"), answer(None, tool_calls=[CALL, OTHER])]
+    with_one_call = [user("u"), answer("v", tool_calls=[CALL])]
+    assert "tool call 1 of message 2" in lost(TEXTS_ONLY, with_one_call)
     first = CALLING.replace("WAY", "{{ m.tool_calls[0] | tojson }}")
-    assert "tool call 2 of message 2" in lost(first, both)
-    assert rendered(first, one).lost == ()
-    assert rendered(first, both, allow=("tool_calls",)).lost == ("tool_calls",)
+    assert "tool call 2 of message 2" in lost(first, with_two_calls)
+    assert rendered(first, with_one_call).lost == ()
+    assert rendered(first, with_two_calls, allow=("tool_calls",)).lost == ("tool_calls",)
     assert rendered(TEXTS_ONLY, [user("u"), answer("v", tool_calls=[])]).lost == ()
 
 
@@ -173,11 +173,11 @@ def test_parts_of_calls_that_are_cut_or_skipped_are_refused(way: str, lost_part:
 
 def test_equal_values_of_calls_are_counted() -> None:
     call = {"function": {"name": "find", "arguments": {"what": "way", "number": 31}}}
-    each = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"
-    source = CALLING.replace("WAY", "{% for c in m.tool_calls %}{{ c.function.name }}" + each + "{% endfor %}")
+    arguments = "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}"
+    source = CALLING.replace("WAY", "{% for c in m.tool_calls %}{{ c.function.name }}" + arguments + "{% endfor %}")
     row = [user("u"), answer("", tool_calls=[call, call])]
     assert rendered(source, row).lost == ()
-    only_first = source.replace(each, "{% if loop.first %}" + each + "{% endif %}")
+    only_first = source.replace(arguments, "{% if loop.first %}" + arguments + "{% endif %}")
     assert "of the tool calls of message 2" in lost(only_first, row)
     assert "'31'" in lost(source.replace("{{ v }}", "{{ v if v is string }}"), row)
 
@@ -245,18 +245,18 @@ def test_all_losses_of_a_row_and_those_allowed_before_are_named_together() -> No
 @pytest.mark.parametrize("tagged", [True, False])
 def test_a_thought_that_the_template_says_itself_is_dropped_all_the_same(thought: str, tagged: bool) -> None:
     first = answer(f"<think>{thought}</think>a") if tagged else answer("a", reasoning_content=thought)
-    made = rendered(
+    row = rendered(
         THINKING.replace("<{{ m.role }}>", "<so m {{ m.role }}>"), [user("u"), first, user("w"), answer("b")]
     )
-    assert made.lost == ("reasoning",)
-    assert made.unproved == ""
+    assert row.lost == ("reasoning",)
+    assert row.unproved == ""
 
 
 def test_a_thought_that_is_written_but_not_followed_is_not_dropped() -> None:
     hidden = "{% if m.reasoning_content %}{{ '(%s)' % m.reasoning_content }}{% endif %}{{ m.content }}"
-    made = rendered(EACH % hidden, [user("u"), answer("a", reasoning_content="assistant"), user("w"), answer("b")])
-    assert made.lost == ()
-    assert made.unproved
+    row = rendered(EACH % hidden, [user("u"), answer("a", reasoning_content="assistant"), user("w"), answer("b")])
+    assert row.lost == ()
+    assert row.unproved
 
 
 THINKING = (

@@ -33,7 +33,8 @@ def assistant(text: Any) -> dict[str, Any]:
 def test_where_the_completion_begins(source: str, trace_rows: bool) -> None:
     renderer = Renderer(ChatTemplate(source, {}, "t"), trace=trace_rows)
     for index in range(8):
-        question, reply = user(f"2+{index}?"), assistant(f"{2 + index}")
+        question = user(f"2+{index}?")
+        reply = assistant(f"{2 + index}")
         text, begin = renderer([question], [reply])[:2]
         opening = "<|im_start|>assistant\n" if source is CHATML else "<assistant>"
         assert begin == text.index(opening) + len(opening)
@@ -73,15 +74,15 @@ def test_messages_of_another_make_go_to_jinja2(message: dict[str, Any]) -> None:
 
 
 def test_a_trace_that_lies_is_found_by_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lie: a symbol that answers without noting what was asked."""
+    """A lie: a placeholder that answers without noting what was asked."""
     monkeypatch.setattr(content_proxy.ContentProxy, "startswith", lambda self, text: False)
     monkeypatch.setattr(renderer_module, "CHECK_MASK", 0xF)
     liar = "{% for m in messages %}{{ 'Y' if m.content.startswith('yes') else 'N' }}{{ m.content }}{% endfor %}"
     renderer = Renderer(ChatTemplate(liar, {}, "t"))
     caught = 0
     for number in range(200):
-        found = renderer.mismatches
+        mismatches_before = renderer.mismatches
         text = renderer([user(f"yes {number}")], []).text
         caught += text[0] == "Y"
-        assert renderer.mismatches - found == (text[0] == "Y")  # who is caught gets the exact answer
+        assert renderer.mismatches - mismatches_before == (text[0] == "Y")  # who is caught gets the exact answer
     assert 0 < caught < 50

@@ -34,13 +34,14 @@ def conversation(value: str) -> Messages:
     ],
 )
 def test_calls_are_followed(way: str, value: str) -> None:
-    renderer, messages = renderer_of(CALLING.replace("WAY", way)), conversation(value)
-    made = renderer(messages[:1], messages[1:])
-    assert made.text == renderer.template.render(messages)
-    escapes = "'args:' +" in way and made.text.count("&")
-    assert made.unproved == "" or escapes
-    if not made.unproved:
-        *_, (kind, text), end = pieces(made)
+    renderer = renderer_of(CALLING.replace("WAY", way))
+    messages = conversation(value)
+    rendered = renderer(messages[:1], messages[1:])
+    assert rendered.text == renderer.template.render(messages)
+    escapes = "'args:' +" in way and rendered.text.count("&")
+    assert rendered.unproved == "" or escapes
+    if not rendered.unproved:
+        *_, (kind, text), end = pieces(rendered)
         assert (kind, end) == ("C", ("E", "<|im_end|>"))
         assert text.startswith("[find]")
 

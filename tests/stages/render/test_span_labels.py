@@ -39,12 +39,13 @@ def renderer_of(template: str) -> Renderer:
 
 def pieces(rendered: Rendered) -> list[tuple[str, str]]:
     """(letter of the kind, text) of the spans of turns."""
-    out, done = [], 0
+    spans_of_turns = []
+    begin = 0
     for end, kind in zip(rendered.spans.ends, rendered.spans.kinds, strict=True):
-        if kind in SHORT and end > done:
-            out.append((SHORT[SpanKind(kind)], rendered.text[done:end]))
-        done = max(done, end)
-    return out
+        if kind in SHORT and end > begin:
+            spans_of_turns.append((SHORT[SpanKind(kind)], rendered.text[begin:end]))
+        begin = max(begin, end)
+    return spans_of_turns
 
 
 def said(renderer: Renderer, *messages: dict[str, Any]) -> list[tuple[str, str]]:
@@ -53,16 +54,16 @@ def said(renderer: Renderer, *messages: dict[str, Any]) -> list[tuple[str, str]]
     for message in messages:
         chat += [{"role": "assistant", **message}, {"role": "user", "content": "?"}]
     del chat[-1]
-    made = renderer(chat[:-1], chat[-1:])
-    assert made.unproved == ""
-    return pieces(made)
+    rendered = renderer(chat[:-1], chat[-1:])
+    assert rendered.unproved == ""
+    return pieces(rendered)
 
 
 CALL = {"type": "function", "id": "123456789", "function": {"name": "find", "arguments": {"what": "mules"}}}
 
 
 @pytest.mark.parametrize(
-    ("template", "message", "wanted"),
+    ("template", "message", "expected"),
     [
         # Tags that the data brings along.
         (kit.CHATML, {"content": "<think>Hm.</think>Yes."}, [("T", "<think>Hm."), ("A", "</think>Yes.")]),
@@ -115,10 +116,10 @@ CALL = {"type": "function", "id": "123456789", "function": {"name": "find", "arg
         ),
     ],
 )
-def test_what_belongs_to_what(template: str, message: dict[str, Any], wanted: list[tuple[str, str]] | None) -> None:
+def test_what_belongs_to_what(template: str, message: dict[str, Any], expected: list[tuple[str, str]] | None) -> None:
     renderer = renderer_of(template)
-    assert said(renderer, message) == [*(wanted or [("A", "Yes.")]), ("E", "<|im_end|>")]
-    early = [(letter.lower(), text) for letter, text in [*(wanted or [("A", "Yes.")]), ("E", "<|im_end|>")]]
+    assert said(renderer, message) == [*(expected or [("A", "Yes.")]), ("E", "<|im_end|>")]
+    early = [(letter.lower(), text) for letter, text in [*(expected or [("A", "Yes.")]), ("E", "<|im_end|>")]]
     assert said(renderer, message, {"content": "End."}) == [*early, ("A", "End."), ("E", "<|im_end|>")]
 
 
@@ -147,11 +148,13 @@ def test_a_thought_that_cannot_be_followed_is_not_guessed() -> None:
 )
 def test_turns_with_other_text_before_them_are_not_guessed(write: str) -> None:
     renderer = renderer_of("{% for m in messages %}" + write + "{% endfor %}")
-    asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
-    assert renderer([asked], [answer, asked, answer] if "index0" in write else [answer, answer]).unproved
+    question = {"role": "user", "content": "?"}
+    answer = {"role": "assistant", "content": "Yes."}
+    assert renderer([question], [answer, question, answer] if "index0" in write else [answer, answer]).unproved
 
 
 def test_a_completion_that_begins_with_a_question_begins_with_its_message() -> None:
-    asked, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "Yes."}
-    spans = renderer_of(KEPT)([asked], [asked, answer]).spans
+    question = {"role": "user", "content": "?"}
+    answer = {"role": "assistant", "content": "Yes."}
+    spans = renderer_of(KEPT)([question], [question, answer]).spans
     assert spans.turns[spans.kinds.index(SpanKind.COMPLETION)] == 1

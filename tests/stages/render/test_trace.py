@@ -165,19 +165,18 @@ def test_a_trace_is_exact_whatever_the_contents(name: str) -> None:
         before, after = data.draw(st.sampled_from(ROLES))
         prompt = rows(before, [data.draw(contents) for _ in before])
         completion = rows(after, [data.draw(contents) for _ in after])
-        got = answer(renderer, prompt, completion)
-        wanted = answer(renderer.untraced, prompt, completion)
-        assert got == wanted
-        assert isinstance(wanted, str) or wanted.text == template.render(prompt + completion)
+        actual = answer(renderer, prompt, completion)
+        expected = answer(renderer.untraced, prompt, completion)
+        assert actual == expected
+        assert isinstance(expected, str) or expected.text == template.render(prompt + completion)
 
     compare()
-    for said, answered in (("", ""), ("", "b"), ("a", "")):
-        prompt, completion = rows(("user",), [said]), rows(("assistant",), [answered])
-        got, wanted = answer(renderer, prompt, completion), answer(renderer.untraced, prompt, completion)
-        assert got == wanted, (said, answered)
+    for question, reply in (("", ""), ("", "b"), ("a", "")):
+        prompt = rows(("user",), [question])
+        completion = rows(("assistant",), [reply])
+        assert answer(renderer, prompt, completion) == answer(renderer.untraced, prompt, completion), (question, reply)
     for text in NASTY:
         row = rows(("user",), [text])
-        got, wanted = answer(renderer, row, []), answer(renderer.untraced, row, [])
-        assert got == wanted
+        assert answer(renderer, row, []) == answer(renderer.untraced, row, [])
     assert renderer.mismatches == 0
     assert (renderer.traced > 3) == (name in TRACEABLE) or name == "truth"

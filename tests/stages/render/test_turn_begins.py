@@ -41,14 +41,14 @@ def answer(content: str, **keys: Any) -> dict[str, Any]:
 def trained(template: str, *messages: dict[str, Any]) -> list[str]:
     """The text of each turn that is trained, in one piece."""
     chat: Messages = list(messages)
-    made = renderer_of(template)(chat[:-1], chat[-1:])
-    assert made.unproved == ""
-    out = [""]
-    for kind, text in pieces(made):
-        out[-1] += text
+    rendered = renderer_of(template)(chat[:-1], chat[-1:])
+    assert rendered.unproved == ""
+    turns = [""]
+    for kind, text in pieces(rendered):
+        turns[-1] += text
         if kind in "Ee":
-            out.append("")
-    return out[:-1]
+            turns.append("")
+    return turns[:-1]
 
 
 THOUGHT = "<think>\nwhy not\n</think>\n\nb"

@@ -26,15 +26,15 @@ def each(end: str, *, prompt: str = PROMPT, tail: str = "") -> str:
 
 def turns(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: Any) -> list[str]:
     """What is trained of each turn; `keys` go to every answer."""
-    made = rendered(template, *answers, stops=stops, **keys)
-    assert made.unproved == ""
-    out: dict[int, str] = {}
-    done = 0
-    for end, kind, turn in zip(made.spans.ends, made.spans.kinds, made.spans.turns, strict=True):
+    row = rendered(template, *answers, stops=stops, **keys)
+    assert row.unproved == ""
+    text_of_turn: dict[int, str] = {}
+    begin = 0
+    for end, kind, turn in zip(row.spans.ends, row.spans.kinds, row.spans.turns, strict=True):
         if kind in (SpanKind.HISTORY, SpanKind.HISTORY_END, SpanKind.ASSISTANT, SpanKind.END):
-            out[turn] = out.get(turn, "") + made.text[done:end]
-        done = end
-    return list(out.values())
+            text_of_turn[turn] = text_of_turn.get(turn, "") + row.text[begin:end]
+        begin = end
+    return list(text_of_turn.values())
 
 
 def rendered(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: Any) -> Rendered:
@@ -44,9 +44,9 @@ def rendered(template: str, *answers: str, stops: tuple[str, ...] = (), **keys: 
     messages: Messages = []
     for number, content in enumerate(answers):
         messages += [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": content, **keys}]
-    made = renderer(messages[:-1], messages[-1:])
+    row = renderer(messages[:-1], messages[-1:])
     assert renderer.mismatches == 0
-    return made
+    return row
 
 
 def test_earlier_turns_keep_an_end_of_their_own() -> None:
@@ -98,5 +98,5 @@ def test_an_empty_answer_that_is_skipped_has_a_turn() -> None:
 
 def test_a_number_in_headers_is_not_trained() -> None:
     template = each("<|im_end|>").replace("{{ '<|im_start|>'", "{{ '<' ~ loop.index ~ '>' }}{{ '<|im_start|>'")
-    made = rendered(template, "a", "b", "c")
-    assert made.unproved or turns(template, "a", "b", "c") == ["a<|im_end|>", "b<|im_end|>", "c<|im_end|>"]
+    row = rendered(template, "a", "b", "c")
+    assert row.unproved or turns(template, "a", "b", "c") == ["a<|im_end|>", "b<|im_end|>", "c<|im_end|>"]

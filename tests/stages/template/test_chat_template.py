@@ -94,8 +94,8 @@ class Colour(str, enum.Enum):  # noqa: UP042 - a StrEnum prints as its value, th
 class Pair(NamedTuple):
     """A tuple that is not made of one argument."""
 
-    one: Any
-    other: Any
+    left: Any
+    right: Any
 
 
 @pytest.mark.parametrize(
@@ -149,14 +149,14 @@ def test_a_template_that_nests_without_end_does_not_compile() -> None:
 
 
 @pytest.mark.parametrize(
-    "made", ["'%c' % 55296", "'%5c'|format(57343)", "'{:c}'.format(55296)", "'%(a)c' % {'a': 55296}"]
+    "expression", ["'%c' % 55296", "'%5c'|format(57343)", "'{:c}'.format(55296)", "'%(a)c' % {'a': 55296}"]
 )
-def test_a_template_cannot_make_half_a_character(made: str) -> None:
+def test_a_template_cannot_make_half_a_character(expression: str) -> None:
     with pytest.raises(RowRejectedError, match="half a character"):
-        ChatTemplate("{{ " + made + " }}", {}, "t").render([{"role": "user", "content": "hi"}])
+        ChatTemplate("{{ " + expression + " }}", {}, "t").render([{"role": "user", "content": "hi"}])
 
 
 def test_addresses_that_the_row_itself_writes_are_text() -> None:
-    said = "<object at 0x7f00>"
+    content = "<object at 0x7f00>"
     template = ChatTemplate("{{ messages[0].content }}{{ messages[0] }}{{ 'a' ~ messages }}", {}, "t")
-    assert template.render([{"role": "user", "content": said}]).count(said) == 3
+    assert template.render([{"role": "user", "content": content}]).count(content) == 3

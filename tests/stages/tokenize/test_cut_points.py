@@ -69,8 +69,8 @@ def encoder(make_tokenizer: Callable[..., Path]) -> tuple[Breaks, Callable[[str]
     tokenizer = Tokenizer.from_str(content)
 
     def encode(text: str) -> list[tuple[int, int, int]]:
-        found = tokenizer.encode(text, add_special_tokens=False)
-        return [(i, a, b) for i, (a, b) in zip(found.ids, found.offsets, strict=True)]
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        return [(i, a, b) for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True)]
 
     return Breaks.from_json(content), encode
 
@@ -83,10 +83,12 @@ def test_the_places_are_ends_of_lines_of_the_text(
     """Read off the text itself: what stands before a place ends a line, or a paragraph."""
     breaks, encode = encoder
     tokens = encode(text)
-    paragraphs, lines = line_places(breaks.of(np.array([one[0] for one in tokens], np.int32)))
+    paragraphs, lines = line_places(breaks.of(np.array([token[0] for token in tokens], np.int32)))
     assert {*paragraphs.tolist()} <= {*lines.tolist()}
     for place in lines.tolist():
-        before, after = text[: tokens[place][1]], text[tokens[place][1] :]
+        begin = tokens[place][1]
+        before = text[:begin]
+        after = text[begin:]
         assert before.rstrip(" ").endswith("\n")
         assert after
         is_paragraph = before.rstrip(" ").removesuffix("\n").rstrip(" ").endswith("\n")
@@ -94,7 +96,9 @@ def test_the_places_are_ends_of_lines_of_the_text(
             assert is_paragraph
     # And none is missed: a cut between two lines of words, where a token begins with the second line.
     for place in range(1, len(tokens)):
-        before, after = text[: tokens[place][1]], text[tokens[place][1] :]
+        begin = tokens[place][1]
+        before = text[:begin]
+        after = text[begin:]
         if before.endswith("\n") and after[:1] in ("a", "b", "."):
             assert place in lines
             assert (place in paragraphs) == before.endswith("\n\n") or " \n" in before[-3:]

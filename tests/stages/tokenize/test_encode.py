@@ -19,8 +19,11 @@ from packtrain.stages.tokenize.vocabulary import SpecialTokenAffixes
 
 from tests import kit
 
-BOS, START, END = "<s>", "<|im_start|>", "<|im_end|>"
-BOS_ID, END_ID = 1, 3
+BOS = "<s>"
+BOS_ID = 1
+START = "<|im_start|>"
+END = "<|im_end|>"
+END_ID = 3
 
 PLAIN = SpecialTokenAffixes(eos=END)
 WITH_BOS = SpecialTokenAffixes(prefix=(BOS_ID,), prefix_text=BOS, eos=END)
@@ -73,7 +76,7 @@ def text(value: str, line: int = 0) -> Example:
 
 
 @pytest.mark.parametrize(
-    ("around", "given", "expected"),
+    ("around", "word", "expected"),
     [
         (PLAIN, "word", "word" + END),
         (PLAIN, "word" + END, "word" + END),
@@ -93,21 +96,21 @@ def test_around_a_text(
     make_encoder: MakeEncoder,
     decode: Callable[[Sequence[int]], str],
     around: SpecialTokenAffixes,
-    given: str,
+    word: str,
     expected: str,
 ) -> None:
-    rows, counts, _ = encoded(make_encoder(around), [text(given)])
+    rows, counts, _ = encoded(make_encoder(around), [text(word)])
     ids = rows[0]["input_ids"]
     assert decode(ids) == expected
-    assert [ids.count(one) for one in (BOS_ID, END_ID)] == [expected.count(one) for one in (BOS, END)]
-    created = len(ids) - len(make_encoder(NOTHING).engine.encode([given]).ids)
+    assert [ids.count(token) for token in (BOS_ID, END_ID)] == [expected.count(token) for token in (BOS, END)]
+    created = len(ids) - len(make_encoder(NOTHING).engine.encode([word]).ids)
     assert counts.end_of_sequence + counts.special == created
-    assert counts.end_of_sequence == (around.eos != "" and not given.endswith(END))
+    assert counts.end_of_sequence == (around.eos != "" and not word.endswith(END))
     assert rows[0]["spans"][-1]["end"] == len(ids)
 
 
-def turn(role: str, content: str, **more: Any) -> dict[str, Any]:
-    return {"role": role, "content": content, **more}
+def turn(role: str, content: str, **keys: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **keys}
 
 
 def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
@@ -115,9 +118,9 @@ def test_samples_follow_the_content(make_encoder: MakeEncoder) -> None:
     encoder = make_encoder()
     everything = [text(f"number {n}", n) for n in range(6000)]
 
-    def sampled(some: list[Example]) -> list[EngineSample]:
+    def sampled(examples: list[Example]) -> list[EngineSample]:
         sampled = SampledTexts()
-        list(encoder.encode(some, EncodeCounts(), sampled))
+        list(encoder.encode(examples, EncodeCounts(), sampled))
         return sampled.samples
 
     samples = sampled(everything)
@@ -135,9 +138,9 @@ def test_pairs_that_are_refused(make_encoder: MakeEncoder) -> None:
     flagged = Example(1, -1, "", a, [turn("assistant", "b", train=False)], None, rejected=c)
     asked = Example(2, -1, "", [turn("assistant", "a", weight=0)], b, None, rejected=c)
     broken = Example(3, -1, "", "Ask.", "Say.", None, rejected=c)
-    whole = Example(4, -1, "", "Ask.", "a", None, rejected="b")
-    rows, counts, refused = encoded(make_encoder(), [alone, flagged, asked, broken, whole], pairs=True)
-    assert [(one.line, one.name) for one in refused] == [(0, "not_a_pair"), (1, "train_flags"), (3, "wrong_type")]
+    of_texts = Example(4, -1, "", "Ask.", "a", None, rejected="b")
+    rows, counts, refused = encoded(make_encoder(), [alone, flagged, asked, broken, of_texts], pairs=True)
+    assert [(place.line, place.name) for place in refused] == [(0, "not_a_pair"), (1, "train_flags"), (3, "wrong_type")]
     assert [row["line"] for row in rows] == [2, 4]
     assert counts.examples == 2
     assert counts.end_of_sequence == 2, "of the last pair alone"

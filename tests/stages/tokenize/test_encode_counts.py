@@ -8,11 +8,11 @@ TEMPLATE = """{% for m in messages %}{% if m.role == "observation" or m.role in 
 
 
 @pytest.mark.parametrize(
-    ("role", "known"),
+    ("role", "is_known"),
     [("developer", True), ("observation", True), ("x", True), ("model", False), ("User", False)],
 )
-def test_roles_that_the_template_compares_with_are_known(role: str, known: bool) -> None:
-    assert (role in known_roles(TEMPLATE)) == known
+def test_roles_that_the_template_compares_with_are_known(role: str, is_known: bool) -> None:
+    assert (role in known_roles(TEMPLATE)) == is_known
 
 
 def test_few_names_are_kept_and_none_can_write_to_a_terminal() -> None:

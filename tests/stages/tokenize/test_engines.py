@@ -41,10 +41,10 @@ def tiny(**changes: str) -> str:
         special_tokens=ADDED,
     )
     tokenizer.train_from_iterator([*fuzz_texts([]), *[CHAT, "the theme of this thesis is there "] * 9], trainer)
-    whole = json.loads(tokenizer.to_str())
-    whole["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT, BYTES]}
-    whole.update({key: json.loads(value) for key, value in changes.items()})
-    return json.dumps(whole)
+    content = json.loads(tokenizer.to_str())
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [SPLIT, BYTES]}
+    content.update({key: json.loads(value) for key, value in changes.items()})
+    return json.dumps(content)
 
 
 def split_by(*steps: Any) -> str:
@@ -66,9 +66,9 @@ def test_engines_agree_on_any_text(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tokenizer_that_is_random_or_of_another_type_is_refused(name: str) -> None:
-    for change, said in ({"dropout": 0.1}, "BPE dropout"), ({"type": "WordPiece"}, "BPE and Unigram only"):
+    for change, message in ({"dropout": 0.1}, "BPE dropout"), ({"type": "WordPiece"}, "BPE and Unigram only"):
         model = json.loads(tiny())["model"] | change
-        with pytest.raises(TokenizerError, match=said):
+        with pytest.raises(TokenizerError, match=message):
             make_engine(name, tiny(model=json.dumps(model)))
 
 
@@ -80,12 +80,14 @@ def test_the_known_texts_are_few_and_the_same_every_time() -> None:
 
 def test_a_difference_names_text_and_tokens() -> None:
     reference = built("tokenizers", tiny())
-    right = samples_of(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
-    assert describe_difference(right, reference) == ""
-    wrong = [EngineSample(one.text, [*one.ids[:-1], 7]) if "\r\n" in one.text else one for one in right]
-    found = describe_difference(wrong, reference)
-    assert "'b\\r\\n'" in found
-    assert "[7]" in found or ", 7]" in found
+    samples = samples_of(reference, [*(["a"] * 300), "b\r\n", "c", "\r\n"])
+    assert describe_difference(samples, reference) == ""
+    changed = [
+        EngineSample(sample.text, [*sample.ids[:-1], 7]) if "\r\n" in sample.text else sample for sample in samples
+    ]
+    description = describe_difference(changed, reference)
+    assert "'b\\r\\n'" in description
+    assert "[7]" in description or ", 7]" in description
 
 
 HARD: dict[str, list[Any]] = {
@@ -117,8 +119,8 @@ def test_what_passes_is_right_on_unseen_text(case: str) -> None:
     passes = not describe_difference(samples_of(engine, fuzz_texts(ADDED)), reference)
     assert not (passes and case == ERRS)
     if passes:
-        here = Path(__file__).read_text()
-        unseen = [here[i : i + 211] for i in range(0, len(here), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
+        source = Path(__file__).read_text()
+        unseen = [source[i : i + 211] for i in range(0, len(source), 97)] + [f"x{i * i} y_{i}-é{i}" for i in range(500)]
         assert describe_difference(samples_of(engine, unseen), reference) == ""
 
 
@@ -132,5 +134,6 @@ def test_real_tokenizers(folder: str) -> None:
     root = Path(str(REAL))
     content = (root / "tokenizers" / folder / "tokenizer.json").read_text()
     lines = (root / "apps" / "train.jsonl").read_text().splitlines()[:60]
-    engine, reference = make_engine("fastokens", content), make_engine("tokenizers", content)
+    engine = make_engine("fastokens", content)
+    reference = make_engine("tokenizers", content)
     assert describe_difference(samples_of(engine, [*fuzz_texts(ADDED), *lines]), reference) == ""

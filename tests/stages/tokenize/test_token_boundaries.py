@@ -39,13 +39,13 @@ def tokenizer_json(vocab: dict[str, int], merges: list[str], **changes: Any) -> 
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
         "vocab": vocab, "merges": merges,
     }  # fmt: skip
-    whole: dict[str, Any] = {
+    content: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
         "pre_tokenizer": BYTE_LEVEL, "post_processor": None, "decoder": None, "model": model,
     }  # fmt: skip
     for key, value in changes.items():
-        (model if key in model else whole)[key] = value
-    return json.dumps(whole)
+        (model if key in model else content)[key] = value
+    return json.dumps(content)
 
 
 @cache
@@ -67,21 +67,21 @@ def trained(kind: str) -> str:
     # Words that begin with parts of characters, and answers that merge with what stands before them.
     words = [" 🐍", "\n\n", "é 🐍🐍", ".\n\n", "answer: ", " of the"] * 30
     tokenizer.train_from_iterator([*fuzz_texts([]), *words], trainer)
-    whole = json.loads(tokenizer.to_str())
+    content = json.loads(tokenizer.to_str())
     if not byte_level:
-        vocab = whole["model"]["vocab"]
+        vocab = content["model"]["vocab"]
         for byte in range(256):
             vocab.setdefault(f"<0x{byte:02X}>", len(vocab))
-        whole["model"]["byte_fallback"] = True
-        whole["pre_tokenizer"] = None
-        whole["normalizer"] = {"type": "Sequence", "normalizers": [REPLACE]}
-    size = max(whole["model"]["vocab"].values()) + 1
-    whole["added_tokens"] = [
+        content["model"]["byte_fallback"] = True
+        content["pre_tokenizer"] = None
+        content["normalizer"] = {"type": "Sequence", "normalizers": [REPLACE]}
+    size = max(content["model"]["vocab"].values()) + 1
+    content["added_tokens"] = [
         added(size, "<|im_start|>"),
         added(size + 1, "<|im_end|>"),
         added(size + 2, "ø÷"),
     ]
-    return json.dumps(whole)
+    return json.dumps(content)
 
 
 FAMILIES = ["bytes", "NFC", "replace"]
@@ -103,29 +103,32 @@ def located(
 ) -> TokenBoundaries:
     """By the table where it is exact; or all by the reference's offsets."""
     engine, lengths = built(content)
-    encoded = engine.encode(texts)
-    chars, offsets = bounds_of(texts, places)
-    own = lengths if table else None
-    return locate_boundaries(encoded, own, texts, chars, offsets, content)
+    tokens = engine.encode(texts)
+    boundaries, boundary_offsets = bounds_of(texts, places)
+    byte_lengths = lengths if table else None
+    return locate_boundaries(tokens, byte_lengths, texts, boundaries, boundary_offsets, content)
 
 
 def check(content: str, texts: Sequence[str], places: Sequence[Sequence[int]]) -> tuple[int, int]:
     """Compare every document with the offsets' rule; returns (exact documents, their straddles)."""
-    found, truth = located(content, texts, places), located(content, texts, places, table=False)
-    assert not truth.exact.any()
-    owner = np.repeat(np.arange(len(texts)), [len(row) for row in places])
-    for b in np.flatnonzero((found.tokens != truth.tokens) | (found.straddles != truth.straddles)).tolist():
-        raise AssertionError((texts[owner[b]], places[owner[b]]))
-    return int(found.exact.sum()), int(found.straddles[found.exact[owner]].sum())
+    actual = located(content, texts, places)
+    expected = located(content, texts, places, table=False)
+    assert not expected.exact.any()
+    document_of_boundary = np.repeat(np.arange(len(texts)), [len(row) for row in places])
+    for boundary in np.flatnonzero(
+        (actual.tokens != expected.tokens) | (actual.straddles != expected.straddles)
+    ).tolist():
+        raise AssertionError((texts[document_of_boundary[boundary]], places[document_of_boundary[boundary]]))
+    return int(actual.exact.sum()), int(actual.straddles[actual.exact[document_of_boundary]].sum())
 
 
 def test_an_added_token_that_is_a_piece_too() -> None:
     # "é" among the pieces is the byte E9, as an added token two bytes: the smaller number, which is never too large. No
     # byte is written ｜, so that piece is never produced but by the added token.
     content = tokenizer_json({"a": 0, "é": 1, "<｜a｜>": 2}, [], added_tokens=[added(1, "é"), added(2, "<｜a｜>")])
-    found = ByteLengths.from_json(content)
-    assert found is not None
-    assert found.lengths.tolist() == [1, 1, 9]
+    byte_lengths = ByteLengths.from_json(content)
+    assert byte_lengths is not None
+    assert byte_lengths.lengths.tolist() == [1, 1, 9]
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
