@@ -44,6 +44,7 @@ class Question:
         self.copy = Path(self.temporary.name, folder.name or "tokenizer")
         self.copy.mkdir()
         for name, content in files.items():
+            # Further templates are in a folder of their own.
             (self.copy / name).parent.mkdir(exist_ok=True)
             (self.copy / name).write_bytes(content)
         self.kills_before = out_of_memory_kills()
@@ -76,7 +77,7 @@ def answer_of(question: Question) -> TokenizerSpec:
                 f"the tokenizer folder {folder} was not loaded within {ASK_SECONDS:,.0f} seconds, which no tokenizer "
                 "needs; take another one, or another copy of it"
             ) from None
-        except BaseException:
+        except BaseException:  # such as Ctrl-C: the process must not outlive this one
             process.kill()
             raise
     # Rust aborts when the limit of memory is reached, while Python raises an error.

@@ -53,6 +53,7 @@ class Prepared:
             cache: the store for parts; before the tasks run, `spec.render` must be saved there.
         """
         encoder = EncoderKey.of(cache, self.spec)
+        # Hashed once for each source, of which there may be thousands of blocks.
         encoding = self.spec.payload()
         hashes = {name: settings.hash(encoding) for name, settings in self.settings.items()}
         return [
@@ -99,10 +100,10 @@ def encode(
     records = parts.find_intact(first_tasks, observer)
     mark_used(cache, records)
     missing = {name: task for name, task in first_tasks.items() if name not in records}
-    cache.sweep()
+    cache.sweep()  # drafts that dead workers left
     if missing:
         _encode_missing(missing, first_tasks.values(), prepared.spec, parts, executor, observer, shared=shared)
-        records = parts.find_all(first_tasks)
+        records = parts.find_all(first_tasks)  # also those that other drivers have encoded meanwhile
     for task in tasks:
         if task.record not in records:
             raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")
@@ -150,6 +151,7 @@ def _encode_missing(
 
     for result in executor.map(perform, tasks, is_done):
         assert isinstance(result, EncodeResult)
+        # Before the record, without which no run uses the part.
         _require_reference_tokens(result, spec)
         parts.add(result.name, result.record)
         observer.advance(result.record.bytes_read, rows=result.record.rows, tokens=result.record.counts.tokens)

@@ -85,6 +85,7 @@ def choose_engine(
         TokenizerError: `tokenizers` cannot load the tokenizer.
         InputError: an input has changed since it was scanned.
     """
+    # A file that grows behind its first block keeps its choice.
     payload = render.payload()
     keys = [fingerprint([first.block.hash, first.settings.hash(payload)]) for first in blocks]
     versions = [f"{engine} {version(engine)}" for engine in (preferred, REFERENCE)]
@@ -100,6 +101,7 @@ def choose_engine(
             raise
         choice = replace(_try_engine(REFERENCE, render, blocks, cache, executor), reason=str(error))
     observer.end()
+    # Only now: later runs with these inputs find the choice in the cache, and are not told again.
     if choice.reason:
         observer.note(f"{REFERENCE} encodes, which takes several times as long as {preferred}: {choice.reason}")
     put_note(cache, note, choice)
@@ -121,6 +123,7 @@ def _try_engine(
     agreement = [str(FORMAT), render.tokenizer.hash, *(f"{name} {version(name)}" for name in (engine, REFERENCE))]
     agreement_note = f"{AGREED}/{fingerprint(agreement)}.json"
     is_new = compares and get_user_note(agreement_note, dict) is None
+    # Shared before the workers start, so that the process that they are forked from loads it once for all of them.
     spec = EncodeSpec.of(render, engine)
     share_tokenizer(spec, cache)
     executor.start()
@@ -132,6 +135,7 @@ def _try_engine(
         FirstLookTask(number, first.block, first.settings, key, known_texts=is_new and number == 0)
         for number, first in enumerate(blocks)
     ]
+    # Results come in any order, but notes name the first source.
     looks = cast("list[SourceLook]", sorted(executor.map(perform, tasks), key=attrgetter("source")))
     samples = [sample for look in looks for sample in look.samples] if compares else []
     deviation = describe_difference(samples, reference)
@@ -141,6 +145,7 @@ def _try_engine(
         put_user_note(agreement_note, {"agree": agreement})
     return EngineChoice(
         engine,
+        # Both depend on the template alone, and so are the same for all sources that are rendered.
         stop_tokens=next((look.stop_tokens for look in looks if look.stop_tokens), ()),
         counts=tuple(look.counts for look in looks),
         call_arguments=next((look.call_arguments for look in looks if look.call_arguments is not None), "object"),

@@ -77,6 +77,7 @@ class FirstLookTask:
         stop_tokens = renderer.profile.stop_tokens if renderer is not None else ()
         stop_ids, _ = spec.stop_ids(stop_tokens)
         counts = EncodeCounts()
+        # Every text is compared here, and one in 1,024 of all later ones.
         sampled = SampledTexts(every=True)
         with rows_in_errors(self.at):
             for examples in self._first_examples():

@@ -118,6 +118,7 @@ def describe_unlocated_turns(config: RunConfig, files: Sequence[InputFile], enco
     unlocated = _tally(needing_turns, [UNPROVED])
     if not unlocated.names:
         return None
+    # Of several sources, the key of the first one that the sentence is about.
     mask_key = next(block.mask_key for block in needing_turns if UNPROVED in block.counts.found)
     return (
         "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
@@ -137,6 +138,7 @@ def _describe_roles(findings: Sequence[BlockFindings]) -> Iterator[str]:
         for role, count in roles.names.most_common(MOST_ROLES)
     ]
     sentence = "; ".join(counted)
+    # The advice for the last role may be a question.
     full_stop = "" if sentence.endswith("?") else "."
     yield (
         f"{sentence}{full_stop} The first: {roles.place}. No mask trains these roles; rename those that are misspelt"

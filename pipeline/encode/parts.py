@@ -85,6 +85,7 @@ class EncodedPart:
         try:
             data = map_regular(path)
             require_bounded(data, 0)  # parts are not compressed: nothing of one unpacks to more than the file has
+            # Batches are views of the mapped file: what is not looked at is not read.
             reader = pa.ipc.open_file(data)
             self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]
         except (OSError, ValueError, pa.ArrowInvalid) as error:

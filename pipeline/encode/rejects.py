@@ -37,6 +37,8 @@ class RejectCounts:
         """The share of the rows that is lost; a row that gives several examples counts by the share of them."""
         of_rows = self.rejected_rows / self.rows if self.rows else 0.0
         of_examples = self.rejected_examples / self.examples if self.examples else 0.0
+        # Examples are counted of the rows that are left: 20 % of the rows and half of the examples of the others are
+        # 0.2 + 0.8 · 0.5 = 60 %.
         return of_rows + (1 - of_rows) * of_examples
 
 

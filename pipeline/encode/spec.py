@@ -13,11 +13,12 @@ import msgspec
 from ...schemas.errors import IntegrityError, TokenizerError
 from ...schemas.fingerprint import fingerprint, version
 from ...stages.tokenize.vocabulary import SpecialTokenAffixes, tokenizer_head
-from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 
 if TYPE_CHECKING:
-    from ...schemas.config.config import TokenizerConfig  # which a worker does not need
+    # What a worker and the process that asks transformers need not import.
+    from ...schemas.config.config import TokenizerConfig
+    from ..store.open_store import Store
 
 FORMAT = 22
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
@@ -94,15 +95,18 @@ class RenderSpec:
         return cls(
             tokenizer,
             version("jinja2"),
+            # A variable of the configuration goes before a special token of the same name.
             {**tokenizer.special_tokens, **section.variables},
             section.date,
             section.trace,
+            # In one order, so that equal settings find the same parts.
             tuple(sorted(set(section.allow_lost))),
             section.call_arguments,
         )
 
     def payload(self) -> dict[str, Any]:
         """The fields for a part's key, with hashes instead of long texts."""
+        # Every field is part of the key, so that a new one cannot be forgotten.
         fields: dict[str, Any] = msgspec.to_builtins(self)
         variables = fields.pop("variables")
         replaced = {
@@ -149,14 +153,15 @@ class RenderSpec:
         """The name in a store: a fingerprint of the content."""
         return f"specs/{fingerprint(self.payload())}.json"
 
-    def save(self, store: Store) -> str:
+    def save(self, store: "Store") -> str:
         """Put it into the store for the tasks; returns its name."""
+        # None also if it is damaged: then it is put again.
         if get_note(store, self.name, RenderSpec) is None:
             put_note(store, self.name, self)
         return self.name
 
     @classmethod
-    def load(cls, store: Store, name: str) -> "RenderSpec":
+    def load(cls, store: "Store", name: str) -> "RenderSpec":
         """Load what was saved under a name.
 
         Raises:
@@ -196,7 +201,7 @@ class EncodeSpec:
 class EncoderKey:
     """What a worker builds its encoder of: an `EncodeSpec`, of which the long part lies in a store."""
 
-    store: Store
+    store: "Store"
     render: str
     """Name of the `RenderSpec` in the store."""
     engine: str
@@ -204,6 +209,6 @@ class EncoderKey:
     """That of the driver; a worker with another one refuses the task."""
 
     @classmethod
-    def of(cls, store: Store, spec: EncodeSpec) -> "EncoderKey":
+    def of(cls, store: "Store", spec: EncodeSpec) -> "EncoderKey":
         """The key of a specification whose `RenderSpec` is saved in the store."""
         return cls(store, spec.render.name, spec.engine, spec.engine_version)

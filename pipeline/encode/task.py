@@ -151,6 +151,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         # The content's hash is in the name, so that two runs never write different bytes under one name.
         name = f"encoded/{key[:2]}/{key}-{part.hash[:16]}.arrow"
         store.put(draft, name)
+    # Of the rejects, only those of rows that gave examples are counted so far.
     rows_used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
     _add_counts_of_rows(counts, prepared, encoder.renderer)
     record = PartRecord(

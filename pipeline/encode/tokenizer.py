@@ -48,6 +48,7 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
         question = _questions.pop(note) if note in _questions else Question(folder, files)
         spec = answer_of(question)
         put_user_note(note, spec)
+    # The cache keeps what the folder's tokenizer is; its name, its template and its stops may differ between runs.
     name = _name_of(folder)
     template = spec.chat_template
     template_name = name
@@ -97,6 +98,7 @@ def find_tokenizer(path: str, base: Path) -> Path:
         return folder
     if folder.exists():
         raise TokenizerError(f"tokenizer.path: {folder} is a file; give the tokenizer's folder")
+    # Imported here, because most runs name a folder.
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
 

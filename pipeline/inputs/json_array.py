@@ -125,6 +125,7 @@ class _Element:
             self.size += self._space + visible
             self._space = 0
         self._space += len(data) - visible
+        # One that is too long is only counted to its end.
         if self.size > self._longest:
             self._kept.clear()
         elif self.size:
@@ -200,17 +201,19 @@ class _Marks:
         return marks
 
     def _escaped(self, backslashes: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        r"""(N,) places of the bytes behind a backslash that is not behind one itself: 2 in `a\"b\\"`, of which the
-        quote at 6 ends a string.
+        r"""(N,) places of the bytes behind an odd number of backslashes: 2 in `a\"b\\"`, of which the quote at 6 ends a
+        string.
 
         Args:
             backslashes: their places in the chunk.
             size: of the chunk.
         """
+        # A backslash at the end of the last chunk reaches the first byte of this one, also if that is a backslash.
         carried = [0] if self._is_escaped else []
         if self._is_escaped and len(backslashes) and not backslashes[0]:
             backslashes = backslashes[1:]
             carried = []
+        # Of neighbouring backslashes, each second one is escaped: what follows an odd number of them is, too.
         starts = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
         lengths = np.diff(np.append(starts, len(backslashes)))
         behind = (backslashes[starts] + lengths)[lengths % 2 == 1]

@@ -69,6 +69,7 @@ def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, l
         table = pa.ipc.open_stream(unspool(block)).read_all()
         return table, table.column_names
     with _file_in_errors(block.path, Container.PARQUET.value), _parquet(block.path) as (file, data):
+        # Hashed again, because the file may have changed since it was scanned.
         if _hash_row_groups(data, file, *block.groups) != block.content:
             raise changed_error(block)
         table = file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
@@ -183,6 +184,7 @@ def _record_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         ValueError: a stream has no end marker, so that record batches may be missing, or something follows it.
     """
     if source.read_at(len(_FILE_MAGIC), 0) == _FILE_MAGIC:
+        # A file's footer lists its batches, so none can be missing unseen.
         reader = pa.ipc.open_file(source)
         yield from map(reader.get_batch, range(reader.num_record_batches))
         return

@@ -40,17 +40,20 @@ def prepare(
         executor.start()  # workers' imports take half a second, while transformers is asked
     if files is None:
         scanned = tuple(scan_inputs(config.sources, work.base, work.scratch))
+        # A reader of the user may end its process, which must not cost other files.
         reader_sources = [source.name for source in config.sources if is_reader(source.format)]
         joined = tuple(join_small(scanned, reader_sources))
     else:
         scanned = tuple(files)
         joined = scanned
+    # From the files themselves, before any are joined: messages name them.
     formats = resolve_formats(config.sources, work.base, scanned)
     # Only now, because transformers answers while the inputs are scanned.
     tokenizer = load_tokenizer(config.tokenizer.path, work.base, config.tokenizer.chat_template)
     for form in formats.values():
         if form.detection is not None:
             observer.note(form.detection)
+    # Before anything is encoded, so that a missing evaluation file is reported at once.
     evaluation = None
     if config.contamination is not None:
         evaluation = prepare_evaluation(config.contamination, work.base, work.scratch)

@@ -274,5 +274,6 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     if prepared.evaluation is not None:
         plan["evaluation"] = prepared.evaluation.payload()
     plan["versions"] = {name: version(name) for name in packages}
+    # As a plan is compared with what a folder has, it must look as if it came from there.
     read_back: dict[str, Any] = json.loads(json.dumps(plan))
     return read_back

@@ -88,7 +88,7 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
         executor = RayExecutor(section.address, workers, seconds=section.task_seconds)
     else:
         executor = Pool(workers, seconds=section.task_seconds, shard=section.shard)
-    mark_cache(work.scratch)
+    mark_cache(work.scratch)  # only a marked folder is cleaned
     try:
         yield executor
     finally:
