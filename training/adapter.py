@@ -69,11 +69,12 @@ def read_adapter(folder: Path) -> dict[str, Any]:
                 f"{where} has the key {key}, which could import modules, open other files or repeat layers; save the "
                 "finished adapter without it"
             )
-    drawn = data.get("init_lora_weights", True)
-    if drawn not in _DRAWN and not (isinstance(drawn, str) and _TURNED.fullmatch(drawn)):
+    initialization = data.get("init_lora_weights", True)
+    turns_weights = isinstance(initialization, str) and _TURNED.fullmatch(initialization)
+    if initialization not in _DRAWN and not turns_weights:
         raise ConfigError(
-            f"{where} has init_lora_weights: {str(drawn)[:40]!r}, which needs files that are not in the folder; save "
-            "the finished adapter with init_lora_weights: true"
+            f"{where} has init_lora_weights: {str(initialization)[:40]!r}, which needs files that are not in the "
+            "folder; save the finished adapter with init_lora_weights: true"
         )
     ranks = [data.get("r", 8), *_values(data.get("rank_pattern"))]
     if not all(type(rank) is int and 0 < rank <= _MOST_RANK for rank in ranks):
@@ -104,8 +105,8 @@ def put_adapter(model: Any, folder: Path) -> Any:
         weights = peft.load_peft_weights(str(folder), device="cpu", key_mapping=mapping)
         report = peft.set_peft_model_state_dict(adapted, weights)
     except Exception as error:  # of a damaged or hostile folder
-        said = " ".join(str(error).split())[:400] or type(error).__name__
-        raise ConfigError(f"MODEL: peft cannot load the adapter {folder}: {said}") from error
+        reason = " ".join(str(error).split())[:400] or type(error).__name__
+        raise ConfigError(f"MODEL: peft cannot load the adapter {folder}: {reason}") from error
     parts = ("lora_", "modules_to_save", "trainable_tokens")
     missing = sorted(key for key in report.missing_keys if any(part in key for part in parts))
     if missing:
@@ -141,6 +142,7 @@ def _try_patterns(where: Path, data: dict[str, Any], names: list[str]) -> None:
     if not patterns:
         return
     try:
+        # In a process of its own: a regular expression cannot be interrupted, and may run for years.
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _TRY],
             input=json.dumps([patterns, names]).encode(),
@@ -154,8 +156,8 @@ def _try_patterns(where: Path, data: dict[str, Any], names: list[str]) -> None:
             f"{PATTERN_SECONDS:.0f} seconds on the names of the model's modules; list the modules' names instead"
         ) from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise ConfigError(f"{where}: one of its patterns cannot be used ({said}); list the modules' names instead")
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        raise ConfigError(f"{where}: one of its patterns cannot be used ({last_line}); list the modules' names instead")
 
 
 def _patterns(data: dict[str, Any]) -> Iterator[str]:
@@ -176,4 +178,6 @@ def _values(value: Any) -> list[Any]:
     """The entries of a list or the values of an object; a single value as the only one."""
     if isinstance(value, dict):
         return list(value.values())
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    return [] if value is None else [value]

@@ -38,12 +38,13 @@ class GenerateEngine:
         self._model = model
         self._stops = set(settings.stop_ids)
         self._padding = settings.stop_ids[0] if settings.stop_ids else 0
-        drawn = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        # Without top_k=0, transformers would draw from the 50 likeliest tokens alone.
+        sampled = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         self._config = GenerationConfig(
             max_new_tokens=settings.max_new_tokens,
             eos_token_id=list(settings.stop_ids) or None,
             pad_token_id=self._padding,
-            **(drawn if settings.temperature else {"do_sample": False}),
+            **(sampled if settings.temperature else {"do_sample": False}),
         )
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
@@ -53,25 +54,30 @@ class GenerateEngine:
             ConfigError: memory ran out.
         """
         for group in groups:
-            width, made = self._drawn(group)
-            for tokens in made[:, width:].tolist():
-                end = next((at for at, token in enumerate(tokens, 1) if token in self._stops), None)
+            width, sequences = self._generate(group)
+            for tokens in sequences[:, width:].tolist():
+                # The stop token is part of the answer; what follows it is padding.
+                end = next((place + 1 for place, token in enumerate(tokens) if token in self._stops), None)
                 yield SampleAnswer("length" if end is None else "stop", tuple(tokens[:end]))
 
-    def _drawn(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
-        """The tokens of the longest prompt, and (N, T) prompts and answers."""
-        width = max(len(one.token_ids) for one in group)
+    def _generate(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
+        """The number of tokens of the longest prompt; and (N, T) prompts and answers."""
+        width = max(len(request.token_ids) for request in group)
         ids = torch.full((len(group), width), self._padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
-        for row, one in enumerate(group):  # padded on the left, so that all answers begin at one place
-            ids[row, width - len(one.token_ids) :] = torch.tensor(one.token_ids)
-            mask[row, width - len(one.token_ids) :] = 1
+        for row, request in enumerate(group):
+            # Padded on the left, so that all answers begin at one place.
+            begin = width - len(request.token_ids)
+            ids[row, begin:] = torch.tensor(request.token_ids)
+            mask[row, begin:] = 1
         device = self._model.device
         torch.manual_seed(group[0].seed)
         try:
             with torch.inference_mode():
-                prompts = {"inputs": ids.to(device), "attention_mask": mask.to(device)}
-                return width, self._model.generate(**prompts, generation_config=self._config)
+                sequences: torch.Tensor = self._model.generate(
+                    inputs=ids.to(device), attention_mask=mask.to(device), generation_config=self._config
+                )
+                return width, sequences
         except torch.OutOfMemoryError as error:
             raise ConfigError(
                 f"memory ran out with {len(group):,} sequences of up to {width + self._config.max_new_tokens:,} "
@@ -93,8 +99,8 @@ def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.devic
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    kind = "auto" if dtype == "auto" else getattr(torch, dtype)
-    model = load_weights(place.folder, dtype=kind)
+    weights_dtype = "auto" if dtype == "auto" else getattr(torch, dtype)
+    model = load_weights(place.folder, dtype=weights_dtype)
     if place.adapter is not None:
         model = put_adapter(model, place.adapter).merge_and_unload()
     model.generation_config = GenerationConfig()  # its top_k or penalties would change what is drawn
@@ -127,9 +133,10 @@ class ModelFolder:
     @property
     def digest(self) -> str:
         """Says that the model is another: a hash of the sizes and times of its files, wherever they lie."""
-        files = [path for one in (self.folder, self.adapter) if one is not None for path in sorted(one.glob("*.*"))]
-        seen = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files if path.is_file()]
-        return hash_bytes("\n".join(seen).encode())[:16]
+        folders = [self.folder] if self.adapter is None else [self.folder, self.adapter]
+        files = [path for folder in folders for path in sorted(folder.glob("*.*")) if path.is_file()]
+        lines = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
+        return hash_bytes("\n".join(lines).encode())[:16]
 
 
 def find_model(model: Path, base: Path | None = None) -> ModelFolder:
@@ -146,13 +153,13 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     adapter = None
     if (model / CONFIG).exists():
         adapter = model
-        named = base or Path(str(read_adapter(model).get("base_model_name_or_path") or ""))
-        if not (named / "config.json").is_file():
+        adapted_model = base or Path(str(read_adapter(model).get("base_model_name_or_path") or ""))
+        if not (adapted_model / "config.json").is_file():
             raise ConfigError(
-                f"MODEL: {model} is an adapter of {str(named)!r}, where there is no config.json; give the folder of "
-                "the model that it adapts with --base"
+                f"MODEL: {model} is an adapter of {str(adapted_model)!r}, where there is no config.json; give the "
+                "folder of the model that it adapts with --base"
             )
-        model = named
+        model = adapted_model
     elif base is not None:
         raise ConfigError(f"--base is for adapters, and {model} has no adapter_config.json; leave --base out")
     if not (model / "config.json").is_file():
@@ -165,18 +172,21 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     vocabulary = getattr(text, "vocab_size", None)
     if not isinstance(vocabulary, int):
         raise ConfigError(f"MODEL: the configuration of {model} has no vocab_size; give a causal language model")
-    noted = _json(model / "generation_config.json") if (model / "generation_config.json").is_file() else {}
-    ends = [noted.get("eos_token_id"), getattr(text, "eos_token_id", None)]
-    stops = [id for end in ends for id in (end if isinstance(end, list) else [end]) if isinstance(id, int)]
+    generation_path = model / "generation_config.json"
+    generation = _json(generation_path) if generation_path.is_file() else {}
+    stops: list[int] = []
+    for eos in (generation.get("eos_token_id"), getattr(text, "eos_token_id", None)):
+        # One token or a list of them; null where a model has none.
+        stops += [token_id for token_id in (eos if isinstance(eos, list) else [eos]) if isinstance(token_id, int)]
     positions = getattr(text, "max_position_embeddings", None) or None
     return ModelFolder(model, adapter, vocabulary, positions, tuple(dict.fromkeys(stops)))
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = parse_json(read_regular(path, SETTINGS_BYTES))
+        settings = parse_json(read_regular(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ConfigError(f"{path} is not a JSON object; copy it again")
-    return found
+    return settings

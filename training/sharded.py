@@ -63,7 +63,8 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 
-    if (shards := find_shards(checkpoint)) is None:
+    shards = find_shards(checkpoint)
+    if shards is None:
         raise ConfigError(
             f"CHECKPOINT: {checkpoint} holds no sharded weights (pytorch_model_fsdp_0/.metadata); give a folder such "
             "as trained/checkpoint-100. Whole weights (*.safetensors) need no export; pieces of DeepSpeed's ZeRO are "
@@ -111,36 +112,37 @@ def read_weights(folder: Path) -> dict[str, Any]:
             return metadata
 
     listed = metadata.state_dict_metadata
-    found = {key: one for key, one in listed.items() if isinstance(one, TensorStorageMetadata)}
-    for key, one in found.items():
+    tensors = {key: entry for key, entry in listed.items() if isinstance(entry, TensorStorageMetadata)}
+    for key, tensor in tensors.items():
         # Otherwise what the memory held before would become weights.
-        if math.prod(one.size) != sum(math.prod(piece.sizes) for piece in one.chunks):
+        if math.prod(tensor.size) != sum(math.prod(piece.sizes) for piece in tensor.chunks):
             raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
-    names = {key: _WRAPPERS.sub("", key.removeprefix("model.")) for key in found}  # `model`: accelerate's own
+    # accelerate puts `model.` before all names.
+    names = {key: _WRAPPERS.sub("", key.removeprefix("model.")) for key in tensors}
     if any(".lora_" in name or name.startswith("base_model.") for name in names.values()):
         raise ConfigError(
             f"{folder} holds a model with adapters; the export at the end of the training is the adapter alone: take "
             "that, or resume the training to its end"
         )
-    needed = sum(math.prod(one.size) * one.properties.dtype.itemsize for one in found.values())
+    needed = sum(math.prod(tensor.size) * tensor.properties.dtype.itemsize for tensor in tensors.values())
     held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     if not 0 <= needed <= _SLACK * held:
         raise IntegrityError(
             f"{folder / _INDEX} lists tensors of {needed:,} bytes, and the files beside it have {held:,}; copy the "
             "checkpoint again"
         )
-    read = {key: torch.empty(tuple(one.size), dtype=one.properties.dtype) for key, one in found.items()}
+    weights = {key: torch.empty(tuple(tensor.size), dtype=tensor.properties.dtype) for key, tensor in tensors.items()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that there is one process
-            load(read, storage_reader=Reader(folder), no_dist=True)
+            load(weights, storage_reader=Reader(folder), no_dist=True)
     except CheckpointException as error:  # no Exception, and its text is a traceback
         causes = [cause for cause, _ in error.failures.values()]
-        said = " ".join(str(causes[0]).split()) if causes else "unknown"
+        reason = " ".join(str(causes[0]).split()) if causes else "unknown"
         raise ConfigError(
-            f"the checkpoint {folder} is damaged or incomplete: {said[:300]}; copy it again, or take another"
+            f"the checkpoint {folder} is damaged or incomplete: {reason[:300]}; copy it again, or take another"
         ) from error
-    return {names[key]: tensor for key, tensor in read.items()}
+    return {names[key]: tensor for key, tensor in weights.items()}
 
 
 def read_index(path: Path) -> Any:
@@ -152,17 +154,17 @@ def read_index(path: Path) -> Any:
     from torch.distributed.checkpoint.metadata import Metadata
 
     try:
-        found = _IndexReader(BytesIO(read_regular(path, LISTING_BYTES, inside=[path.parent]))).load()
-        if not isinstance(found, Metadata) or not isinstance(found.state_dict_metadata, dict):
+        index = _IndexReader(BytesIO(read_regular(path, LISTING_BYTES, inside=[path.parent]))).load()
+        if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
             raise ValueError("it lists no tensors")
-        for name in sorted({PurePath(info.relative_path).as_posix() for info in found.storage_data.values()}):
+        for name in sorted({PurePath(info.relative_path).as_posix() for info in index.storage_data.values()}):
             check_name(name)
             open_regular(path.parent / name, inside=[path.parent]).close()
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
         raise IntegrityError(
             f"{path} cannot be read as the index of a checkpoint: {error}; take another checkpoint"
         ) from None
-    return found
+    return index
 
 
 class _IndexReader(pickle.Unpickler):

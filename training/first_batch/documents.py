@@ -67,11 +67,15 @@ class DocumentFinder:
         for first_row, pieces in self._pieces():
             before = len(documents)
             _keep(documents, _found_by_key(ids, places, pieces), pieces, first_row)
-            if len(documents) > before and not _gaps(ids, padding, kept := _without_parts(documents.values())):
-                return kept, []
+            if len(documents) > before:
+                kept = _without_parts(documents.values())
+                if not _gaps(ids, padding, kept):
+                    return kept, []
         kept = _without_parts(documents.values())
-        if gaps := _gaps(ids, padding, kept):
-            for first_row, pieces in self._pieces():  # short ones of rows that a trainer took apart
+        gaps = _gaps(ids, padding, kept)
+        if gaps:
+            # Documents shorter than a key that stand alone, because a trainer took their row apart.
+            for first_row, pieces in self._pieces():
                 _keep(documents, _found_alone(ids, gaps, pieces), pieces, first_row)
             kept = _without_parts(documents.values())
         return kept, _gaps(ids, padding, kept)
@@ -82,11 +86,12 @@ class DocumentFinder:
     def describe(self, ids: NDArray[np.int64], gap: Gap) -> str:
         """What a gap holds, in a sentence. Reads all shards, at worst."""
         part = ids[gap.row, gap.begin : gap.end]
-        padded = int(np.argmax(part[::-1] != part[-1]))  # the same token at its end
-        part = part[:-padded] if padded > 1 else part
+        repeated = int(np.argmax(part[::-1] != part[-1]))  # how often its last token stands at its end
+        part = part[:-repeated] if repeated > 1 else part  # without what is likely padding
         where = f"tokens {gap.begin:,} to {gap.begin + len(part):,} of row {gap.row} of the batch"
         last = len(part) - 1
         for _, pieces in self._pieces():
+            # Places where the part could begin, fewer with each token that is compared.
             places = np.flatnonzero(pieces.input_ids[: max(0, len(pieces.input_ids) - last)] == part[0])
             for offset in (last, last // 2, min(1, last)):
                 places = places[pieces.input_ids[places + offset] == part[offset]]
@@ -107,11 +112,13 @@ def _keep(
 ) -> None:
     """Add (row of the batch, place in it, piece) to the documents that were found before."""
     for row, place, piece in hits:
-        begin, length = int(pieces.begins[piece]), int(pieces.lengths[piece])
+        begin = int(pieces.begins[piece])
+        length = int(pieces.lengths[piece])
         labels = pieces.labels[begin : begin + length]
         where = Gap(row, place, place + length)
         document = documents.setdefault(where, FoundDocument(*where, first_row + int(pieces.rows[piece]), []))
-        if len(document.labels) < MOST_LABELS and not any(np.array_equal(labels, known) for known in document.labels):
+        is_new = not any(np.array_equal(labels, variant) for variant in document.labels)
+        if is_new and len(document.labels) < MOST_LABELS:
             document.labels.append(labels)
 
 
@@ -136,16 +143,21 @@ def _found_by_key(ids: NDArray[np.int64], places: Places, pieces: BatchPieces) -
     A key begins with its piece, and may reach into the next ones of its row, so that a short piece is found as well.
     The last `KEY` - 1 tokens of a row have no key: pieces there are found behind their neighbour.
     """
-    keys, where = places
-    flat, width = ids.ravel(), ids.shape[1]
+    batch_keys, batch_places = places
+    flat = ids.ravel()
+    width = ids.shape[1]
     keyed = np.flatnonzero((pieces.begins + KEY <= pieces.row_ends) & (pieces.lengths > 0) & (pieces.lengths <= width))
-    own = _hash(pieces.input_ids[pieces.begins[keyed, None] + np.arange(KEY)])
-    low, high = np.searchsorted(keys, own, "left"), np.searchsorted(keys, own, "right")
-    piece = np.repeat(keyed, high - low)  # one for each pair of a piece and a place
-    place = where[ranges(low, high - low)]
+    piece_keys = _hash(pieces.input_ids[pieces.begins[keyed, None] + np.arange(KEY)])
+    # The places with the key of a piece are neighbours in the sorted keys: low to high.
+    low = np.searchsorted(batch_keys, piece_keys, "left")
+    high = np.searchsorted(batch_keys, piece_keys, "right")
+    piece = np.repeat(keyed, high - low)  # an entry for each pair of a piece and a place
+    place = batch_places[ranges(low, high - low)]
     fits = place % width + pieces.lengths[piece] <= width
+    # A few tokens are compared before all of them: the pairs that are left go through a loop in Python.
     for share in COMPARED_FIRST:
-        piece, place = piece[fits], place[fits]
+        piece = piece[fits]
+        place = place[fits]
         offset = (share * (pieces.lengths[piece] - 1)).astype(np.int64)
         fits = pieces.input_ids[pieces.begins[piece] + offset] == flat[place + offset]
     for number, at in zip(piece[fits].tolist(), place[fits].tolist(), strict=True):
@@ -178,18 +190,21 @@ def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: BatchPieces) -
 
 
 def _equal(row: NDArray[np.int64], place: int, pieces: BatchPieces, piece: int) -> bool:
-    begin, length = int(pieces.begins[piece]), int(pieces.lengths[piece])
+    begin = int(pieces.begins[piece])
+    length = int(pieces.lengths[piece])
     return length > 0 and np.array_equal(pieces.input_ids[begin : begin + length], row[place : place + length])
 
 
 def _without_parts(documents: Iterable[FoundDocument]) -> list[FoundDocument]:
     """Without those that are part of longer ones, in the batch's order."""
-    kept: dict[int, list[FoundDocument]] = {}
+    kept_of_rows: dict[int, list[FoundDocument]] = {}
+    # The longest first: what overlaps one that is kept already is a part of it.
     for document in sorted(documents, key=lambda document: document.begin - document.end):
-        others = kept.setdefault(document.row, [])
-        if all(document.end <= other.begin or other.end <= document.begin for other in others):
-            others.append(document)
-    return sorted((document for others in kept.values() for document in others), key=lambda document: document[:2])
+        kept = kept_of_rows.setdefault(document.row, [])
+        if all(document.end <= longer.begin or longer.end <= document.begin for longer in kept):
+            kept.append(document)
+    all_kept = [document for kept in kept_of_rows.values() for document in kept]
+    return sorted(all_kept, key=lambda document: (document.row, document.begin))
 
 
 def _gaps(ids: NDArray[np.int64], padding: NDArray[np.bool_], documents: list[FoundDocument]) -> list[Gap]:
@@ -199,6 +214,7 @@ def _gaps(ids: NDArray[np.int64], padding: NDArray[np.bool_], documents: list[Fo
         unknown[document.row, document.begin : document.end] = False
     gaps = []
     for number, row in enumerate(unknown):
+        # Where unknown tokens begin and end, in turn: [0 1 1 0 1] has the edges 1, 3, 4, 5.
         edges = np.flatnonzero(np.diff(np.concatenate(([0], row.view(np.int8), [0]))))
         for begin, end in edges.reshape(-1, 2).tolist():
             part = ids[number, begin:end]

@@ -107,14 +107,19 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         device = next(module.parameters()).device
         caller = find_caller()
         self._batches += 1
-        contents, failure = _Contents(), None
+        contents = _Contents()
+        failure: PacktrainError | None = None
         try:
             contents = self._read(args, kwargs, caller)
         except PacktrainError as error:
             failure = error
-        problems, documents = contents.problems, contents.documents
+        problems = contents.problems
+        documents = contents.documents
+        # The passes are collective where the model is sharded: all ranks make them, or none.
         if not highest_of_ranks(int(not documents), device):
-            problems += [leak] if (leak := find_leak(module, args, kwargs, contents.shape, documents)) else []
+            leak = find_leak(module, args, kwargs, contents.shape, documents)
+            if leak:
+                problems.append(leak)
         if highest_of_ranks(int(bool(problems or failure)), device):
             self._stop()
             if failure is not None:
@@ -126,16 +131,17 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
             )
         rows = len({document.row for document in documents})
         several = bool(highest_of_ranks(int(len(documents) > rows), device))
-        found = f"{plural(len(documents), 'document')} in {plural(rows, 'row')} of batch {self._batches}"
+        checked = f"{plural(len(documents), 'document')} in {plural(rows, 'row')} of batch {self._batches}"
         notes = f" ({contents.note})" if contents.note else ""
         if several:
-            _say(f"packed documents are kept apart: {found} checked{notes}")
+            _say(f"packed documents are kept apart: {checked} checked{notes}")
         elif self._batches == MOST_BATCHES:
             alone = f"no row of {MOST_BATCHES} batches has two documents, so none can see another"
-            _say(f"{alone}: {found} checked{notes}")
+            _say(f"{alone}: {checked} checked{notes}")
         elif self._batches == 1:
             _say(
-                f"every document has a row of its own: {found}; watching up to {MOST_BATCHES} batches for two in a row"
+                f"every document has a row of its own: {checked}; watching up to {MOST_BATCHES} batches for two in a "
+                "row"
             )
         if several or self._batches == MOST_BATCHES:
             self._stop()
@@ -146,14 +152,16 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         Raises:
             IntegrityError: the dataset is damaged.
         """
+        # Models of transformers take `input_ids`, torchtune's `tokens`; others their first argument.
         ids = kwargs.get("input_ids", kwargs.get("tokens", args[0] if args else None))
         if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
             return _Contents(problems=["input_ids do not reach the model, so the batch could not be checked"])
         ids = ids.reshape(-1, ids.shape[-1])
         shape = (ids.shape[0], ids.shape[1])
         mask = kwargs.get("attention_mask")
-        flat_mask = isinstance(mask, torch.Tensor) and mask.shape == shape
-        padding = torch.eq(mask, 0).cpu().numpy() if flat_mask else np.zeros(shape, bool)
+        # A mask of another shape, such as (B, 1, T, T), says which tokens see which, and not what is padding.
+        is_padding_mask = isinstance(mask, torch.Tensor) and mask.shape == shape
+        padding = torch.eq(mask, 0).cpu().numpy() if is_padding_mask else np.zeros(shape, bool)
         tokens = ids.cpu().numpy()
         documents, gaps = self._finder.find(tokens, padding)
         problems = [self._finder.describe(tokens, gap) for gap in gaps[:MOST_PROBLEMS]]
@@ -184,19 +192,20 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
         ConfigError: it has no model.
         InputError, IntegrityError: see `PackedRows`. In training LeakError, see `PackedGuard`.
     """
-    watching = PackedGuard(data, split)
+    packed_guard = PackedGuard(data, split)
     if hasattr(trainer_or_model, "add_callback"):
-        trainer_or_model.add_callback(watching)
-        watching.on_init_end(None, None, None, model=trainer_or_model.model)
-        return watching
+        trainer_or_model.add_callback(packed_guard)
+        # transformers calls it for callbacks that a trainer is made with, so not for this one.
+        packed_guard.on_init_end(None, None, None, model=trainer_or_model.model)
+        return packed_guard
     if not isinstance(trainer_or_model, torch.nn.Module):
         raise ConfigError(
             f"guard: {type(trainer_or_model).__name__} is neither a trainer of transformers nor a model; give the "
             "model that it trains"
         )
-    watching.watch(trainer_or_model)
-    watching.on_init_end(None, None, None, model=trainer_or_model)
-    return watching
+    packed_guard.watch(trainer_or_model)
+    packed_guard.on_init_end(None, None, None, model=trainer_or_model)
+    return packed_guard
 
 
 @dataclass(slots=True)
@@ -234,8 +243,8 @@ def _labels_of(kwargs: dict[str, Any], caller: Caller, shape: tuple[int, int]) -
     labels = next((labels for labels in caller.labels if labels.shape == shape), None)
     if labels is None:
         return None
-    known = any(name in caller.names for name in LOSSES_THAT_DO_NOT_SHIFT)
-    return _Labels(labels.cpu().numpy(), False if known else None)
+    does_not_shift = any(name in caller.names for name in LOSSES_THAT_DO_NOT_SHIFT)
+    return _Labels(labels.cpu().numpy(), False if does_not_shift else None)
 
 
 def _judge(

