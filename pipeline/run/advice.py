@@ -25,6 +25,7 @@ def describe_selection(config: RunConfig, ledger: Ledger, formats: Mapping[str, 
         describe_default_mask(config, formats),
         describe_unused_length(config),
         describe_mixture(config, ledger),
+        describe_unshared(config, ledger),
     )
     yield from filter(None, sentences)
     yield from describe_missing_holdout(config, ledger)
@@ -38,6 +39,16 @@ def describe_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]
     if any(source.expand != "none" or source.mask != SourceMaskConfig() for source in config.sources):
         return None
     return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"
+
+
+def describe_unshared(config: RunConfig, ledger: Ledger) -> str | None:
+    """Say that `pack.share` shares nothing; None where it does, or is not asked for."""
+    if config.pack.share == "none" or ledger.total().tokens_shared:
+        return None
+    cause = "no source row gives two examples that begin with the same untrained tokens"
+    if any(config.mask_of(source).policy == "all" for source in config.sources):
+        cause += "; mask all trains them from the first token on"
+    return f"pack.share row stores nothing once: {cause}"
 
 
 def describe_unused_length(config: RunConfig) -> str | None:

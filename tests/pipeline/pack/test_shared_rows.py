@@ -105,6 +105,7 @@ def test_every_document_comes_back(case: str, tmp_path: Path) -> None:
     whole = sum(entry["tokens_packed"] for entry in plain.ledger.values())
     if case == "masked: all":
         assert stored == whole
+        assert any("pack.share row stores nothing once" in note and "mask all" in note for note in shared.notes)
     elif "end" not in case and case != "split":
         assert stored < whole
 
