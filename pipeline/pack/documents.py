@@ -45,27 +45,27 @@ class DocumentsTask:
         documents, origins, groups = open_table(self.out.local(NAME))
         source_names = strings(self.sources)
         for first in range(0, len(documents), ROW_GROUP):
-            some = documents.at(slice(first, first + ROW_GROUP))
-            part_of_each, files, lines = _file_places(origins, some.line, first)
+            group = documents.at(slice(first, first + ROW_GROUP))
+            part_of_each, files, lines = _file_places(origins, group.line, first)
             sources = source_names.take(numbers(np.array(origins.sources, np.int64)[part_of_each]))
-            packed = some.copies > 0
+            packed = group.copies > 0
             columns = {
-                "doc_id": numbers(np.arange(first, first + len(some))),
-                "id": example_ids(sources, files, lines, numbers(some.sub)),
+                "doc_id": numbers(np.arange(first, first + len(group))),
+                "id": example_ids(sources, files, lines, numbers(group.sub)),
                 "source": sources,
                 "file": files,
                 "line": lines,
-                "sub": numbers(some.sub),
-                "group": strings([""] * len(some)) if groups is None else _group_texts(groups, first, len(some)),
-                "digest": _digests(some),
-                "tokens": numbers(some.length),
-                "tokens_kept": numbers(np.where(packed, some.kept, 0)),
-                "tokens_trained": numbers(np.where(packed, some.labels, 0)),
-                "kept_digest": numbers(np.where(packed, some.kept_digest, 0)),
-                "trained_digest": numbers(np.where(packed, some.trained_digest, 0)),
-                "outcome": strings([PACKED_OUTCOME, *OUTCOMES[1:]]).take(numbers(some.outcome)),
-                "split": strings(["train", "holdout"]).take(numbers(some.has(HELD_OUT).astype(np.int8))),
-                "copies": numbers(some.copies.astype(np.int32)),
+                "sub": numbers(group.sub),
+                "group": strings([""] * len(group)) if groups is None else _group_texts(groups, first, len(group)),
+                "digest": _digests(group),
+                "tokens": numbers(group.length),
+                "tokens_kept": numbers(np.where(packed, group.kept, 0)),
+                "tokens_trained": numbers(np.where(packed, group.labels, 0)),
+                "kept_digest": numbers(np.where(packed, group.kept_digest, 0)),
+                "trained_digest": numbers(np.where(packed, group.trained_digest, 0)),
+                "outcome": strings([PACKED_OUTCOME, *OUTCOMES[1:]]).take(numbers(group.outcome)),
+                "split": strings(["train", "holdout"]).take(numbers(group.has(HELD_OUT).astype(np.int8))),
+                "copies": numbers(group.copies.astype(np.int32)),
             }
             yield pa.Table.from_arrays([columns[name] for name in DOCUMENTS.names], schema=DOCUMENTS)
 

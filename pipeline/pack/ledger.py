@@ -73,102 +73,119 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool) -> None:
         holds_out: whether documents may be held out.
     """
     entries = list(ledger.sources.values())
-    for source, here in table.slices():
-        entry, some = entries[source], table.documents.at(here)
-        _left_out(entry, some)
-        _packed(entry, some, holds_out)
-        _truncated(entry, some)
-        _copies(entry, some)
-    _equal(ledger, table)
+    for source, rows in table.slices():
+        entry = entries[source]
+        documents = table.documents.at(rows)
+        _count_left_out(entry, documents)
+        _count_packed(entry, documents, holds_out)
+        _count_lost(entry, documents)
+        _count_copies(entry, documents)
+    _count_equal(ledger, table)
 
 
 def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
     """Add what was written, so that the ledger closes only if it is what was decided."""
     entries = list(ledger.sources.values())
-    for written in rows:
-        for source, one in written.items():
+    for by_source in rows:
+        for source, written in by_source.items():
             entry = entries[source]
-            entry.labels_trained += one.trained
-            entry.weight_trained += one.weight
-            entry.labels_first_token += one.heads
-            entry.labels_masked += one.tokens - one.trained - one.heads
-            entry.tokens_packed += one.padding
-            entry.turns_cut += one.cuts
-            entry.copies_together += one.together
-            _add(entry.tokens_created, {"alignment": one.padding})
+            entry.labels_trained += written.trained
+            entry.weight_trained += written.weight
+            entry.labels_first_token += written.first_tokens
+            entry.labels_masked += written.tokens - written.trained - written.first_tokens
+            # The tokens of documents are counted by `_count_copies`; rows add only their padding.
+            entry.tokens_packed += written.padding
+            entry.turns_cut += written.cuts
+            entry.copies_together += written.together
+            _add(entry.tokens_created, {"alignment": written.padding})
 
 
-def _left_out(entry: SourceLedger, some: Documents) -> None:
+def _count_left_out(entry: SourceLedger, documents: Documents) -> None:
     """Count the examples that are left out as a whole, by reason, and their tokens."""
-    counts = np.bincount(some.outcome, minlength=len(OUTCOMES)).tolist()
-    tokens = np.bincount(some.outcome, weights=some.length, minlength=len(OUTCOMES)).astype(np.int64).tolist()
-    _add(entry.examples_dropped, dict(zip(OUTCOMES[1:], counts[1:], strict=True)))
-    _add(entry.tokens_dropped, dict(zip(OUTCOMES[1:], tokens[1:], strict=True)))
-    entry.examples_contaminated += _sum(some.has(CONTAMINATED))
-    supervised = np.bincount(some.outcome, weights=some.supervised, minlength=len(OUTCOMES)).astype(np.int64).tolist()
-    _add(entry.supervised_dropped, dict(zip(OUTCOMES[1:], supervised[1:], strict=True)))
-    entry.supervised_encoded += _sum(some.supervised)
+    _add(entry.examples_dropped, _by_reason(documents, np.ones(len(documents), np.int32)))
+    _add(entry.tokens_dropped, _by_reason(documents, documents.length))
+    _add(entry.supervised_dropped, _by_reason(documents, documents.supervised))
+    entry.supervised_encoded += _sum(documents.supervised)
+    entry.examples_contaminated += _sum(documents.has(CONTAMINATED))
 
 
-def _packed(entry: SourceLedger, some: Documents, holds_out: bool) -> None:
+def _by_reason(documents: Documents, values: NDArray[np.int32]) -> dict[str, int]:
+    """The sums of values over documents that are left out, by reason."""
+    # Sums of whole numbers below 2**53, which float64 holds exactly.
+    sums = np.bincount(documents.outcome, weights=values, minlength=len(OUTCOMES)).astype(np.int64).tolist()
+    return dict(zip(OUTCOMES[1:], sums[1:], strict=True))  # the first outcome is to be packed
+
+
+def _count_packed(entry: SourceLedger, documents: Documents, holds_out: bool) -> None:
     """Count packed examples."""
-    packed, held_out = some.copies > 0, some.has(HELD_OUT)
+    packed = documents.copies > 0
+    held_out = documents.has(HELD_OUT)
     _add(entry.examples_packed, {"train": _sum(packed & ~held_out)})
     if holds_out:
         _add(entry.examples_packed, {"holdout": _sum(packed & held_out)})
-    entry.examples_without_labels += _sum(packed & (some.labels <= 0))
-    entry.examples_split += _sum(packed & some.has(SPLIT))
-    entry.turns_trained += _sum(some.turns, packed)
-    entry.turns_stop_next += _sum(some.next_stops, packed)
-    entry.turns_without_stop += _sum(some.turns_without_stop, packed)
+    entry.examples_without_labels += _sum(packed & (documents.labels <= 0))
+    entry.examples_split += _sum(packed & documents.has(SPLIT))
+    entry.turns_trained += _sum(documents.turns, packed)
+    entry.turns_stop_next += _sum(documents.next_stops, packed)
+    entry.turns_without_stop += _sum(documents.turns_without_stop, packed)
 
 
-def _truncated(entry: SourceLedger, some: Documents) -> None:
+def _count_lost(entry: SourceLedger, documents: Documents) -> None:
     """Count tokens that packed examples lose."""
-    packed = some.copies > 0
-    stretch = some.high - some.low
-    lost = np.where(packed, some.length - stretch, 0)
-    entry.examples_truncated += _sum(lost > 0)
-    _add(entry.tokens_truncated, {"max_length": _sum(lost)})
-    entry.supervised_truncated += _sum(some.supervised - some.supervised_kept, packed)
-    # untrained pieces of split examples
-    _add(entry.tokens_dropped, {"untrained_piece": _sum(stretch - some.kept, packed)})
-    _add(entry.supervised_dropped, {"untrained_piece": _sum(some.supervised_kept - some.supervised_packed, packed)})
+    packed = documents.copies > 0
+    within_limits = documents.high - documents.low
+    truncated = np.where(packed, documents.length - within_limits, 0)
+    entry.examples_truncated += _sum(truncated > 0)
+    _add(entry.tokens_truncated, {"max_length": _sum(truncated)})
+    entry.supervised_truncated += _sum(documents.supervised - documents.supervised_kept, packed)
+    # Of an example that was split, pieces in which nothing would be trained.
+    untrained = documents.supervised_kept - documents.supervised_packed
+    _add(entry.tokens_dropped, {"untrained_piece": _sum(within_limits - documents.kept, packed)})
+    _add(entry.supervised_dropped, {"untrained_piece": _sum(untrained, packed)})
 
 
-def _equal(ledger: Ledger, table: Table) -> None:
-    """Count packed examples that are equal to an earlier one. Only those with a first half of a digest that
-    occurs twice are sorted by both halves, which takes several times as long.
+def _count_equal(ledger: Ledger, table: Table) -> None:
+    """Count packed examples that are equal to an earlier one.
+
+    Only those with a first half of a digest that occurs twice are sorted by both halves, which takes several times as
+    long as sorting numbers.
     """
     documents = table.documents
     packed = np.flatnonzero(documents.copies)
     ordered = np.sort(documents.first_digest[packed])
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    packed = packed[np.isin(documents.first_digest[packed], repeated)] if len(repeated) else packed[:0]
-    later = packed[is_later_copy(documents.first_digest[packed], documents.second_digest[packed])]
+    candidates = packed[:0]
+    if len(repeated):
+        candidates = packed[np.isin(documents.first_digest[packed], repeated)]
+    later = candidates[is_later_copy(documents.first_digest[candidates], documents.second_digest[candidates])]
     for entry, first, last in zip(ledger.sources.values(), table.bounds[:-1], table.bounds[1:], strict=True):
         entry.examples_equal += int(np.count_nonzero((later >= first) & (later < last)))
 
 
-def _copies(entry: SourceLedger, some: Documents) -> None:
+def _count_copies(entry: SourceLedger, documents: Documents) -> None:
     """Count tokens of all copies."""
-    copies = some.copies.astype(np.int64)
-    further = np.maximum(copies - 1, 0)
-    entry.tokens_packed += _sum(copies * (some.kept + some.overlap - some.shared))
-    entry.tokens_shared += _sum(copies * some.shared)
-    _add(entry.tokens_created, {"overlap": _sum(copies * some.overlap), "repeats": _sum(further * some.kept)})
-    entry.supervised_repeated += _sum(further * some.supervised_packed)
-    entry.examples_repeated += _sum(further)
+    copies = documents.copies.astype(np.int64)
+    further_copies = np.maximum(copies - 1, 0)
+    stored = documents.kept + documents.overlap - documents.shared
+    entry.tokens_packed += _sum(copies * stored)
+    entry.tokens_shared += _sum(copies * documents.shared)
+    _add(entry.tokens_created, {"overlap": _sum(copies * documents.overlap)})
+    _add(entry.tokens_created, {"repeats": _sum(further_copies * documents.kept)})
+    entry.supervised_repeated += _sum(further_copies * documents.supervised_packed)
+    entry.examples_repeated += _sum(further_copies)
 
 
-def _sum(values: NDArray[Any], which: NDArray[np.bool_] | None = None) -> int:
-    return int(values.sum(dtype=np.int64) if which is None else values.sum(dtype=np.int64, where=which))
+def _sum(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> int:
+    """The sum of values; only of those that are counted, if it is said which."""
+    if counted is None:
+        return int(values.sum(dtype=np.int64))
+    return int(values.sum(dtype=np.int64, where=counted))
 
 
-def _add(totals: dict[str, int], more: Mapping[str, int], most: int | None = None) -> None:
-    """Add counts; beyond `most` keys, to those of `OTHERS`."""
-    for key, count in more.items():
-        if most is not None and key not in totals and len(totals) >= most:
+def _add(totals: dict[str, int], counts: Mapping[str, int], max_keys: int | None = None) -> None:
+    """Add counts; beyond `max_keys` keys, to those of `OTHERS`."""
+    for key, count in counts.items():
+        if max_keys is not None and key not in totals and len(totals) >= max_keys:
             key = OTHERS
         if count:
             totals[key] = totals.get(key, 0) + count

@@ -43,8 +43,8 @@ def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
 
 
-def mixes(config: "RunConfig") -> bool:
-    """Whether the configuration uses `repeat` or `weight`."""
+def has_copies(config: "RunConfig") -> bool:
+    """Whether some example may be packed several times or left out by a draw: by `repeat` or `weight`."""
     return any(source.weight is not None or source.repeat is not None for source in config.sources)
 
 
@@ -62,23 +62,25 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     limits = limits_of(config)
     pieces = open_unnamed_file(scratch)
     segments = Segments.of(table)  # which opens a part when a document of it is split
-    for source, here in table.slices():
-        some = table.documents.at(here)
-        some.outcome[:] = 0
-        _leave_out(some, some.length == 0, "empty")
+    for source, rows in table.slices():
+        documents = table.documents.at(rows)
+        documents.outcome[:] = 0
+        _leave_out(documents, documents.length == 0, "empty")
         if table.masks[source].needs_turns:
-            _leave_out(some, some.has(NO_TURNS), UNPROVED)
-        _leave_out_by_filters(some, some.length, config, source)
+            _leave_out(documents, documents.has(NO_TURNS), UNPROVED)
+        _leave_out_by_filters(documents, documents.length, config, source)
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
-            _leave_out(some, some.supervised - some.has(FIRST_SUPERVISED) <= 0, "untrained")
-        long = (some.outcome == 0) & (some.high - some.low > limits.max_length)
+            trainable = documents.supervised - documents.has(FIRST_SUPERVISED)
+            _leave_out(documents, trainable <= 0, "untrained")
+        too_long = (documents.outcome == 0) & (documents.high - documents.low > limits.max_length)
         if limits.overlong == "drop":
-            _leave_out(some, long, "overlong")
+            _leave_out(documents, too_long, "overlong")
         elif limits.overlong == "split":
-            _split(table, segments, np.flatnonzero(long) + here.start, config, tokenizer_json, pieces)
+            doc_ids = np.flatnonzero(too_long) + rows.start
+            _split(table, segments, doc_ids, config, tokenizer_json, pieces)
         if not config.keep_untrained:
-            _leave_out(some, some.labels <= 0, CUT_UNTRAINED)
+            _leave_out(documents, documents.labels <= 0, CUT_UNTRAINED)
     decide_together(table, config, only)
     pieces.flush()
     if pieces.tell():
@@ -125,20 +127,23 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
     """
     documents = table.documents
     if config.duplicates == "drop":
-        rows = np.flatnonzero(documents.outcome == 0)
-        later = is_later_copy(documents.first_digest[rows], documents.second_digest[rows])
-        documents.outcome[rows[later]] = OUTCOMES.index("duplicate")
-    for _, here in table.slices():
-        documents.copies[here] = documents.outcome[here] == 0
-    if mixes(config):
+        doc_ids = np.flatnonzero(documents.outcome == 0)
+        later = is_later_copy(documents.first_digest[doc_ids], documents.second_digest[doc_ids])
+        documents.outcome[doc_ids[later]] = OUTCOMES.index("duplicate")
+    for _, rows in table.slices():
+        documents.copies[rows] = documents.outcome[rows] == 0
+    if has_copies(config):
         _set_copies(table, config)
-    for _, here in table.slices():
-        some = documents.at(here)
-        _leave_out(some, some.copies == 0, NOT_DRAWN)
+    for _, rows in table.slices():
+        decided = documents.at(rows)
+        _leave_out(decided, decided.copies == 0, NOT_DRAWN)
         if only is not None:
-            _leave_out(some, some.has(HELD_OUT) != (only == "holdout"), "holdout" if only == "train" else "train")
-        gone = some.outcome > 0
-        some.copies[gone] = some.kept[gone] = some.overlap[gone] = 0
+            other_split = decided.has(HELD_OUT) != (only == "holdout")
+            _leave_out(decided, other_split, "holdout" if only == "train" else "train")
+        left_out = decided.outcome > 0
+        decided.copies[left_out] = 0
+        decided.kept[left_out] = 0
+        decided.overlap[left_out] = 0
 
 
 def _set_copies(table: Table, config: "RunConfig") -> None:
@@ -148,66 +153,77 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         ConfigError: a weight asks for too many copies.
     """
     sources = config.sources
-    every = [slice(*table.bounds[n : n + 2].tolist()) for n in range(len(sources))]
-    available = [int(_tokens(table, here).sum()) for here in every]
-    passes = passes_of(available, [one.weight for one in sources], [one.repeat for one in sources])
-    for number, (source, often, here) in enumerate(zip(sources, passes, every, strict=True)):
-        if often > MAX_PASSES:
+    rows_of_sources = [slice(*table.bounds[number : number + 2].tolist()) for number in range(len(sources))]
+    tokens_of_sources = [int(_tokens_to_mix(table, rows).sum()) for rows in rows_of_sources]
+    passes_of_sources = passes_of(
+        tokens_of_sources, [source.weight for source in sources], [source.repeat for source in sources]
+    )
+    for number, (source, passes, rows) in enumerate(zip(sources, passes_of_sources, rows_of_sources, strict=True)):
+        if passes > MAX_PASSES:
             raise ConfigError(
-                f"sources.{source.name}.weight would repeat every example {float(often):,.0f} times; lower it, or "
+                f"sources.{source.name}.weight would repeat every example {float(passes):,.0f} times; lower it, or "
                 f"limit it by `repeat` (at most {MAX_PASSES:,})"
             )
-        tokens, copies = _tokens(table, here), np.full(here.stop - here.start, int(often), np.uint16)
-        if more := float((often - int(often)) * available[number]):
+        tokens = _tokens_to_mix(table, rows)
+        # 2.3 passes are two copies of each document, and a third one of documents with .3 of the tokens.
+        copies = np.full(rows.stop - rows.start, int(passes), np.uint16)
+        tokens_to_draw = float((passes - int(passes)) * tokens_of_sources[number])
+        if tokens_to_draw:
             # Documents that share tokens are drawn together, since only equally many copies of them can share.
-            groups = groups_of_rows(table, here) if config.pack.share == "row" else np.arange(len(copies))
+            groups = groups_of_rows(table, rows) if config.pack.share == "row" else np.arange(len(copies))
             sizes = np.bincount(groups, weights=tokens).astype(np.int64)
-            # In the order of their keys, until their tokens are as near as possible to the passes beyond whole ones.
+            # In the order of their keys, until their tokens are as near as possible to those that are wanted.
             order = np.argsort(draw_keys(len(sizes), config.seed, number), kind="stable")
             sums = offsets_of(sizes[order])
             is_drawn = np.zeros(len(sizes), np.bool_)
-            is_drawn[order[: int(np.argmin(np.abs(sums - more)))]] = True
+            is_drawn[order[: int(np.argmin(np.abs(sums - tokens_to_draw)))]] = True
             copies += is_drawn[groups]
-        mine = table.documents.copies[here]
-        mine[:] = np.where(tokens > 0, copies, mine)
+        # Documents without tokens to mix keep what they have: held-out ones one copy, others none.
+        decided = table.documents.copies[rows]
+        decided[:] = np.where(tokens > 0, copies, decided)
 
 
-def _tokens(table: Table, here: slice) -> NDArray[np.int64]:
+def _tokens_to_mix(table: Table, rows: slice) -> NDArray[np.int64]:
     """(N,) tokens of one copy of each document that is mixed; 0 for others."""
-    some = table.documents.at(here)
-    mixed = (some.outcome == 0) & ~some.has(HELD_OUT)
-    return np.where(mixed, some.kept.astype(np.int64) + some.overlap, 0)
+    documents = table.documents.at(rows)
+    is_mixed = (documents.outcome == 0) & ~documents.has(HELD_OUT)
+    return np.where(is_mixed, documents.kept.astype(np.int64) + documents.overlap, 0)
 
 
-def _leave_out(some: Documents, which: NDArray[np.bool_], reason: str) -> None:
-    """Leave out those of the documents that are still in."""
-    some.outcome[which & (some.outcome == 0)] = OUTCOMES.index(reason)
+def _leave_out(documents: Documents, concerned: NDArray[np.bool_], reason: str) -> None:
+    """Leave out those of the documents that the reason concerns and that are still in: the first reason counts."""
+    documents.outcome[concerned & (documents.outcome == 0)] = OUTCOMES.index(reason)
 
 
-def _leave_out_by_filters(some: Documents, lengths: NDArray[np.int32], config: "RunConfig", source: int) -> None:
+def _leave_out_by_filters(documents: Documents, lengths: NDArray[np.int32], config: "RunConfig", source: int) -> None:
     """Leave out documents of a source that share text with evaluation rows, or that its filter excludes.
 
     Args:
         lengths: (N,) what the filter compares.
     """
     if config.contamination is not None and config.contamination.action == "drop":
-        _leave_out(some, some.has(CONTAMINATED), "contaminated")
-    own = config.sources[source].filter
-    least = own.min_tokens if own.min_tokens is not None else config.filter.min_tokens
-    most = own.max_tokens if own.max_tokens is not None else config.filter.max_tokens
-    if least is not None:
-        _leave_out(some, lengths < least, "min_tokens")
-    if most is not None:
-        _leave_out(some, lengths > most, "max_tokens")
+        _leave_out(documents, documents.has(CONTAMINATED), "contaminated")
+    of_source = config.sources[source].filter
+    min_tokens = of_source.min_tokens if of_source.min_tokens is not None else config.filter.min_tokens
+    max_tokens = of_source.max_tokens if of_source.max_tokens is not None else config.filter.max_tokens
+    if min_tokens is not None:
+        _leave_out(documents, lengths < min_tokens, "min_tokens")
+    if max_tokens is not None:
+        _leave_out(documents, lengths > max_tokens, "max_tokens")
 
 
 def _split(
-    table: Table, segments: Segments, rows: NDArray[np.int64], config: "RunConfig", tokenizer_json: str, file: IO[bytes]
+    table: Table,
+    segments: Segments,
+    doc_ids: NDArray[np.int64],
+    config: "RunConfig",
+    tokenizer_json: str,
+    file: IO[bytes],
 ) -> None:
     """Cut documents, ascending, into pieces; add those kept to a file."""
     options = config.truncate.split
-    breaks = Breaks.from_json(tokenizer_json) if len(rows) and options.at != "tokens" else None
-    for group in _groups(table.documents.length[rows], rows):
+    breaks = Breaks.from_json(tokenizer_json) if len(doc_ids) and options.at != "tokens" else None
+    for group in _groups(table.documents.length[doc_ids], doc_ids):
         documents = table.documents.at(group)
         spans = segments.index(documents)
         places = Places()
@@ -256,11 +272,12 @@ def _places_of(spans: SpanIndex, bits: NDArray[np.uint8], *, turns: bool) -> Pla
     if not turns:
         return Places(lines=lines)
     white = (bits & WHITE) > 0
-    found = [
+    # A cut before white space would leave it at the begin of the next piece, so each place moves behind it.
+    turn_places = [
         skip_white(places, white, spans.ends[np.searchsorted(spans.ends, places, side="right")])
         for places in spans.turn_places()
     ]
-    return Places(found, lines)
+    return Places(turn_places, lines)
 
 
 def _sums(values: NDArray[Any], owner: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -275,11 +292,11 @@ def _digest_sums(digests: NDArray[np.uint64], owner: NDArray[np.int64], count: i
     return sums
 
 
-def _groups(lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Divide documents into groups of about `SPLIT_TOKENS` tokens."""
+def _groups(lengths: NDArray[np.int32], doc_ids: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Divide documents into groups of about `SPLIT_TOKENS` tokens, at least one document each."""
     ends = offsets_of(lengths)
     first = 0
-    while first < len(rows):
+    while first < len(doc_ids):
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + SPLIT_TOKENS, side="right")) - 1)
-        yield rows[first:last]
+        yield doc_ids[first:last]
         first = last

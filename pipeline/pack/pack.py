@@ -119,7 +119,7 @@ def select(
         form = RowForm(Alignment(), pad_id, pairs=limits)
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
-        weighted = weighs(config) or _weighs_itself(table)
+        weighted = needs_weights(config) or _has_weighted_documents(table)
         weights = loss_weights(config) if weighted else None
         form = RowForm(config.pack.alignment, pad_id, weights, branches=config.pack.share == "row")
     ledger = open_ledger(
@@ -141,14 +141,15 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     Raises:
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
     """
-    config, table, cache = selected.config, selected.table, selected.encoded.cache
+    config = selected.config
+    table = selected.table
     folders = split_folders(config)
-    finished = Records(out, PackResult)
-    notes = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
-    done = finished.find_intact([name for name in notes if name.endswith(".json")], observer, wrong)
-    left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in done.values())
-    progress = observer if left > 0 else Observer()
-    progress.begin("pack", left, "tok")
+    records = Records(out, PackResult)
+    names = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
+    finished = records.find_intact([name for name in names if name.endswith(".json")], observer, wrong)
+    tokens_left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in finished.values())
+    progress = observer if tokens_left > 0 else Observer()
+    progress.begin("pack", tokens_left, "tok")
     table.put(out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in folders}
     tasks: dict[str, list[ShardTask]] = {split: [] for split in folders}
@@ -158,43 +159,52 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
         yield DocumentsTask(out, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
-                first = len(tasks[split])
-                window = plan_window(table, split, number, blocks, first, config, selected.form, out)
+                first_shard = len(tasks[split])
+                window = plan_window(table, split, number, blocks, first_shard, config, selected.form, out)
                 plans[split].append(window)
                 for shard in window.shards:
-                    where = (window.name, f"{folder}shards", shard)
-                    tasks[split].append(ShardTask(out, cache, *where, table.masks, selected.form))
-                yield from tasks[split][first:]
+                    task = ShardTask(
+                        out,
+                        selected.encoded.cache,
+                        layout=window.name,
+                        prefix=f"{folder}shards",
+                        shard=shard,
+                        masks=table.masks,
+                        form=selected.form,
+                    )
+                    tasks[split].append(task)
+                yield from tasks[split][first_shard:]
 
-    def have(task: object) -> bool:
-        return isinstance(task, ShardTask) and (task.record in done or finished.find(task.record) is not None)
+    def is_finished(task: object) -> bool:
+        return isinstance(task, ShardTask) and (task.record in finished or records.find(task.record) is not None)
 
     def result_of(task: ShardTask) -> PackResult:
-        found = done.get(task.record) or finished.find(task.record)  # that of another process
-        if found is None:
+        result = finished.get(task.record) or records.find(task.record)  # that of another process
+        if result is None:
             raise IntegrityError(f"{out.where(task.record)} or its file vanished; run again")
-        return found
+        return result
 
     files = list[FileRecord]()
-    with closing(executor.map(perform, plan_tasks(), have)) as results:
+    with closing(executor.map(perform, plan_tasks(), is_finished)) as results:
         for result in results:
             if isinstance(result, PackResult):
-                done[result.record] = result
+                finished[result.record] = result
                 progress.advance(result.file.tokens, rows=result.file.rows, tokens=result.file.tokens)
             else:
                 assert isinstance(result, FileRecord)
                 files.append(result)
     progress.end()
-    ledger, records = selected.ledger, {}
-    for split, folder in folders.items():
+    ledger = selected.ledger
+    splits = dict[str, SplitRecord]()
+    for split, folder in sorted(folders.items()):  # as a manifest lists them
         shards = [result_of(task) for task in tasks[split]]
         account_rows(ledger, (shard.written for shard in shards))
         certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
-        records[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)
+        splits[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)
         if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
             files.append(_put_sizes(plans[split], out, folder))
     ledger.check()
-    return Packed(dict(sorted(records.items())), tuple(files), ledger)  # as a manifest lists them
+    return Packed(splits, tuple(files), ledger)
 
 
 def _put_sizes(plans: list[WindowPlan], out: Store, folder: str) -> FileRecord:
@@ -213,24 +223,34 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
     Raises:
         IntegrityError: the ledger does not close.
     """
-    config, ledger, figures = selected.config, selected.ledger, list[SplitFigures]()
+    config = selected.config
+    ledger = selected.ledger
+    figures = list[SplitFigures]()
     for split in sorted(split_folders(config)):  # as a manifest lists them
-        certificates, counts = list[Certificate](), list[Written]()
+        certificates = list[Certificate]()
+        counts = list[Written]()
         for number, blocks in selected.windows(split):
             certificate, planned = selected.rows(split, blocks, window_seed(config.seed, number))
             account = planned.count()
             account_rows(ledger, [account])
             certificates.append(certificate)
             counts += account.values()
-        rows, bound, tokens, pieces = (
-            sum(getattr(one, name) for one in certificates) for name in ("rows", "bound", "tokens", "pieces")
+        rows = sum(certificate.rows for certificate in certificates)
+        if not rows or selected.pairs:
+            continue
+        document_tokens = sum(certificate.tokens for certificate in certificates)
+        figures.append(
+            SplitFigures(
+                split,
+                rows,
+                bound=sum(certificate.bound for certificate in certificates),
+                fill=fill_of(document_tokens, rows, config.row_length),
+                tokens=sum(written.tokens for written in counts),
+                labels=sum(written.trained for written in counts),
+                pieces=sum(certificate.pieces for certificate in certificates),
+                padding=sum(written.padding for written in counts),
+            )
         )
-        every, trained, padding = (
-            sum(getattr(one, name) for one in counts) for name in ("tokens", "trained", "padding")
-        )
-        if rows and not selected.pairs:
-            fill = fill_of(tokens, rows, config.row_length)
-            figures.append(SplitFigures(split, rows, bound, fill, every, trained, pieces, padding))
     ledger.check()
     return figures
 
@@ -240,16 +260,19 @@ def loss_weights(config: RunConfig) -> LossWeights:
     return LossWeights(tuple(source.loss_weight or 1.0 for source in config.sources), config.loss.divides)
 
 
-def weighs(config: RunConfig) -> bool:
+def needs_weights(config: RunConfig) -> bool:
     """Whether rows have `loss_weights` whatever their messages and examples say."""
-    loss = config.loss
-    return loss.divides or loss.column == "always" or any((one.loss_weight or 1) != 1 for one in config.sources)
+    weighted_sources = any((source.loss_weight or 1) != 1 for source in config.sources)
+    return config.loss.divides or config.loss.column == "always" or weighted_sources
 
 
-def _weighs_itself(table: Table) -> bool:
+def _has_weighted_documents(table: Table) -> bool:
     """Whether some packed document has a trained token with another weight than 1."""
-    every = (table.documents.at(here) for _, here in table.slices())
-    return any(bool((some.has(WEIGHTED) & (some.copies > 0)).any()) for some in every)
+    for _, rows in table.slices():
+        documents = table.documents.at(rows)
+        if (documents.has(WEIGHTED) & (documents.copies > 0)).any():
+            return True
+    return False
 
 
 def split_folders(config: RunConfig) -> dict[str, str]:
@@ -264,9 +287,10 @@ def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
         ConfigError: `pack.align` or `pack.parallel` needs padding, and the tokenizer has none.
     """
     if tokenizer.pad_id is None and config.pack.alignment.pads:
-        key, without = ("pack.align", "1") if config.pack.align > 1 else ("pack.parallel", "null")
+        setting = "pack.align=1" if config.pack.align > 1 else "pack.parallel=null"
+        key = setting.partition("=")[0]
         raise ConfigError(
             f"{key} pads with the tokenizer's padding or end-of-sequence token, but "
-            f"{tokenizer.name} has neither; set {key}={without}"
+            f"{tokenizer.name} has neither; set {setting}"
         )
     return tokenizer.pad_id or 0

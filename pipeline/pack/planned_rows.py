@@ -78,7 +78,7 @@ class Written:
 
     trained: int = 0
     """Trained labels."""
-    heads: int = 0
+    first_tokens: int = 0
     """Labels lost at first tokens of pieces."""
     padding: int = 0
     """Alignment padding."""
@@ -106,10 +106,11 @@ class Account(dict[int, Written]):
             self.setdefault(source, Written())
         for name, column in counts.items():
             sums = np.bincount(sources, weights=column)
-            for source, one in self.items():
+            for source, written in self.items():
                 if source < len(sums):
-                    now = getattr(one, name)
-                    setattr(one, name, now + type(now)(sums[source]))
+                    total = getattr(written, name)
+                    # bincount sums as floats; all but weights are whole numbers.
+                    setattr(written, name, total + type(total)(sums[source]))
 
 
 class PlannedRows:
@@ -129,7 +130,10 @@ class PlannedRows:
         row_offsets: NDArray[np.int64],
         form: RowForm,
     ) -> None:
-        self._documents, self._segments, self._pieces, self._form = documents, segments, pieces, form
+        self._documents = documents
+        self._segments = segments
+        self._pieces = pieces
+        self._form = form
         self._row_offsets = row_offsets
         self._padded = form.alignment.padded(np.ascontiguousarray(pieces["length"]), row_offsets)
         self.tokens: NDArray[np.int64] = sums_of(self._padded, row_offsets)
@@ -137,10 +141,12 @@ class PlannedRows:
 
     def batches(self, account: Account) -> Iterator[pa.RecordBatch]:
         """Lay out and count all rows, some at a time."""
-        ends, first = np.cumsum(self.tokens), 0
+        ends = np.cumsum(self.tokens)
+        first = 0
         while first < len(ends):
-            base = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, base + CHUNK_TOKENS, side="right")))
+            tokens_before = int(ends[first - 1]) if first else 0
+            # At least one row, even if it alone has more tokens.
+            last = max(first + 1, int(np.searchsorted(ends, tokens_before + CHUNK_TOKENS, side="right")))
             yield self.lay_out(first, last, account)
             first = last
 
@@ -155,109 +161,128 @@ class PlannedRows:
         """Lay out rows `first` to `last - 1`, and count them if asked to."""
         if first == last:
             return pa.RecordBatch.from_pylist([], self._form.schema)
-        here = slice(*self._row_offsets[[first, last]].tolist())
-        pieces, offsets = self._pieces[here], self._row_offsets[first : last + 1] - here.start
-        names = ("document", "start", "length", "repeated", "parent")
-        doc_ids, starts, lengths, repeated, parents = (np.ascontiguousarray(pieces[name]) for name in names)
-        some, form, segments = self._documents.at(doc_ids), self._form, self._segments
-        sources = segments.sources[some.segment]
+        form = self._form
+        segments = self._segments
+        # Rows 3 and 4 with row offsets [..., 7, 9, 12, ...] are pieces 7 to 11; their offsets become [0, 2, 5].
+        first_piece, last_piece = self._row_offsets[[first, last]].tolist()
+        pieces = self._pieces[first_piece:last_piece]
+        row_offsets = self._row_offsets[first : last + 1] - first_piece
+        doc_ids = np.ascontiguousarray(pieces["document"])
+        starts = np.ascontiguousarray(pieces["start"])
+        lengths = np.ascontiguousarray(pieces["length"])
+        repeated = np.ascontiguousarray(pieces["repeated"])
+        parents = np.ascontiguousarray(pieces["parent"])
+        documents = self._documents.at(doc_ids)
+        sources = segments.sources[documents.segment]
         if form.pairs is not None:
-            batch, heads = _lay_out_pairs(some, segments, doc_ids, form.pairs)
+            batch, first_tokens = _lay_out_pairs(documents, segments, doc_ids, form.pairs)
             if account is not None:
-                account.count(sources, trained=some.supervised_kept - heads, heads=heads, tokens=lengths)
+                trained = documents.supervised_kept - first_tokens
+                account.count(sources, trained=trained, first_tokens=first_tokens, tokens=lengths)
             return batch
-        span_ends, supervised = segments.spans(some)
+        span_ends, supervised = segments.spans(documents)
         weights = None
-        if (how := form.weights) is not None:
-            weights = RunWeights(segments.weights(some), np.array(how.sources)[sources], how.by_document)
+        if form.weights is not None:
+            source_weights = np.array(form.weights.sources)[sources]
+            weights = RunWeights(segments.weights(documents), source_weights, form.weights.by_document)
         planned = PlannedPieces(
-            tokens=segments.tokens(some, starts, lengths),
+            tokens=segments.tokens(documents, starts, lengths),
             starts=starts,
             lengths=lengths,
             repeated=repeated,
             doc_ids=doc_ids,
-            row_offsets=offsets,
+            row_offsets=row_offsets,
             span_ends=span_ends,
             span_supervised=supervised,
-            span_offsets=offsets_of(some.span_count),
+            span_offsets=offsets_of(documents.span_count),
             weights=weights,
-            branches=_branches(some, starts, parents) if form.branches else None,
+            branches=_branches(documents, starts, parents) if form.branches else None,
         )
-        laid = lay_out(planned, form.alignment, form.pad_id)
+        laid_out = lay_out(planned, form.alignment, form.pad_id)
         if account is not None:
-            padded = self._padded[here]
-            account.count(
-                sources,
-                trained=laid.trained,
-                heads=laid.heads,
-                padding=padded - lengths,
-                tokens=padded,
-                cuts=_cuts_through_turns(some, segments, np.where(parents > 0, 0, starts + repeated), starts + lengths),
-                together=_copies_together(some, doc_ids, starts, offsets),
-                **({} if laid.weights is None else {"weight": laid.weights}),
-            )
-        return laid.batch
+            padded = self._padded[first_piece:last_piece]
+            # A piece that continues another one has no cut at its first token.
+            fresh_begins = np.where(parents > 0, 0, starts + repeated)
+            counts: dict[str, NDArray[Any]] = {
+                "trained": laid_out.trained,
+                "first_tokens": laid_out.heads,
+                "padding": padded - lengths,
+                "tokens": padded,
+                "cuts": _cuts_through_turns(documents, segments, fresh_begins, starts + lengths),
+                "together": _copies_together(documents, doc_ids, starts, row_offsets),
+            }
+            if laid_out.weights is not None:
+                counts["weight"] = laid_out.weights
+            account.count(sources, **counts)
+        return laid_out.batch
 
 
-def _branches(some: Documents, starts: NDArray[np.int32], parents: NDArray[np.int32]) -> Branches:
-    """Which of D pieces continue others; `some` are their documents."""
-    return Branches(parents, np.where(parents > 0, starts - some.low, 0).astype(np.int32))
+def _branches(documents: Documents, starts: NDArray[np.int32], parents: NDArray[np.int32]) -> Branches:
+    """Which of D pieces continue others.
+
+    Args:
+        documents: (D,) the document of each piece.
+    """
+    return Branches(parents, np.where(parents > 0, starts - documents.low, 0).astype(np.int32))
 
 
 def _lay_out_pairs(
-    some: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
+    documents: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
 ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
     """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
     predicts a completion's first token.
     """
-    lengths = pair_lengths(segments.spans(some)[0])
+    span_ends, _ = segments.spans(documents)
+    lengths = pair_lengths(span_ends)
     cut = cut_pairs(lengths, limits)
-    begins, kept = cut.begins, cut.kept
-    chosen, rejected = lengths.prompt + begins.chosen, lengths.prompt + lengths.chosen + begins.rejected
-    starts, lengths_kept = (begins.prompt, chosen, rejected), (kept.prompt, kept.chosen, kept.rejected)
-    columns = [
-        lists(offsets_of(length), np.concatenate(segments.tokens(some, start, length)), field.type)
-        for start, length, field in zip(starts, lengths_kept, list(PREFERENCE)[:3], strict=True)
-    ]
+    # A pair's tokens are stored as prompt, chosen, rejected; each part loses tokens at its beginning or its end.
+    part_starts = (np.zeros_like(lengths.prompt), lengths.prompt, lengths.prompt + lengths.chosen)
+    columns = []
+    for start, begin, kept, field in zip(
+        part_starts, cut.begins.parts, cut.kept.parts, list(PREFERENCE)[:3], strict=True
+    ):
+        tokens = np.concatenate(segments.tokens(documents, start + begin, kept))
+        columns.append(lists(offsets_of(kept), tokens, field.type))
     columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
-    heads = np.where(kept.prompt == 0, 2, 0).astype(np.int64)
-    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), heads
+    first_tokens = np.where(cut.kept.prompt == 0, 2, 0).astype(np.int64)
+    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), first_tokens
 
 
 def _cuts_through_turns(
-    some: Documents, segments: Segments, begins: NDArray[np.int32], ends: NDArray[np.int32]
+    documents: Documents, segments: Segments, begins: NDArray[np.int32], ends: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """(D,) cuts of each piece through a trained turn: before its first token that no earlier piece has, and after the
     last one that the limits keep. A cut between two pieces counts with the second one.
 
     Args:
-        some: (D,) the document of each piece.
+        documents: (D,) the document of each piece.
         begins, ends: (D,) that first token (0 for a piece that continues another one, which loses nothing), and one
             past the piece's last token.
     """
-    front, back = begins > 0, (ends == some.high) & (ends < some.length)
-    out = np.zeros(len(begins), np.int64)
-    for which, places in ((front, begins), (back, ends)):
-        here = np.flatnonzero(which)
-        if len(here):
-            index = segments.index(some.at(here))
-            out[here] += index.through_turn(index.bases[:-1] + places[here])
-    return out
+    cut_before = begins > 0
+    cut_after = (ends == documents.high) & (ends < documents.length)
+    counts = np.zeros(len(begins), np.int64)
+    for is_cut, places in ((cut_before, begins), (cut_after, ends)):
+        pieces = np.flatnonzero(is_cut)
+        if len(pieces):
+            spans = segments.index(documents.at(pieces))
+            counts[pieces] += spans.through_turn(spans.bases[:-1] + places[pieces])
+    return counts
 
 
 def _copies_together(
-    some: Documents, doc_ids: NDArray[np.int64], starts: NDArray[np.int32], row_offsets: NDArray[np.int64]
+    documents: Documents, doc_ids: NDArray[np.int64], starts: NDArray[np.int32], row_offsets: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """(D,) whether another copy of the same piece comes before it in its row.
 
     Args:
-        some, doc_ids, starts: (D,) the document of each piece, and its first token there.
+        documents, doc_ids, starts: (D,) the document of each piece, and its first token there.
         row_offsets: (R + 1,) first piece of each row, then D.
     """
-    out = np.zeros(len(doc_ids), np.bool_)
-    if (some.copies > 1).any():
+    together = np.zeros(len(doc_ids), np.bool_)
+    if (documents.copies > 1).any():  # else sorting would find nothing
         row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))
         order = np.lexsort((starts, doc_ids, row))
         keys = np.stack([row, doc_ids, starts])[:, order]
-        out[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
-    return out
+        together[order[1:]] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)
+    return together

@@ -16,8 +16,10 @@ from .table import Documents, Table
 
 
 class Segments:
-    """Tokens and spans of documents of the table. Parts are mapped when they are first needed, and keep one byte
-    per span in memory: whether the mask trains it. Segments with other weights than 1 keep four bytes per span.
+    """Tokens and spans of documents of the table; the second reading of parts.
+
+    Parts are mapped when they are first needed, and keep one byte per span in memory: whether the mask trains it.
+    Segments with other weights than 1 keep four bytes per span.
 
     Args:
         paths: the files of all parts, in order.
@@ -29,10 +31,11 @@ class Segments:
     def __init__(
         self, paths: Sequence[Path], counts: Sequence[int], sources: Sequence[int], masks: Sequence[Mask]
     ) -> None:
-        self._paths, self._masks = paths, masks
-        self._part = np.repeat(np.arange(len(counts)), counts)
-        self._firsts = offsets_of(counts).tolist()
-        self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part]
+        self._paths = paths
+        self._masks = masks
+        self._part_of_segment = np.repeat(np.arange(len(counts)), counts)
+        self._first_segments = offsets_of(counts).tolist()
+        self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part_of_segment]
         """(segments,) the source of each."""
         self._tokens: dict[int, NDArray[np.int32]] = {}
         self._spans: dict[int, Spans] = {}
@@ -44,47 +47,59 @@ class Segments:
         return cls([place.path for place in table.places], origins.segments, origins.sources, table.masks)
 
     def _open(self, segments: NDArray[np.int32]) -> None:
-        """Map the parts of some segments."""
-        for number in np.unique(segments).tolist():
-            if number in self._tokens:
+        """Map the parts of some segments, each with all its segments."""
+        for segment in np.unique(segments).tolist():
+            if segment in self._tokens:
                 continue
-            part, mask = int(self._part[number]), self._masks[self.sources[number]]
-            for index, batch in enumerate(EncodedPart(self._paths[part]).batches, self._firsts[part]):
-                self._tokens[index] = view(batch.column("input_ids").values)
-                self._spans[index] = Spans.of(batch, mask)
+            part = int(self._part_of_segment[segment])
+            mask = self._masks[self.sources[segment]]
+            for number, batch in enumerate(EncodedPart(self._paths[part]).batches, self._first_segments[part]):
+                self._tokens[number] = view(batch.column("input_ids").values)
+                self._spans[number] = Spans.of(batch, mask)
 
     def tokens(
-        self, some: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
+        self, documents: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> list[NDArray[np.int32]]:
         """K views of `lengths` tokens, each from `starts` in its document."""
-        self._open(some.segment)
-        first, tokens = some.begin + starts, self._tokens
-        slices = zip(some.segment.tolist(), first.tolist(), (first + lengths).tolist(), strict=True)
-        return [tokens[number][a:b] for number, a, b in slices]
+        self._open(documents.segment)
+        begins = documents.begin + starts
+        slices = zip(documents.segment.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
+        return [self._tokens[segment][begin:end] for segment, begin, end in slices]
 
-    def spans(self, some: Documents) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    def spans(self, documents: Documents) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """(spans,) where the spans of K documents end, and (spans,) whether the mask trains them; K is at least 1."""
-        ends, supervised = self._columns(some, "ends", "supervised")
-        return ends, supervised
+        slices = self._slices(documents)
+        return self._column(slices, "ends"), self._column(slices, "supervised")
 
-    def weights(self, some: Documents) -> NDArray[np.float32]:
+    def weights(self, documents: Documents) -> NDArray[np.float32]:
         """(spans,) the loss weight of the spans of K documents, if they are trained."""
-        found = []
-        for number, first, last in self._slices(some):
-            weights = self._spans[number].weights
-            found.append(np.ones(last - first, np.float32) if weights is None else weights[first:last])
-        return np.concatenate(found)
+        weights_of_documents = []
+        for segment, begin, end in self._slices(documents):
+            weights = self._spans[segment].weights
+            if weights is None:
+                weights_of_documents.append(np.ones(end - begin, np.float32))
+            else:
+                weights_of_documents.append(weights[begin:end])
+        return np.concatenate(weights_of_documents)
 
-    def index(self, some: Documents) -> SpanIndex:
+    def index(self, documents: Documents) -> SpanIndex:
         """The spans of K documents, with their kinds, laid end to end."""
-        ends, kind, turn, supervised = self._columns(some, "ends", "kind", "turn", "supervised")
-        return SpanIndex.of(some.length, some.span_count, ends, kind, turn, supervised)
+        slices = self._slices(documents)
+        return SpanIndex.of(
+            documents.length,
+            documents.span_count,
+            ends=self._column(slices, "ends"),
+            kind=self._column(slices, "kind"),
+            turn=self._column(slices, "turn"),
+            supervised=self._column(slices, "supervised"),
+        )
 
-    def _columns(self, some: Documents, *names: str) -> list[NDArray[Any]]:
-        slices, spans = self._slices(some), self._spans
-        return [np.concatenate([getattr(spans[number], name)[a:b] for number, a, b in slices]) for name in names]
+    def _column(self, slices: list[tuple[int, int, int]], name: str) -> NDArray[Any]:
+        """A column of the spans of K documents, end to end."""
+        return np.concatenate([getattr(self._spans[segment], name)[begin:end] for segment, begin, end in slices])
 
-    def _slices(self, some: Documents) -> list[tuple[int, int, int]]:
-        self._open(some.segment)
-        last = (some.span_begin + some.span_count).tolist()
-        return list(zip(some.segment.tolist(), some.span_begin.tolist(), last, strict=True))
+    def _slices(self, documents: Documents) -> list[tuple[int, int, int]]:
+        """(segment, first span, one past the last) of each document, whose parts are mapped."""
+        self._open(documents.segment)
+        ends = (documents.span_begin + documents.span_count).tolist()
+        return list(zip(documents.segment.tolist(), documents.span_begin.tolist(), ends, strict=True))

@@ -76,41 +76,50 @@ class ShardTask:
         Raises:
             IntegrityError: an earlier run of the task wrote a different shard.
         """
-        account, shard, schema = Account(), self.shard, self.form.schema
-        rows, tokens, max_docs, highest = shard.last_row - shard.first_row, 0, 0, 0
+        shard = self.shard
+        schema = self.form.schema
+        account = Account()
+        rows = shard.last_row - shard.first_row
+        tokens = 0
+        max_docs = 0
+        highest_id = 0
         with self.out.draft() as draft:
             # A stream, not a file, because datasets.load_from_disk reads streams.
             with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as writer:
                 if not rows:
-                    writer.write_batch(pa.RecordBatch.from_pylist([], schema))  # datasets cannot open a stream without
+                    # datasets cannot open a stream without a batch.
+                    writer.write_batch(pa.RecordBatch.from_pylist([], schema))
                 else:
                     planned, max_docs = self._planned()
                     tokens = int(planned.tokens.sum())
                     for batch in planned.batches(account):
                         writer.write_batch(batch)
-                        usual = with_usual_names(batch)
-                        if "input_ids" in usual.schema.names:  # pairs have none
-                            highest = max(highest, pc.max(usual.column("input_ids").values).as_py() or 0)
-            put = draft.size_and_hash
-            name = f"{self.prefix}/{shard.index:05d}-{put.hash[:16]}.arrow"
+                        renamed = with_usual_names(batch)
+                        if "input_ids" in renamed.schema.names:  # pairs have none
+                            highest_id = max(highest_id, pc.max(renamed.column("input_ids").values).as_py() or 0)
+            size_and_hash = draft.size_and_hash
+            # The content is in the name, so that another content never takes the place of a shard.
+            name = f"{self.prefix}/{shard.index:05d}-{size_and_hash.hash[:16]}.arrow"
             self.out.put(draft, name)
-        trained = sum(one.trained for one in account.values())
-        record = ShardRecord(name, put.bytes, put.hash, rows, tokens, trained, max_docs, highest)
+        trained = sum(written.trained for written in account.values())
+        record = ShardRecord(name, size_and_hash.bytes, size_and_hash.hash, rows, tokens, trained, max_docs, highest_id)
         result = PackResult(record, dict(sorted(account.items())), self.record)
-        self._note(result)
+        self._put_record(result)
         return result
 
     def _planned(self) -> tuple[PlannedRows, int]:
         """The rows, and the most pieces of one."""
-        shard, table = self.shard, self.out.local(NAME)
-        stamp = table.stat()
-        documents, segments = _opened(table, (stamp.st_ino, stamp.st_mtime_ns), self.cache, self.masks)
+        shard = self.shard
+        table = self.out.local(NAME)
+        stat = table.stat()
+        documents, segments = _opened(table, (stat.st_ino, stat.st_mtime_ns), self.cache, self.masks)
         offsets = _numbers(self.out.local(f"{self.layout}.rows"), np.int64, shard.first_row, shard.last_row + 1)
         pieces = _numbers(self.out.local(f"{self.layout}.pieces"), PIECE, shard.first_piece, shard.last_piece)
         rows = PlannedRows(documents, segments, pieces, offsets - shard.first_piece, self.form)
         return rows, int((offsets[1:] - offsets[:-1]).max())
 
-    def _note(self, result: PackResult) -> None:
+    def _put_record(self, result: PackResult) -> None:
+        # Put after the shard: a shard without a record does not count, and a record without its shard neither.
         earlier = get_note(self.out, self.record, PackResult)
         if earlier is None:
             put_note(self.out, self.record, result)
@@ -123,10 +132,10 @@ class ShardTask:
 
 def _numbers(path: Path, kind: DTypeLike, first: int, last: int) -> NDArray[Any]:
     """Numbers `first` to `last - 1` of a file that holds nothing else."""
-    found = np.fromfile(path, kind, last - first, offset=first * np.dtype(kind).itemsize)
-    if len(found) != last - first:
+    values = np.fromfile(path, kind, last - first, offset=first * np.dtype(kind).itemsize)
+    if len(values) != last - first:
         raise IntegrityError(f"{path} is shorter than it was written; run again")
-    return found
+    return values
 
 
 @lru_cache(maxsize=1)

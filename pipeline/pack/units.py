@@ -82,15 +82,17 @@ def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], c
     """
     group = table.documents.at(doc_ids)
     tokens = segments.tokens(group, group.low, group.high - group.low)
-    found = share_prefixes(tokens, _first_trained(group, segments), config.row_length, config.pack.alignment.document)
-    order = found.order[found.is_in_group]
-    shared = found.shared[found.is_in_group]
+    prefixes = share_prefixes(
+        tokens, _first_trained(group, segments), config.row_length, config.pack.alignment.document
+    )
+    order = prefixes.order[prefixes.is_in_group]
+    shared = prefixes.shared[prefixes.is_in_group]
     pieces = np.zeros(len(order), PIECE)
     pieces["document"] = doc_ids[order]
     pieces["start"] = group.low[order] + np.maximum(shared - 1, 0)
     pieces["length"] = group.high[order] - pieces["start"]
     pieces["repeated"] = shared > 0
-    pieces["parent"] = found.parents[found.is_in_group]
+    pieces["parent"] = prefixes.parents[prefixes.is_in_group]
     table.documents.shared[pieces["document"]] = shared
     table.documents.overlap[pieces["document"]] = shared > 0
     table.documents.flags[pieces["document"]] |= SHARES
@@ -104,8 +106,8 @@ def _first_trained(group: Documents, segments: Segments) -> NDArray[np.int64]:
     low = np.repeat(group.low, group.span_count)
     begins = np.maximum(begins_of(ends, offsets), low)
     places = np.where(supervised & (ends > begins), begins - low, _NEVER)
-    out: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
-    return out
+    first_trained: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
+    return first_trained
 
 
 # What sharing would save
@@ -145,6 +147,6 @@ def forecast_sharing(table: Table, config: "RunConfig") -> Sharing | None:
     )
 
 
-def _saved(found: SharedPrefixes) -> int:
+def _saved(prefixes: SharedPrefixes) -> int:
     """How many tokens pieces need not store."""
-    return int(np.maximum(found.shared - 1, 0).sum())
+    return int(np.maximum(prefixes.shared - 1, 0).sum())

@@ -15,7 +15,7 @@ from ...schemas.layout import Certificate, LayoutPlan
 from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.pack.plan_rows import plan_rows
 from ..store.open_store import Store
-from .outcomes import mixes
+from .outcomes import has_copies
 from .planned_rows import RowForm
 from .shard import ShardPlan
 from .table import HELD_OUT, PIECE, SHARES, SPLIT, Pieces, Table
@@ -53,10 +53,10 @@ def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = Fals
     totals = np.zeros(len(table.block_starts) - 1, np.int64)
     if pairs:
         return [np.arange(len(totals))]
-    for here, rows in _packed_in(table, split):
-        some = table.documents.at(here)
-        tokens = some.copies[rows].astype(np.int64) * (some.kept + some.overlap - some.shared)[rows]
-        np.add.at(totals, _blocks_of(table, rows + here.start), tokens)
+    documents = table.documents
+    for doc_ids in _packed_in(table, split):
+        stored = documents.kept[doc_ids] + documents.overlap[doc_ids] - documents.shared[doc_ids]
+        np.add.at(totals, _blocks_of(table, doc_ids), documents.copies[doc_ids].astype(np.int64) * stored)
     return compose(totals, table.block_sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)
 
 
@@ -73,26 +73,28 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
     """
     if int(totals.sum()) <= limit:
         return [np.arange(len(totals))]  # one window even without blocks, because an empty split still has one shard
-    owners = np.array(sources)
+    source_of_block = np.array(sources)
     keys = mix64(np.arange(len(totals), dtype=np.uint64), seed)
-    # The relative position of a block in its source; sorting by it interleaves sources of any sizes evenly.
-    share = np.zeros(len(totals))
-    for source in np.unique(owners):
-        mine = np.flatnonzero(owners == source)
-        mine = mine[np.argsort(keys[mine], kind="stable")]
-        share[mine] = (np.arange(len(mine)) + 0.5) / len(mine)
-    found: list[NDArray[np.int64]] = []
+    # The relative position of a block in its source; sorting by it interleaves sources of any sizes evenly. Sources of
+    # 2 and 4 blocks have .25 .75 and .125 .375 .625 .875: each block of the first stands between two of the second.
+    position = np.zeros(len(totals))
+    for source in np.unique(source_of_block):
+        blocks = np.flatnonzero(source_of_block == source)
+        blocks = blocks[np.argsort(keys[blocks], kind="stable")]
+        position[blocks] = (np.arange(len(blocks)) + 0.5) / len(blocks)
+    windows_of_blocks: list[NDArray[np.int64]] = []
     window: list[int] = []
     size = 0
-    for block in np.lexsort((owners, share)).tolist():
+    for block in np.lexsort((source_of_block, position)).tolist():
         if window and size + int(totals[block]) > limit:
-            found.append(np.sort(window).astype(np.int64))
-            window, size = [], 0
+            windows_of_blocks.append(np.sort(window).astype(np.int64))
+            window = []
+            size = 0
         window.append(block)
         size += int(totals[block])
     if window and size:
-        found.append(np.sort(window).astype(np.int64))
-    return found
+        windows_of_blocks.append(np.sort(window).astype(np.int64))
+    return windows_of_blocks
 
 
 def plan_window(
@@ -136,17 +138,25 @@ def plan_pieces(
         seed: of the order of rows, if they are shuffled.
         pairs: whether these are preference pairs, one in a row, however long.
     """
-    pieces, pack = _pieces_of(table, split, blocks), config.pack
+    pack = config.pack
+    pieces = _pieces_of(table, split, blocks)
     lengths = np.ascontiguousarray(pieces["length"])
     if pack.share == "row":
         return _plan_units(pieces, config, seed)
     if pairs:
         plan = plan_rows(lengths, max(2, int(lengths.max(initial=0))), "none")
     else:
-        same = (pieces["document"] << 32) + pieces["start"] if mixes(config) else None
-        align, most, row = pack.alignment.document, pack.max_docs, config.row_length
-        limit = config.longest_piece
-        plan = plan_rows(lengths, limit, pack.strategy, row_length=row, max_docs=most, align=align, same=same)
+        # Copies of a piece have one number, by which rows keep them apart.
+        same = (pieces["document"] << 32) + pieces["start"] if has_copies(config) else None
+        plan = plan_rows(
+            lengths,
+            config.longest_piece,
+            pack.strategy,
+            row_length=config.row_length,
+            max_docs=pack.max_docs,
+            align=pack.alignment.document,
+            same=same,
+        )
     if pack.shuffle:
         plan = permute_rows(plan, seed)
     pieces = np.take(pieces, plan.order)  # three times as fast as an index, for records
@@ -157,13 +167,14 @@ def plan_pieces(
 
 def _plan_units(pieces: Pieces, config: "RunConfig", seed: int) -> tuple[Certificate, NDArray[np.int64], Pieces]:
     """As `plan_pieces`, of pieces that share tokens: each unit stands in one row, and its pieces in their order."""
-    pack, row_length = config.pack, config.row_length
+    pack = config.pack
+    row_length = config.row_length
     align = pack.alignment.document
     begins = unit_begins(pieces)
     counts = np.diff(np.append(begins, len(pieces)))
     padded = -(-pieces["length"].astype(np.int64) // align) * align
     sizes = sums_of(padded, np.append(begins, len(pieces)))
-    same = ((pieces["document"] << 32) + pieces["start"])[begins] if mixes(config) else None
+    same = ((pieces["document"] << 32) + pieces["start"])[begins] if has_copies(config) else None
     plan = plan_rows(sizes, row_length, pack.strategy, row_length=row_length, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
@@ -175,61 +186,64 @@ def _plan_units(pieces: Pieces, config: "RunConfig", seed: int) -> tuple[Certifi
 
 def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
     """The pieces to plan of some blocks, each as often as its document is packed."""
-    among = np.zeros(len(table.block_starts) - 1, np.bool_)
-    among[blocks] = True
-    found = [np.zeros(0, PIECE)]
+    in_window = np.zeros(len(table.block_starts) - 1, np.bool_)
+    in_window[blocks] = True
+    pieces_of_slices = [np.zeros(0, PIECE)]
     shares = np.zeros(len(table.documents) if len(table.units) else 0, np.bool_)
-    for here, rows in _packed_in(table, split):
-        mine = rows if among.all() else rows[among[_blocks_of(table, rows + here.start)]]
-        mine = mine + here.start
+    for doc_ids in _packed_in(table, split):
+        if not in_window.all():
+            doc_ids = doc_ids[in_window[_blocks_of(table, doc_ids)]]
         if len(shares):
-            in_units = (table.documents.flags[mine] & SHARES) > 0
-            shares[mine[in_units]] = True
-            mine = mine[~in_units]
-        found.append(_whole_or_cut(table, mine))
+            in_units = (table.documents.flags[doc_ids] & SHARES) > 0
+            shares[doc_ids[in_units]] = True
+            doc_ids = doc_ids[~in_units]
+        pieces_of_slices.append(_whole_or_cut(table, doc_ids))
     if len(shares):
-        found.append(table.units[shares[table.units["document"]]])
-    out = np.concatenate(found)
-    found.clear()
-    begins = unit_begins(out)
-    often = table.documents.copies[out["document"][begins]].astype(np.int64)
-    if not (often > 1).any():
-        return out
-    index = np.repeat(np.arange(len(often)), often)
+        pieces_of_slices.append(table.units[shares[table.units["document"]]])
+    pieces = np.concatenate(pieces_of_slices)
+    pieces_of_slices.clear()  # which would double the memory of what follows
+    begins = unit_begins(pieces)
+    copies = table.documents.copies[pieces["document"][begins]].astype(np.int64)
+    if not (copies > 1).any():
+        return pieces
+    unit_of_copy = np.repeat(np.arange(len(copies)), copies)
     # The first of r copies stands in the first r-th of the order, the second in the second, and so on. Equal repeats of
-    # all documents give one pass after another.
-    place = (ranges(0, often) + index / len(often)) / often[index]
-    chosen = index[np.argsort(place, kind="stable")]
-    sizes = np.diff(np.append(begins, len(out)))
-    return np.take(out, ranges(begins[chosen], sizes[chosen]))
+    # all documents give one pass after another: of units 0 and 1 twice, the places are 0 .25 .5 .75, so 0 1 0 1.
+    place = (ranges(0, copies) + unit_of_copy / len(copies)) / copies[unit_of_copy]
+    units = unit_of_copy[np.argsort(place, kind="stable")]
+    sizes = np.diff(np.append(begins, len(pieces)))
+    return np.take(pieces, ranges(begins[units], sizes[units]))
 
 
-def _whole_or_cut(table: Table, rows: NDArray[np.int64]) -> Pieces:
+def _whole_or_cut(table: Table, doc_ids: NDArray[np.int64]) -> Pieces:
     """The pieces of some documents, ascending, each once."""
     documents = table.documents
-    cut = (documents.flags[rows] & SPLIT) > 0
-    whole = rows[~cut]
-    out = np.zeros(len(whole), PIECE)
-    out["document"], out["start"] = whole, documents.low[whole]
-    out["length"] = documents.high[whole] - documents.low[whole]
-    if len(whole) == len(rows):
-        return out
-    owners = table.pieces["document"]
-    begins, ends = (np.searchsorted(owners, rows[cut], side=side) for side in ("left", "right"))
-    both = np.concatenate([out, table.pieces[ranges(begins, ends - begins)]])
-    return np.take(both, np.argsort(both["document"], kind="stable"))
+    is_cut = (documents.flags[doc_ids] & SPLIT) > 0
+    uncut = doc_ids[~is_cut]
+    pieces = np.zeros(len(uncut), PIECE)
+    pieces["document"] = uncut
+    pieces["start"] = documents.low[uncut]
+    pieces["length"] = documents.high[uncut] - documents.low[uncut]
+    if len(uncut) == len(doc_ids):
+        return pieces
+    document_of_piece = table.pieces["document"]
+    begins = np.searchsorted(document_of_piece, doc_ids[is_cut], side="left")
+    ends = np.searchsorted(document_of_piece, doc_ids[is_cut], side="right")
+    pieces = np.concatenate([pieces, table.pieces[ranges(begins, ends - begins)]])
+    return np.take(pieces, np.argsort(pieces["document"], kind="stable"))
 
 
-def _packed_in(table: Table, split: str) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Yield (documents, places in them of those that a split packs, ascending)."""
-    for _, here in table.slices():
-        some = table.documents.at(here)
-        yield here, np.flatnonzero((some.copies > 0) & (some.has(HELD_OUT) == (split == "holdout")))
+def _packed_in(table: Table, split: str) -> Iterator[NDArray[np.int64]]:
+    """Yield the doc ids of those that a split packs, ascending; those of one slice of the table at a time."""
+    for _, rows in table.slices():
+        documents = table.documents.at(rows)
+        is_packed = (documents.copies > 0) & (documents.has(HELD_OUT) == (split == "holdout"))
+        yield np.flatnonzero(is_packed) + rows.start
 
 
-def _blocks_of(table: Table, documents: NDArray[np.int64]) -> NDArray[np.int64]:
+def _blocks_of(table: Table, doc_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """(N,) the block of each document."""
-    return np.searchsorted(table.block_starts, documents, side="right") - 1
+    return np.searchsorted(table.block_starts, doc_ids, side="right") - 1
 
 
 def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
@@ -240,8 +254,10 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     """
     order = np.argsort(mix64(np.arange(plan.rows, dtype=np.uint64), seed), kind="stable")
     sizes = np.diff(plan.row_offsets)[order]
-    take = ranges(plan.row_offsets[:-1][order], sizes)
-    return LayoutPlan(plan.order[take], plan.starts[take], plan.lengths[take], offsets_of(sizes), plan.certificate)
+    pieces = ranges(plan.row_offsets[:-1][order], sizes)
+    return LayoutPlan(
+        plan.order[pieces], plan.starts[pieces], plan.lengths[pieces], offsets_of(sizes), plan.certificate
+    )
 
 
 def window_seed(seed: int, number: int) -> int:
@@ -265,10 +281,13 @@ def cut_shards(
     ends = np.cumsum(tokens)
     total = int(ends[-1])
     count = max(1, -(-total * token_bytes // shard_bytes))
-    cuts = np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="left") + 1
-    rows = np.unique(np.concatenate([[0], np.minimum(cuts, len(ends))]))
-    bounds, pieces = rows.tolist(), row_offsets[rows].tolist()
+    # Each shard ends with the row in which its share of the tokens ends. Rows of 4, 4 and 4 tokens in two shards: 6
+    # tokens end in the second row, so the shards have two rows and one.
+    last_rows = np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="left") + 1
+    rows = np.unique(np.concatenate([[0], np.minimum(last_rows, len(ends))]))
+    row_bounds = rows.tolist()
+    piece_bounds = row_offsets[rows].tolist()
     return tuple(
-        ShardPlan(first_index + number, *bounds[number : number + 2], *pieces[number : number + 2])
-        for number in range(len(bounds) - 1)
+        ShardPlan(first_index + number, *row_bounds[number : number + 2], *piece_bounds[number : number + 2])
+        for number in range(len(row_bounds) - 1)
     )

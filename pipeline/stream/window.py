@@ -17,7 +17,7 @@ from ...schemas.ragged import offsets_of
 from ..encode.driver import Encoded
 from ..inputs.blocks import InputFile
 from ..pack.ledger import account_rows
-from ..pack.pack import loss_weights, select, weighs
+from ..pack.pack import loss_weights, needs_weights, select
 from ..pack.window_plan import compose, window_seed
 
 BLOCK_ORDER = 2**63
@@ -108,7 +108,7 @@ class PlannedWindow:
     ) -> None:
         selected = select(config, encoded, encoded.cache.scratch.root, pad_id=pad_id, only=split)
         # As those of a run, but decided without looking at the data: all batches of a stream have the same columns.
-        weighted = weighs(config) or any("weight" in source.keys for source in config.sources)
+        weighted = needs_weights(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:
             raise InputError(
                 "messages have a `weight` that is not 1, which a stream cannot know before it reaches them: every "

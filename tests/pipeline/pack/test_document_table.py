@@ -119,7 +119,7 @@ class Openings:
         self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK)
         assert self._descriptor >= 0
         for folder in {path.parent for path in cache.glob("encoded/*/*.arrow")}:
-            assert self._libc.inotify_add_watch(self._descriptor, bytes(folder), _IN_OPEN) > 0
+            assert self._libc.inotify_add_watch(self._descriptor, bytes(folder), _IN_OPEN | _IN_CLOSE_NOWRITE) > 0
 
     def counts(self) -> list[int]:
         """How often each part was opened since the last call, fewest first; of parts that were opened at all."""
@@ -128,13 +128,16 @@ class Openings:
             while data := os.read(self._descriptor, 1 << 20):
                 begin = 0
                 while begin < len(data):
-                    _, _, _, length = struct.unpack_from("iIII", data, begin)
+                    _, event, _, length = struct.unpack_from("iIII", data, begin)
                     begin += 16 + length
-                    names[data[begin - length : begin].rstrip(b"\0")] += 1
+                    if event & _IN_OPEN:
+                        names[data[begin - length : begin].rstrip(b"\0")] += 1
         return sorted(count for name, count in names.items() if name.endswith(b".arrow"))
 
 
 _IN_OPEN = 0x20
+_IN_CLOSE_NOWRITE = 0x10
+"""Watched, too, because the kernel merges equal events that follow one another: two openings of one file."""
 
 
 def texts(path: Path, count: int, words: int = 20) -> Row:
