@@ -22,7 +22,8 @@ class _Tests(msgspec.Struct):
 
 _decode_tests = msgspec.json.Decoder(_Tests).decode
 _TICKS = re.compile("`{3,}")
-_SMALL = 256
+_SHORT_TESTS = 256
+"""Characters of tests that are decoded without a search for `fn_name`, which would take as long."""
 
 
 class AppsFormat(Format):
@@ -53,8 +54,10 @@ class AppsFormat(Format):
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """See `Format.fits`."""
-        known = isinstance(row.get("solutions"), str | list) and ("input_output" in row or "difficulty" in row)
-        return known and super().fits(row)
+        has_solutions = isinstance(row.get("solutions"), str | list)
+        # A `question` alone is a column of many data sets.
+        is_problem = has_solutions and ("input_output" in row or "difficulty" in row)
+        return is_problem and super().fits(row)
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`. Rejects `empty`; filters `no_solution`.
@@ -64,7 +67,8 @@ class AppsFormat(Format):
         """
         if not row.question or row.question.isspace():
             raise RowRejectedError("empty", "`question` is empty")
-        group, prompt = group_of(row), [{"role": "user", "content": chat_prompt(row)}]
+        group = group_of(row)
+        prompt = [{"role": "user", "content": chat_prompt(row)}]
         if self.options.prompt_only:
             return [Example(line, -1, group, prompt, [], None)]
         kept = self._chosen(row.solutions or [], skipped)
@@ -107,13 +111,13 @@ def function_of(row: Any) -> str | None:
     """
     tests = row.input_output
     if isinstance(tests, str):
-        if len(tests) > _SMALL and "fn_name" not in tests:
+        if len(tests) > _SHORT_TESTS and "fn_name" not in tests:
             return ""
         try:
-            found = _decode_tests(tests)
+            decoded = _decode_tests(tests)
         except (msgspec.DecodeError, RecursionError):
             return None
-        tests = {"fn_name": found.fn_name, "inputs": None if bytes(found.inputs) == b"null" else found.inputs}
+        tests = {"fn_name": decoded.fn_name, "inputs": None if bytes(decoded.inputs) == b"null" else decoded.inputs}
     if not isinstance(tests, dict):
         return None
     name = tests.get("fn_name")

@@ -14,10 +14,13 @@ from ...schemas.fingerprint import short_hash
 from ...schemas.rows import IGNORE_INDEX, Example
 from .rowjson import decode_json, keys_of_row, rejected_row, require_shallow
 
-LEAST, MOST = 1e-6, 1e6
+LEAST_WEIGHT = 1e-6
+MOST_WEIGHT = 1e6
 """Limits of a weight that is not 0. So products of three weights stay within float32."""
-KWARGS, DOCUMENTS = "chat_template_kwargs", "documents"
-"""Columns of what a row hands to the chat template beside messages and tools, as in TRL."""
+KWARGS = "chat_template_kwargs"
+"""The column of variables that a row hands to the chat template, as in TRL."""
+DOCUMENTS = "documents"
+"""The column of documents that it hands over."""
 RESERVED = frozenset(
     {"messages", "conversation", "tools", "add_generation_prompt", "continue_final_message", "chat_template"}
     | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
@@ -141,11 +144,11 @@ class Format(ABC):
     name: ClassVar[str]
     columns: ClassVar[Columns]
     """The columns that are read, by field; beside them, `weight` if the user names it."""
-    others: ClassVar[tuple[str, ...]] = ()
+    other_names: ClassVar[tuple[str, ...]] = ()
     """Other usual names of the first column, which detection tries."""
     values: ClassVar[str] = "texts"
     """What the required columns hold, in the words of detection."""
-    whole: ClassVar[bool] = False
+    has_one_list: ClassVar[bool] = False
     """Whether its conversations are written for other tools as they are, not as prompt and completion."""
     default_style: ClassVar[Literal["plain", "chat"]] = "plain"
 
@@ -156,14 +159,20 @@ class Format(ABC):
         """The keys of messages that are neither read nor refused, since `prepare` began, with how many have them."""
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
-        read = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
-        self._refused = [(key, one.refused, one.refuses) for key, one in read.items() if one.refused]
-        self._cells = [(key, msgspec.json.Decoder(one.type).decode, one.cell) for key, one in read.items() if one.cell]
-        self._nested = [key for key, one in read.items() if one.nested]
-        fields: list[Any] = [
-            (key, one.type | str if one.cell else one.type, *(() if one.required else (None,)))
-            for key, one in read.items()
+        columns = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
+        self._refused = [
+            (key, column.refused, column.refuses) for key, column in columns.items() if column.refused is not None
         ]
+        self._cells = [
+            (key, msgspec.json.Decoder(column.type).decode, column.cell)
+            for key, column in columns.items()
+            if column.cell
+        ]
+        self._nested = [key for key, column in columns.items() if column.nested]
+        fields: list[Any] = []
+        for key, column in columns.items():
+            value_type = column.type | str if column.cell else column.type
+            fields.append((key, value_type) if column.required else (key, value_type, None))
         try:
             self._row_type: Any = msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
         except ValueError as error:  # of a name with quotes, or of one column for two keys
@@ -172,13 +181,14 @@ class Format(ABC):
 
     def read_columns(self) -> dict[str, str]:
         """The name of each column that is read, by field."""
-        given = self.options.keys
-        read = {
-            key: given.get(key, key)
+        names = self.options.keys
+        # With {prompt: completion}, the column `completion` is the prompt, and not the completion too.
+        keys = {
+            key: names.get(key, key)
             for key, column in self.columns.items()
-            if key in given or column.required or key not in given.values()
+            if key in names or column.required or key not in names.values()
         }
-        return read | ({"weight": given["weight"]} if "weight" in given else {})
+        return keys | ({"weight": names["weight"]} if "weight" in names else {})
 
     @property
     def needs_template(self) -> bool:
@@ -191,7 +201,7 @@ class Format(ABC):
         return self.style != "chat" and not self._nested
 
     @property
-    def wanted(self) -> str:
+    def described(self) -> str:
         """The required columns and what they hold, in words."""
         return f"{' and '.join(f'`{self.keys[key]}`' for key in self._required())}, {self.values}"
 
@@ -216,7 +226,7 @@ class Format(ABC):
             RowFilteredError: the row is well formed but filtered out.
         """
 
-    def made(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+    def complete_examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """The examples of one row, with what the row hands to the chat template. See `examples`.
 
         Raises:
@@ -224,15 +234,15 @@ class Format(ABC):
         """
         inputs = template_inputs(row, self.keys)
         examples = self.examples(row, line, skipped)
-        return [one._replace(**inputs) for one in examples] if inputs else examples
+        return [example._replace(**inputs) for example in examples] if inputs else examples
 
     def public_row(self, example: Example) -> dict[str, Any]:
         """One example in the columns that TRL and other tools read. Its values are shared, not copied.
 
         Returns:
             `{"text"}`, `{"input_ids", "labels"}`, `{"prompt", "chosen", "rejected"}`, `{"prompt", "completion"}`,
-            `{"prompt"}` with `prompt_only`, or `{"messages"}` for what has no completion and for formats with `whole`;
-            plus `tools`, `chat_template_kwargs` and `documents` if the conversation has some.
+            `{"prompt"}` with `prompt_only`, or `{"messages"}` for what has no completion and for formats with
+            `has_one_list`; plus `tools`, `chat_template_kwargs` and `documents` if the conversation has some.
         """
         if example.text is not None:
             return {"text": example.text}
@@ -240,13 +250,14 @@ class Format(ABC):
             ids = np.asarray(example.ids, np.int64)
             labels = ids if example.trained is None else np.where(example.trained, ids, IGNORE_INDEX)
             return {"input_ids": ids.tolist(), "labels": labels.tolist()}
-        prompt, completion = example.prompt, example.completion
-        whole = completion == [] or (self.whole and not self.options.per_turn)
+        prompt = example.prompt
+        completion = example.completion
+        has_one_list = completion == [] or (self.has_one_list and not self.options.per_turn)
         if example.rejected is not None:
             row = {"prompt": prompt, "chosen": completion, "rejected": example.rejected}
         elif self.options.prompt_only:
             row = {"prompt": prompt}
-        elif whole and isinstance(prompt, list) and isinstance(completion, list):
+        elif has_one_list and isinstance(prompt, list) and isinstance(completion, list):
             row = {"messages": prompt + completion}
         else:
             row = {"prompt": prompt, "completion": completion}
@@ -295,10 +306,11 @@ class Format(ABC):
             value = getattr(row, key)
             if value is not None and refuses(value):
                 raise RowRejectedError(reason, f"`{self.keys[key]}` is not empty: {detail}")
-        for key, decode, what in self._cells:
-            if isinstance(value := getattr(row, key), str):
+        for key, decode, words in self._cells:
+            value = getattr(row, key)
+            if isinstance(value, str):
                 where = f"`{self.keys[key]}`"
-                setattr(row, key, decode_json(value, where, decode, what=what) if value.strip() else None)
+                setattr(row, key, decode_json(value, where, decode, kind=words) if value.strip() else None)
         for key in self._nested:
             require_shallow(getattr(row, key), f"`{self.keys[key]}`")
         return row
@@ -328,8 +340,10 @@ class Format(ABC):
                 else:
                     row = self.convert(item)
                 weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
-                made = self.made(row, line, skipped)
-                examples += made if weight == 1 else [one._replace(weight=weight * one.weight) for one in made]
+                row_examples = self.complete_examples(row, line, skipped)
+                if weight != 1:
+                    row_examples = [example._replace(weight=weight * example.weight) for example in row_examples]
+                examples += row_examples
             except RowRejectedError as error:
                 rejects.append((line, error.reason, error.detail))
             except RowFilteredError as error:
@@ -339,7 +353,9 @@ class Format(ABC):
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
         """How many rows have each column that is not read, from how many have the same keys."""
-        read, unread = set(self.keys.values()), Counter[str]()
+        # Rows of one shape are counted together: a block has few shapes, and thousands of rows.
+        read = set(self.keys.values())
+        unread = Counter[str]()
         for shape, count in shapes.items():
             unread.update(dict.fromkeys(set(shape) - read, count))
         return unread
@@ -356,20 +372,23 @@ def template_inputs(row: Any, keys: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         RowRejectedError: `unusable_column`, for what only a configuration can say, or what is said twice.
     """
-    given = getattr(row, KWARGS) if KWARGS in keys else None
+    kwargs = getattr(row, KWARGS) if KWARGS in keys else None
     documents = (getattr(row, DOCUMENTS) if DOCUMENTS in keys else None) or None
-    variables = {name: value for name, value in (given or {}).items() if value is not None}
+    variables = {name: value for name, value in (kwargs or {}).items() if value is not None}
     if RESERVED & variables.keys():
         name = min(RESERVED & variables.keys())
         detail = "a row cannot decide it; remove it, or give `tools` a column of their own"
         raise RowRejectedError("unusable_column", f"`{keys[KWARGS]}.{name}` is not read: {detail}")
-    inside = variables.pop(DOCUMENTS, None)
-    if inside and documents and inside != documents:
+    # They may stand among the variables, too.
+    documents_of_kwargs = variables.pop(DOCUMENTS, None)
+    if documents_of_kwargs and documents and documents_of_kwargs != documents:
         raise RowRejectedError("unusable_column", f"`{keys[KWARGS]}` has other documents than `{keys[DOCUMENTS]}`")
-    if inside and not (isinstance(inside, list) and all(isinstance(one, dict) for one in inside)):
+    if documents_of_kwargs and not (
+        isinstance(documents_of_kwargs, list) and all(isinstance(document, dict) for document in documents_of_kwargs)
+    ):
         raise RowRejectedError("wrong_type", f"`{keys[KWARGS]}.{DOCUMENTS}` is not a list of objects")
-    found = {"variables": variables or None, "documents": documents or inside or None}
-    return {field: value for field, value in found.items() if value is not None}
+    fields = {"variables": variables or None, "documents": documents or documents_of_kwargs or None}
+    return {field: value for field, value in fields.items() if value is not None}
 
 
 def check_weight(value: Any, where: str) -> float:
@@ -380,8 +399,10 @@ def check_weight(value: Any, where: str) -> float:
     """
     if value is None:
         return 1.0
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and (value == 0 or LEAST <= value <= MOST):  # false for NaN
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and (value == 0 or LEAST_WEIGHT <= value <= MOST_WEIGHT):  # false for NaN
         return float(value)
-    what = "a weight is 0 (not trained), or a number"
-    raise RowRejectedError("weight", f"`{where}` is {repr(value)[:40]}: {what} from {LEAST:g} to {MOST:,.0f}")
+    rule = "a weight is 0 (not trained), or a number"
+    raise RowRejectedError(
+        "weight", f"`{where}` is {repr(value)[:40]}: {rule} from {LEAST_WEIGHT:g} to {MOST_WEIGHT:,.0f}"
+    )

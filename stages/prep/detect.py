@@ -44,46 +44,50 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
         ConfigError: no format fits, or several do.
     """
     objects = [row for row in rows if isinstance(row, Mapping)]
-    counts = [(one, sum(map(one.fits, objects))) for one in _candidates(dict(keys or {}))]
-    found = [(one, count) for one, count in counts if count and 2 * count >= len(rows)]
-    if {one.name for one, _ in found} - {"text", "tokenized"}:
-        found = [(one, count) for one, count in found if one.name != "text"]
-    if len(found) == 1:
-        one, count = found[0]
-        why = f"{_share(count, len(rows))} {'has' if count == 1 else 'have'} {one.wanted}"
-        return Detection(one.name, one.options.keys, why)
+    counts = [(format, sum(map(format.fits, objects))) for format in _candidates(dict(keys or {}))]
+    fitting = [(format, count) for format, count in counts if count and 2 * count >= len(rows)]
+    if {format.name for format, _ in fitting} - {"text", "tokenized"}:
+        # A `text` beside a conversation is the rendered conversation.
+        fitting = [(format, count) for format, count in fitting if format.name != "text"]
+    if len(fitting) == 1:
+        format, count = fitting[0]
+        why = f"{_share(count, len(rows))} {'has' if count == 1 else 'have'} {format.described}"
+        return Detection(format.name, format.options.keys, why)
     columns = dict.fromkeys(str(name) for row in objects for name in row)
     shown = ", ".join(f"`{name}`" for name in list(columns)[:_COLUMNS]) + (", …" if len(columns) > _COLUMNS else "")
-    seen = f"the first {plural(len(rows), 'row')}, with {f'the columns {shown}' if shown else 'no columns'},"
-    if found:
-        ways = "; or ".join(f"{_said(one)} ({_share(count, len(rows))}: {one.wanted})" for one, count in found)
-        raise ConfigError(f"{seen} fit several formats; set the one that you mean: {ways}")
-    wanted = "".join(f"\n  {one.name}: {one.wanted}" for one, _ in counts)
+    rows_in_words = f"the first {plural(len(rows), 'row')}, with {f'the columns {shown}' if shown else 'no columns'},"
+    if fitting:
+        ways = "; or ".join(
+            f"{_as_configured(format)} ({_share(count, len(rows))}: {format.described})" for format, count in fitting
+        )
+        raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {ways}")
+    columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
     raise ConfigError(
-        f"{seen} fit no format. Looked for:{wanted}\nSay format, and keys for columns of other names, such as format: "
+        f"{rows_in_words} fit no format. Looked for:{columns_of_formats}\n"
+        "Say format, and keys for columns of other names, such as format: "
         "prompt_completion, keys: {prompt: question, completion: answer} (as options: --set "
         f"sources.{number}.format=prompt_completion --set sources.{number}.keys.prompt=question --set "
         f"sources.{number}.keys.completion=answer); or read the rows yourself with format: python:module:function"
     )
 
 
-def _candidates(given: dict[str, str]) -> Iterator[Format]:
+def _candidates(keys: dict[str, str]) -> Iterator[Format]:
     """Formats with column names to try."""
     for name, row_format in ROW_FORMATS.items():
-        if not set(given) <= set(row_format.keys):
+        if not set(keys) <= set(row_format.keys):
             continue
-        kind = FORMATS[name]
-        yield kind(Options(keys=given))
-        first = next(iter(kind.columns))
-        for other in kind.others:
-            if first not in given and other != first and other not in given.values():
-                yield kind(Options(keys={**given, first: other}))
+        format_type = FORMATS[name]
+        yield format_type(Options(keys=keys))
+        first_column = next(iter(format_type.columns))
+        for other_name in format_type.other_names:
+            if first_column not in keys and other_name != first_column and other_name not in keys.values():
+                yield format_type(Options(keys={**keys, first_column: other_name}))
 
 
 def _share(count: int, rows: int) -> str:
     return f"{'all' if count == rows else f'{count:,}'} of the first {rows:,} rows" if rows > 1 else "the only row"
 
 
-def _said(one: Format) -> str:
-    keys = ", ".join(f"{key}: {name}" for key, name in one.options.keys.items())
-    return f"format: {one.name}{f', keys: {{{keys}}}' if keys else ''}"
+def _as_configured(format: Format) -> str:
+    keys = ", ".join(f"{key}: {name}" for key, name in format.options.keys.items())
+    return f"format: {format.name}{f', keys: {{{keys}}}' if keys else ''}"

@@ -83,7 +83,7 @@ def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
         RowRejectedError: `bad_tool_call`.
     """
     if isinstance(value, str):
-        value = decode_json(value, where, what="the JSON of a call", reason="bad_tool_call")
+        value = decode_json(value, where, kind="the JSON of a call", reason="bad_tool_call")
     calls = value if isinstance(value, list) else [value]
     for call in calls or [None]:
         if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
@@ -95,8 +95,8 @@ def _checked(message: Message, where: str, unread: Counter[str]) -> Message:
     try:
         read = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
-        what, path = mismatch(error)
-        raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {what}") from None
+        complaint, path = mismatch(error)
+        raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {complaint}") from None
     if read.function_call is not None:
         raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
     if isinstance(read.content, list):
@@ -109,7 +109,7 @@ def _checked(message: Message, where: str, unread: Counter[str]) -> Message:
         if key in _REFUSED:
             raise RowRejectedError("unusable_column", f"`{where}.{key}` is not read: {_REFUSED[key]}")
         if key not in _FLAGS:
-            unread[f"{key}"] += 1
+            unread[str(key)] += 1
     return _with_flags(message, read.train, where)
 
 
@@ -133,13 +133,14 @@ def _with_flags(message: Message, train: bool | None, where: str) -> Message:
         elif isinstance(value, bool | int | float) and value in (0, 1):
             flags[key] = bool(value) == (key not in MASKED_IF_TRUE)
         else:
-            what = f"`{where}.{key}` is {repr(value)[:40]}: a flag is true or false"
-            raise RowRejectedError("weight", f"{what}; `weight` says how much a message counts")
+            rule = f"`{where}.{key}` is {repr(value)[:40]}: a flag is true or false"
+            raise RowRejectedError("weight", f"{rule}; `weight` says how much a message counts")
     weight = next(iter(weights.values()), 1.0)
-    kept = any(flags.values())
-    if len(set(weights.values())) > 1 or len(set(flags.values())) > 1 or (kept and not weight):
-        said = " and ".join(f"{key}: {_shown(message[key])}" for key in (*flags, *weights))
-        raise RowRejectedError("weight", f"`{where}` says {said}; say one")
+    is_flagged = any(flags.values())
+    # Two tools' flags may stand beside each other, as long as they say the same.
+    if len(set(weights.values())) > 1 or len(set(flags.values())) > 1 or (is_flagged and not weight):
+        contradiction = " and ".join(f"{key}: {_shown(message[key])}" for key in (*flags, *weights))
+        raise RowRejectedError("weight", f"`{where}` says {contradiction}; say one")
     if foreign:
         message = {key: value for key, value in message.items() if key not in _FLAGS}
         if weight not in (0, 1):
@@ -175,18 +176,20 @@ def _joined(message: Message, content: list[str | _Part], where: str, unread: Co
         else:
             raise RowRejectedError("not_text", _misfit(part, place))
     unread.update(_unknown_part_keys(message["content"]))
-    own = {"tool_calls": calls, "reasoning_content": "\n".join(thoughts)}
-    for key, value in own.items():
+    keys_of_parts = {"tool_calls": calls, "reasoning_content": "\n".join(thoughts)}
+    for key, value in keys_of_parts.items():
         if value and message.get(key):
             raise RowRejectedError("wrong_type", f"`{where}` has a part that is also the key `{key}`; keep one")
-    return {**message, "content": "\n".join(texts), **{key: value for key, value in own.items() if value}}
+    return {**message, "content": "\n".join(texts), **{key: value for key, value in keys_of_parts.items() if value}}
 
 
 def _misfit(part: _Part, place: str) -> str:
     if part.type in _TEXT_PARTS and part.value is not None:
         return f"`{place}` has a `value` that is no text, and no `text`"
-    what = f"`{place}` is of type {part.type!r}"
-    return f"{what}: only parts with a `text` can be packed; a thought has a key of its own, `reasoning_content`"
+    return (
+        f"`{place}` is of type {part.type!r}: only parts with a `text` can be packed; a thought has a key of its own, "
+        "`reasoning_content`"
+    )
 
 
 def _unknown_part_keys(parts: list[Any]) -> Iterator[str]:

@@ -64,9 +64,9 @@ class MessagesFormat(Format):
         **TEMPLATE_INPUTS,
         **DECIDES_TRAINING,
     }
-    others = ("messages", "conversations", "conversation")
+    other_names = ("messages", "conversations", "conversation")
     values = "a list of objects with `role`"
-    whole = True
+    has_one_list = True
     default_style = "chat"
     turn_key: ClassVar[str] = "role"
     """The key by which detection knows turns."""
@@ -80,24 +80,27 @@ class MessagesFormat(Format):
         """The field of the column of turns."""
         return next(iter(self.columns))
 
-    def message(self, said: Message, where: str) -> Message:
+    def message(self, source_turn: Message, where: str) -> Message:
         """A turn as a message with `role` and `content`.
 
         Args:
             where: names it in errors.
         """
-        return said
+        return source_turn
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`.
 
         Rejects `empty`, `empty_completion`, `wrong_type`, `missing_key`, `weight`, `not_text`, `two_systems`.
         """
-        key, given = self.keys[self.field], getattr(row, self.field)
-        if not given:
+        key = self.keys[self.field]
+        source_turns = getattr(row, self.field)
+        if not source_turns:
             raise RowRejectedError("empty", f"`{key}` has no messages")
         messages = check_messages(
-            [self.message(one, f"{key}[{index}]") for index, one in enumerate(given)], key, self.unread
+            [self.message(source_turn, f"{key}[{index}]") for index, source_turn in enumerate(source_turns)],
+            key,
+            self.unread,
         )
         require_answer(messages, key)
         messages = with_system(messages, system_of(row, self.keys), key)
@@ -111,9 +114,10 @@ def _turns_have(key: str, value: Any) -> bool:
             value = decode_json(value, "") if value.lstrip().startswith("[") else None
         except RowRejectedError:
             return False
-    if not isinstance(value, list) or not value or not all(isinstance(one, Mapping) for one in value):
+    if not isinstance(value, list) or not value or not all(isinstance(item, Mapping) for item in value):
         return False
-    return key == next((name for name in ("from", "role") if all(name in one for one in value)), None)
+    # Turns with both keys are ShareGPT's.
+    return key == next((name for name in ("from", "role") if all(name in item for item in value)), None)
 
 
 def conversation(
@@ -135,18 +139,19 @@ def conversation(
         start: the first message of the completion. None: the last one, if it is the assistant's.
     """
     cut = len(messages) - (messages[-1]["role"] == "assistant") if start is None else start
-    whole = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
+    conversation_example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
     if not per_turn:
-        return [whole]
+        return [conversation_example]
     turns = [i for i in range(start or 0, len(messages)) if messages[i]["role"] == "assistant"]
-    wanted = [i for i in turns if messages[i].get("train") is not False]
-    trained = [i for i in wanted if not is_silent(messages[i])]
+    supervised = [i for i in turns if messages[i].get("train") is not False]
+    trained = [i for i in supervised if not is_silent(messages[i])]
     if not trained:
-        return [whole]
-    skipped.update(+Counter(not_trained=len(turns) - len(wanted), empty_completion=len(wanted) - len(trained)))
+        return [conversation_example]
+    # The plus sign drops counts of 0.
+    skipped.update(+Counter(not_trained=len(turns) - len(supervised), empty_completion=len(supervised) - len(trained)))
     group = short_hash(msgspec.json.encode([messages, tools]), 8)
     return [
-        whole._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
+        conversation_example._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
         for sub, i in enumerate(trained)
     ]
 
@@ -159,8 +164,8 @@ def system_of(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
     """
     texts = {name: text for field, name in keys.items() if field in SYSTEM and (text := getattr(row, field))}
     if len(set(texts.values())) > 1:
-        both = " and ".join(f"`{name}`" for name in texts)
-        raise RowRejectedError("two_systems", f"{both} are system texts that differ; leave one out")
+        names = " and ".join(f"`{name}`" for name in texts)
+        raise RowRejectedError("two_systems", f"{names} are system texts that differ; leave one out")
     return next(((text, name) for name, text in texts.items()), ("", ""))
 
 

@@ -68,7 +68,9 @@ class PreferenceFormat(Format):
             prompt, chosen, rejected = _conversation(prompt, chosen, rejected)
         elif prompt is None:
             cut = _common_text(chosen, rejected)
-            prompt, chosen, rejected = chosen[:cut], chosen[cut:], rejected[cut:]
+            prompt = chosen[:cut]
+            chosen = chosen[cut:]
+            rejected = rejected[cut:]
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{keys[name]}` holds nothing after the prompt")
@@ -87,7 +89,8 @@ class PreferenceFormat(Format):
         else:
             require_no_parts_of_a_chat(row, keys)
         if texts and self.style == "chat":
-            chosen, rejected = [turn("assistant", chosen)], [turn("assistant", rejected)]
+            chosen = [turn("assistant", chosen)]
+            rejected = [turn("assistant", rejected)]
         return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
 
     def _read(self, row: Any, name: str) -> Any:
@@ -105,7 +108,8 @@ def _conversation(
         repeated = size and chosen[:size] == prompt == rejected[:size]
         return (prompt, chosen[size:], rejected[size:]) if repeated else (prompt, chosen, rejected)
     shorter = min(len(chosen), len(rejected))
-    cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)  # an answer has a message
+    # Where one answer is the beginning of the other, its last message stays an answer: each has one at least.
+    cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
     if not cut and prompt:
         return [turn("user", prompt)], chosen, rejected
     return chosen[:cut], chosen[cut:], rejected[cut:]

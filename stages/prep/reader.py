@@ -49,8 +49,9 @@ class ReaderFormat(Format):
         super().__init__(options)
         self._row_type = dict[str, Any]
         self._decoder = msgspec.json.Decoder(self._row_type)
-        own = Options(per_turn=self.options.per_turn)
-        self._forms = {key: form(own) for key, form in _FORMS.items()}
+        # Columns of results have their usual names: `keys` is not for readers.
+        options_of_results = Options(per_turn=self.options.per_turn)
+        self._forms = {key: format_type(options_of_results) for key, format_type in _FORMS.items()}
         for form in self._forms.values():
             form.unread = self.unread
         self._reader = self.options.reader or ReaderCode(function="", code="")
@@ -76,23 +77,26 @@ class ReaderFormat(Format):
         """
         read = reader_of(self._reader)
         try:
-            made = read(row)
+            result = read(row)
         except MemoryError:
             raise
         except (Exception, SystemExit) as error:
             raise RowRejectedError("reader_error", self._complaint(error)) from None
-        several = isinstance(made, list | tuple)
-        if made is None or (several and not made):
+        is_list = isinstance(result, list | tuple)
+        if result is None or (is_list and not result):
             raise RowFilteredError("not_wanted")
-        out: list[Example] = []
-        for index, one in enumerate(made if several else [made]):
+        examples: list[Example] = []
+        for index, result_row in enumerate(result if is_list else [result]):
             try:
-                out += self._examples(one, line, skipped)
+                examples += self._examples(result_row, line, skipped)
             except RowRejectedError as error:
-                which = f"[{index}]" if several else ""
+                which = f"[{index}]" if is_list else ""
                 where = f"{self._file}, {self._reader.function}()"
                 raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
-        return [one._replace(sub=sub) for sub, one in enumerate(out)] if several or len(out) > 1 else out
+        if not is_list and len(examples) == 1:
+            return examples
+        # Several examples of a row are told apart by their number.
+        return [example._replace(sub=sub) for sub, example in enumerate(examples)]
 
     def _examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         if not isinstance(row, Mapping):
@@ -104,10 +108,10 @@ class ReaderFormat(Format):
                 "missing_key", f"a row has one of {', '.join(f'`{key}`' for key in _FORMS)}; this has {keys}"
             )
         form = self._forms[decisive]
-        known = {*form.keys.values(), "group", "weight"}
+        usable_keys = {*form.keys.values(), "group", "weight"}
         for key in row:
-            if key not in known:
-                names = ", ".join(sorted(known))
+            if key not in usable_keys:
+                names = ", ".join(sorted(usable_keys))
                 raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`; it may have {names}")
         group = row.get("group", "")
         if not isinstance(group, str):
@@ -115,13 +119,15 @@ class ReaderFormat(Format):
         weight = check_weight(row.get("weight"), "weight")
         if weight != 1 and decisive == "chosen":
             raise RowRejectedError("weight", "pairs of answers have no weights")
-        made = form.made(form.convert(row), line, skipped)
-        return [one._replace(group=group or one.group, weight=weight) for one in made] if group or weight != 1 else made
+        examples = form.complete_examples(form.convert(row), line, skipped)
+        if not group and weight == 1:
+            return examples
+        return [example._replace(group=group or example.group, weight=weight) for example in examples]
 
     def _complaint(self, error: BaseException) -> str:
         """The error with its line and function in the module."""
-        here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._reader.path]
-        place = f"{self._file}, line {here[-1].lineno}, in {here[-1].name}" if here else self._file
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._reader.path]
+        place = f"{self._file}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else self._file
         text = str(error)
         return f"{place}: {type(error).__name__}{f': {text[:_DETAIL]}' if text else ''}"
 
@@ -155,6 +161,7 @@ def _module(code: str, path: str, folder: str) -> types.ModuleType:
         line = error.lineno if isinstance(error, SyntaxError) else None
         for frame in traceback.extract_tb(error.__traceback__):
             line = frame.lineno if frame.filename == path else line
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{path}{f', line {line}' if line else ''}: the reader cannot be loaded: {what}") from error
+        complaint = f"{type(error).__name__}: {error}"
+        place = f"{path}, line {line}" if line else path
+        raise ConfigError(f"{place}: the reader cannot be loaded: {complaint}") from error
     return module

@@ -22,17 +22,17 @@ TOO_DEEP = "too_deep"
 more; a fixed limit does not depend on how deep the stack already is."""
 
 
-def require_shallow(value: Any, what: str) -> None:
+def require_shallow(value: Any, name: str) -> None:
     """Refuse a value that nests too deeply.
 
     Args:
-        what: names the row or key in the message.
+        name: of the row or key, for the message.
 
     Raises:
         RowRejectedError: `too_deep`.
     """
     if too_deep(value):
-        raise RowRejectedError(TOO_DEEP, f"{what} nests more than {MAX_DEPTH} lists and objects within one another")
+        raise RowRejectedError(TOO_DEEP, f"{name} nests more than {MAX_DEPTH} lists and objects within one another")
 
 
 def decode_json(
@@ -40,7 +40,7 @@ def decode_json(
     where: str,
     decode: Callable[[bytes], Any] = msgspec.json.decode,
     *,
-    what: str = "JSON",
+    kind: str = "JSON",
     reason: str = "wrong_type",
 ) -> Any:
     """Decode a JSON text.
@@ -48,7 +48,7 @@ def decode_json(
     Args:
         where: names the key in messages.
         decode: of a decoder of msgspec, which knows the type of the value.
-        what: the type in words.
+        kind: the type in words.
         reason: the reason of the rejection.
 
     Raises:
@@ -59,15 +59,15 @@ def decode_json(
     except UnicodeEncodeError as error:
         raise RowRejectedError("invalid_utf8", f"{where}: {error.reason}") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RowRejectedError(reason, f"{where} is not {what}: {error}") from None
+        raise RowRejectedError(reason, f"{where} is not {kind}: {error}") from None
     require_shallow(value, where)
     return value
 
 
 def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
     """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
-    what, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
-    return what[:1].lower() + what[1:], path or ""
+    complaint, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
+    return complaint[:1].lower() + complaint[1:], path or ""
 
 
 _SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -93,26 +93,28 @@ def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
             pass  # a number that is too large for any type
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
             return rejected_row(damage, line)
-        what, path = mismatch(error)
-        if missing := _MISSING.fullmatch(what):
+        complaint, path = mismatch(error)
+        if missing := _MISSING.fullmatch(complaint):
             return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
-        return RowRejectedError("wrong_type", f"`{path}`: {what}") if path else RowRejectedError("not_an_object", what)
+        if path:
+            return RowRejectedError("wrong_type", f"`{path}`: {complaint}")
+        return RowRejectedError("not_an_object", complaint)
     try:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
     if half := _HALF_PAIR.search(line):
-        what = f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
-        return RowRejectedError("half_surrogate", what)
+        detail = f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
+        return RowRejectedError("half_surrogate", detail)
     return RowRejectedError("invalid_json", _damage(str(error), line))
 
 
-def _damage(said: str, line: bytes) -> str:
+def _damage(complaint: str, line: bytes) -> str:
     """What is wrong with a line that is not JSON, and at which byte."""
-    if "truncated" in said:
+    if "truncated" in complaint:
         return "the line ends early"
-    place = _BYTE.search(said)
+    place = _BYTE.search(complaint)
     word = _NO_NUMBER.search(line, int(place[1]) - 1, int(place[1]) + 9) if place and int(place[1]) else None
     if word is not None:
         return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"
-    return said
+    return complaint

@@ -61,29 +61,29 @@ class ShareGPTFormat(MessagesFormat):
     values = "a list of objects with `from`"
     turn_key = "from"
 
-    def message(self, said: Message, where: str) -> Message:
+    def message(self, source_turn: Message, where: str) -> Message:
         """See `MessagesFormat.message`; other keys stay.
 
         Rejects `missing_key`, `wrong_type`, `unknown_role`, `two_roles`, `bad_tool_call`.
         """
-        role = said.get("from", said.get("role"))
+        role = source_turn.get("from", source_turn.get("role"))
         if role is None:
-            names = ", ".join(f"`{name}`" for name in said)
+            names = ", ".join(f"`{name}`" for name in source_turn)
             raise RowRejectedError("missing_key", f"`{where}` has no `from`; it has {names or 'nothing'}")
         if not isinstance(role, str):
             raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
         name = role.strip().lower()
         if name not in ROLES:
             raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
-        if said.get("role", role) != role:
+        if source_turn.get("role", role) != role:
             raise RowRejectedError("two_roles", f"`{where}` has `from` and `role`, which differ; keep one")
-        out: Message = {"role": ROLES[name]}
-        for key, value in said.items():
-            if key == "value" and "content" not in said:
-                out["content"] = value
+        message: Message = {"role": ROLES[name]}
+        for key, value in source_turn.items():
+            if key == "value" and "content" not in source_turn:
+                message["content"] = value
             elif key not in ("from", "role"):
-                out[key] = value
-        if name in CALLS and not out.get("tool_calls"):
-            out["tool_calls"] = calls_of(out.get("content"), f"`{where}.value`")
-            out["content"] = ""  # some templates append to the content and need one
-        return out
+                message[key] = value
+        if name in CALLS and not message.get("tool_calls"):
+            message["tool_calls"] = calls_of(message.get("content"), f"`{where}.value`")
+            message["content"] = ""  # some templates append to the content and need one
+        return message

@@ -57,7 +57,7 @@ class TokenizedFormat(Format):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         if len(row.seq_lengths or ()) > 1:
             raise RowRejectedError(*_PACKED)
-        if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):
+        if row.loss_weights is not None and any(weight not in (0, 1) for weight in row.loss_weights):
             raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
         trained: NDArray[np.bool_] = np.ones(len(ids), np.bool_)
         for name in ("labels", *MASKS):
@@ -65,19 +65,25 @@ class TokenizedFormat(Format):
                 trained &= self._flags(name, getattr(row, name), ids)
         return [Example(line, -1, "", None, None, None, ids=ids, trained=None if trained.all() else trained)]
 
-    def _flags(self, name: str, given: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
+    def _flags(self, name: str, numbers: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
         """(T,) which tokens the labels or a mask train."""
-        labels, values = name == "labels", np.array(given, np.int64)
-        key, key_of_ids = self.keys[name], self.keys["input_ids"]
-        reason = "bad_labels" if labels else "bad_mask"
+        are_labels = name == "labels"
+        values = np.array(numbers, np.int64)
+        key = self.keys[name]
+        key_of_ids = self.keys["input_ids"]
+        reason = "bad_labels" if are_labels else "bad_mask"
         if len(values) != len(ids):
             detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
             raise RowRejectedError(reason, detail)
-        flags: NDArray[np.bool_] = values == (ids if labels else 1)
-        wrong = ~flags & (values != (IGNORE_INDEX if labels else 0))
-        if wrong.any():
-            at = int(np.argmax(wrong))
-            own = f", and `{key_of_ids}[{at}]` is {ids[at]}: a label is the id of its own token, not shifted, or "
-            detail = f"`{key}[{at}]` is {given[at]}" + (f"{own}{IGNORE_INDEX}" if labels else ": a mask holds 0 and 1")
+        flags: NDArray[np.bool_] = values == (ids if are_labels else 1)
+        is_wrong = ~flags & (values != (IGNORE_INDEX if are_labels else 0))
+        if is_wrong.any():
+            place = int(np.argmax(is_wrong))
+            detail = f"`{key}[{place}]` is {numbers[place]}"
+            if are_labels:
+                detail += f", and `{key_of_ids}[{place}]` is {ids[place]}: a label is the id of its own token, not "
+                detail += f"shifted, or {IGNORE_INDEX}"
+            else:
+                detail += ": a mask holds 0 and 1"
             raise RowRejectedError(reason, detail)
         return flags

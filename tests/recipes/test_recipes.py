@@ -249,7 +249,8 @@ TOKEN_WEIGHTS = Recipe(
     {
         "stages/prep/tokenized.py": [
             (
-                "        if row.loss_weights is not None and any(one not in (0, 1) for one in row.loss_weights):\n"
+                "        if row.loss_weights is not None and "
+                "any(weight not in (0, 1) for weight in row.loss_weights):\n"
                 '            raise RowRejectedError("weight", '
                 'f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")\n',
                 "        weight = 1.0 if row.loss_weights is None else np.array(row.loss_weights, np.float32)\n",
