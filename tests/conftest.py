@@ -21,7 +21,7 @@ from packtrain.pipeline.dataset.open_dataset import open_dataset
 from packtrain.pipeline.execute.pool import Pool
 from packtrain.pipeline.pack.shard import forget_table
 from packtrain.pipeline.run import workers
-from packtrain.schemas.files import remote
+from packtrain.schemas.files import remote, remote_clients
 from packtrain.stages.tokenize import engines
 
 from tests import kit
@@ -256,8 +256,9 @@ def faulty(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Faulty]":
     from tests.support.faulty import Faulty
 
     monkeypatch.setattr(workers, "Pool", FreshPool)
-    monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.005)
-    monkeypatch.setattr(remote, "PAUSE_FACTOR", 1.5)
+    for module in (remote, remote_clients):
+        monkeypatch.setattr(module, "FIRST_PAUSE_SECONDS", 0.005)
+        monkeypatch.setattr(module, "PAUSE_FACTOR", 1.5)
     with Faulty() as server:
         for key, value in server.environment.items():
             monkeypatch.setenv(key, value)

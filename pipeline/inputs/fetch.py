@@ -14,7 +14,8 @@ from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.escape import without_secrets
 from ...schemas.files.copy_cache import Copies
-from ...schemas.files.remote import Remote, RemoteError, describe_error, filesystem
+from ...schemas.files.remote import Remote, RemoteError, describe_error
+from ...schemas.files.remote_clients import filesystem
 from ...schemas.files.web import WEB_PROTOCOLS, open_web
 from ...schemas.fingerprint import fingerprint, hash_to_bytes
 from ..store.local import LocalStore

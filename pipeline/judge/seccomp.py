@@ -1,4 +1,4 @@
-"""A filter of system calls for programs that nobody has vetted, as classic BPF for seccomp.
+"""A filter of system calls for programs of unknown origin, as classic BPF for seccomp.
 
 It takes away what a program of a model never needs and what kernels have been attacked through: new namespaces and
 mounts, sockets (pairs of Unix sockets stay, asyncio needs them), tracing and limits of other processes, memory that no

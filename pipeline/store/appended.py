@@ -34,7 +34,7 @@ def check_place(path: Path) -> None:
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OutputError(f"--out {path} is not a regular file; choose another place")
     record = path.with_name(path.name + RECORD_SUFFIX)
-    # An empty file holds nothing to lose, whoever made it.
+    # An empty file holds nothing to lose.
     if path.stat().st_size and not record.exists():
         raise OutputError(
             f"--out {path} exists, and {record.name}, which would say what made it, does not; choose another place"

@@ -12,7 +12,8 @@ from typing import Any
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import StoreError
 from ...schemas.files.copy_cache import Copies, user_folder
-from ...schemas.files.remote import STORE_PROTOCOLS, Remote, TakenError
+from ...schemas.files.remote import Remote, TakenError
+from ...schemas.files.remote_clients import STORE_PROTOCOLS
 from ...schemas.fingerprint import fingerprint, new_hasher
 from .local import Draft, LocalStore, SizeAndHash, Store
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from ...schemas.errors import ConfigError, OutputError
 from ...schemas.escape import without_secrets
 from ...schemas.files.foreign import open_regular
-from ...schemas.files.remote import STORE_PROTOCOLS
+from ...schemas.files.remote_clients import STORE_PROTOCOLS
 from .local import LocalStore
 from .local import Store as Store
 from .object_store import ObjectStore

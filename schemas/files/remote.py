@@ -6,46 +6,41 @@ help, and a broken download continues where it broke.
 """
 
 import logging
-import os
 import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from ..errors import ConfigError, IntegrityError, PacktrainError, StoreError
+from ..errors import IntegrityError, PacktrainError, StoreError
 from ..escape import without_secrets
 from ..fingerprint import new_hasher
-from .web import REQUEST_SECONDS, WEB_PROTOCOLS, EndlessAnswerError, open_web
+from .remote_clients import (
+    FIRST_PAUSE_SECONDS,
+    PAUSE_FACTOR,
+    STORE_PROTOCOLS,
+    filesystem,
+    is_bucket_usable,
+    open_bucket,
+)
+from .web import WEB_PROTOCOLS, EndlessAnswerError, open_web
 
-STORE_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
-"""Protocols of object stores that can be written: their server decides whether a name is free."""
-CONNECT_SECONDS = 10.0
-"""Without a connection for so long, a request to an object store has failed."""
 MAX_ATTEMPTS = 8
 """Failures in a row after which a request is given up."""
 # Before the next attempt comes a pause of random length: at most 0.2 s after the first failure, 0.6 s after the second,
 # then 1.8, 5.4, 16.2, 20 and 20 s. So many machines that failed together do not come back together.
-FIRST_PAUSE_SECONDS = 0.2
-PAUSE_FACTOR = 3.0
 MAX_PAUSE_SECONDS = 20.0
 CHUNK_BYTES = 1 << 20
 """Bytes that are read at once."""
 MAX_READ_BYTES = 1 << 30
 """Most bytes of an object that `read` returns: a manifest of a billion rows has a tenth of it."""
 RUN_AGAIN = "run the same command again: it continues where it stopped"
-_OBSTORE_RETRIES = 3
-"""How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _STATUS_IN_MESSAGE = re.compile(r"status code: (\d{3})")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
-_obstore_process: int | None = None
-"""The process that uses obstore, whose threads do not survive a fork: a child would wait for them forever."""
-
 Answer = TypeVar("Answer")
 
 
@@ -246,7 +241,7 @@ class Remote:
 
     def bucket(self) -> Any:
         """obstore's store of the bucket; for object stores."""
-        if self._bucket is None or _obstore_process != os.getpid():
+        if self._bucket is None or not is_bucket_usable():
             self._bucket = open_bucket(self.url, self.options)
         return self._bucket
 
@@ -314,93 +309,3 @@ def _is_temporary(error: BaseException, status: int | None) -> bool:
         return False
     mistakes = (NotImplementedError, ImportError, TypeError, AttributeError, ValueError)
     return not isinstance(error, (IsADirectoryError, NotADirectoryError, EndlessAnswerError, *mistakes))
-
-
-def open_bucket(url: str, options: dict[str, Any]) -> Any:
-    """obstore's store of a URL's bucket; see `Remote`."""
-    global _obstore_process
-    where = without_secrets(url)
-    if _obstore_process not in (None, os.getpid()):
-        raise ConfigError(
-            f"{where}: this process was forked from one that had used an object store, whose client does not survive "
-            'that; start processes by "spawn" or "forkserver", as in DataLoader(..., multiprocessing_context="spawn")'
-        )
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError as error:
-        raise ConfigError(f"{where}: obstore is missing; pip install 'packtrain[s3]'") from error
-    protocol, _, bucket_and_path = url.partition("://")
-    bucket_name = bucket_and_path.partition("/")[0]
-    # fsspec knows Google Cloud by both names, obstore by one.
-    address = f"{'gs' if protocol == 'gcs' else protocol}://{bucket_name}"
-    try:
-        store = from_url(address, **_arguments(protocol, options))
-    except (BaseError, ValueError, TypeError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise ConfigError(f"{where} cannot be opened: {first_line}; check the URL and storage_options") from error
-    _obstore_process = os.getpid()
-    return store
-
-
-def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path in it: for searching, which differs from place to place.
-
-    Raises:
-        ConfigError: the protocol or the options are unknown, or a package is missing.
-    """
-    protocol = urlsplit(url).scheme
-    where = without_secrets(url)
-    try:
-        if protocol in STORE_PROTOCOLS:
-            open_bucket(url, options or {})  # for its checks
-            from obstore.fsspec import FsspecStore
-
-            arguments = _arguments(protocol, options or {})
-            return FsspecStore(protocol, skip_instance_cache=True, **arguments), url.partition("://")[2].rstrip("/")
-        from fsspec.core import url_to_fs
-
-        fs, path = url_to_fs(url, **(options or {}))
-        return fs, path
-    except ImportError as error:
-        raise ConfigError(f"{where}: a package is missing for {protocol}:// ({error})") from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{where} is not a URL that fsspec can read, or its options do not fit ({error}); check its beginning, "
-            "storage_options and fsspec's own configuration"
-        ) from error
-
-
-def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """obstore's arguments: the user's options, and our limits."""
-    limits = {
-        "allow_http": True,  # for an endpoint that says so
-        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-        "read_timeout": timedelta(seconds=REQUEST_SECONDS),
-        "timeout": timedelta(seconds=60 * REQUEST_SECONDS),
-    }
-    return {
-        **_profile(protocol, options),
-        **options,
-        "client_options": {**limits, **options.get("client_options", {})},
-        "retry_config": {
-            "max_retries": _OBSTORE_RETRIES,
-            "retry_timeout": timedelta(seconds=REQUEST_SECONDS),  # not after a silence
-            "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_SECONDS), "base": PAUSE_FACTOR},
-        },
-    }
-
-
-def _profile(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The credentials of `~/.aws`, which boto3 reads; obstore finds those of the environment and of machines."""
-    in_options = {"access_key_id", "skip_signature", "credential_provider", "config"} & set(options)
-    in_environment = {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"} & set(os.environ)
-    if protocol not in ("s3", "s3a") or in_options or in_environment:
-        return {}
-    try:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-    except ImportError:
-        return {}
-    session = boto3.Session()
-    return {"credential_provider": Boto3CredentialProvider(session)} if session.get_credentials() else {}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
-from packtrain.schemas.files import remote
+from packtrain.schemas.files import remote, remote_clients
 from packtrain.training import PackedLoader, prefetch
 
 from tests import kit
@@ -32,6 +32,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a shard comes in several pieces, and failures pass quickly."""
     monkeypatch.setattr(remote, "CHUNK_BYTES", PIECE)
     monkeypatch.setattr(remote, "FIRST_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(remote_clients, "FIRST_PAUSE_SECONDS", 0.005)
 
 
 @pytest.fixture
