@@ -42,6 +42,7 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
     Raises:
         StoreError: a file cannot be removed.
     """
+    # In this order, because a record says that its part is whole: without a record, a part is only made again.
     for path in sorted(paths, key=lambda path: path.suffix != ".json"):
         try:
             path.unlink(missing_ok=True)
@@ -56,7 +57,7 @@ def _sizes_of_old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
     walks = (os.walk(above) for above in folders if not above.is_symlink())
     files = (Path(where, name) for walk in walks for where, _, names in walk for name in names)
     for path in chain(files, cache.glob(f"{TEMPORARY}*")):  # this machine's drafts are swept, but not those of others
-        with suppress(OSError):
+        with suppress(OSError):  # removed meanwhile, by a run or another cleaning
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and max(status.st_mtime, status.st_atime) <= before:
                 yield path, status.st_size

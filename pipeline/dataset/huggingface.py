@@ -18,6 +18,7 @@ def huggingface_files(splits: Mapping[str, SplitRecord], schema: pa.Schema, plan
         plan: fingerprint of what the dataset was made from.
     """
     for split, record in splits.items():
+        # Of one split, the dataset's folder is the dataset; of several, each has a folder, and a dict names them.
         folder = f"{split}/" if len(splits) > 1 else ""
         names = [shard.name.removeprefix(folder) for shard in record.shards]
         for name, content in split_files(schema, names, split, plan):

@@ -57,6 +57,7 @@ def read_documents(
             names = list(DOCUMENTS.names if columns is None else columns)
             if doc_ids is None and values is None:
                 return parquet.read(names)
+            # Column → the values of which a row must have one.
             conditions: dict[str, pa.Array] = {}
             if doc_ids is not None:
                 conditions["doc_id"] = numbers(np.array(sorted(doc_ids), np.int64))

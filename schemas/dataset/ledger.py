@@ -114,11 +114,13 @@ class SourceLedger:
             self.rows_read,
             self.rows_used + sum(self.rows_rejected.values()) + sum(self.rows_filtered.values()) + self.rows_blank,
         )
+        # By example, however many copies of it are packed, and however many pieces it has.
         yield (
             "examples made = packed + dropped",
             self.examples_made,
             sum(self.examples_packed.values()) + sum(self.examples_dropped.values()),
         )
+        # By token in a shard: an example of 10 tokens that is packed twice has 10 encoded and 10 created as repeats.
         yield (
             "tokens encoded + created = packed + shared + truncated + dropped",
             self.tokens_encoded + sum(self.tokens_created.values()),
@@ -127,11 +129,13 @@ class SourceLedger:
             + sum(self.tokens_truncated.values())
             + sum(self.tokens_dropped.values()),
         )
+        # A piece of 5 tokens, of which the mask trains the first 4, has 3 labels, 1 first token and 1 masked token.
         yield (
             "tokens packed = labels trained + first tokens of pieces + masked",
             self.tokens_packed,
             self.labels_trained + self.labels_first_token + self.labels_masked,
         )
+        # What the mask trains, and where it went: nothing that should be trained vanishes.
         yield (
             "supervised tokens + further copies = trained + first tokens of pieces + truncated + dropped",
             self.supervised_encoded + self.supervised_repeated,

@@ -183,6 +183,7 @@ class Manifest(Shown):
     def to_bytes(self) -> bytes:
         """The manifest file, to the byte: the payload and its hash."""
         payload = self.payload()
+        # The hash stands first, where a person finds it; it is not part of what it hashes.
         return indented_json({"hash": fingerprint(payload), **payload}, 1)
 
     @classmethod
@@ -218,6 +219,7 @@ class Manifest(Shown):
         """
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise ValueError(f"this version of packtrain reads format {FORMAT}")
+        # Before objects are made of it: sums of larger numbers would not fit into 64 bits.
         _check_numbers({key: data.get(key) for key in ("splits", "files", "ledger")})
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
         msgspec.convert(manifest.plan, _Plan)
@@ -225,7 +227,7 @@ class Manifest(Shown):
             raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
         names = Counter(file.name for file in manifest.all_files)
         for name, times in names.items():
-            if times > 1:
+            if times > 1:  # one of the records would never be compared with its file
                 raise ValueError(f"it lists {name} {times:,} times")
         for split in manifest.splits.values():
             for shard in split.shards:
@@ -239,6 +241,7 @@ class Manifest(Shown):
             ValueError: names the shard.
         """
         most_docs = 1 if self.preference else min(shard.tokens, self.row_length)
+        # A row has a token at least, and a label belongs to a token.
         for name, count, limit in (
             ("tokens", shard.tokens, shard.bytes // _TOKEN_BYTES),
             ("rows", shard.rows, shard.tokens),
