@@ -22,7 +22,7 @@ from .preload import share_tokenizer
 from .spec import EncoderKey, EncodeSpec, RenderSpec
 from .task import SourceSettings
 
-FORMAT = 10
+FORMAT = 11
 """Version of the first look; increase it when other texts are compared, or something else is learnt."""
 _CHOICES = "engines"
 """The folder of the cache that keeps choices."""

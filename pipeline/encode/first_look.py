@@ -22,8 +22,7 @@ from .spec import EncoderKey
 from .task import SourceSettings, encode_examples, load_encoder, load_render_spec
 
 SAMPLED = "turns_sampled"
-"""The kind of turns of completions; see `EncodeCounts.found`. Names are outcomes, and details the numbers of messages.
-"""
+"""The kind of turns of completions; see `EncodeCounts.by_kind`. Names are outcomes, details the numbers of messages."""
 EARLIER = "turns_sampled_earlier"
 """The kind of the turns before."""
 _ROWS = 64

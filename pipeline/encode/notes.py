@@ -119,7 +119,7 @@ def describe_unlocated_turns(config: RunConfig, files: Sequence[InputFile], enco
     if not unlocated.names:
         return None
     # Of several sources, the key of the first one that the sentence is about.
-    mask_key = next(block.mask_key for block in needing_turns if UNPROVED in block.counts.found)
+    mask_key = next(block.mask_key for block in needing_turns if UNPROVED in block.counts.by_kind)
     return (
         "the assistant's turns, or thoughts and tool calls in them, cannot be located with certainty in "
         f"{plural(unlocated.names.total(), 'conversation')}, which the mask needs. The first: {unlocated.place}: "
@@ -160,7 +160,7 @@ def _describe_not_read(config: RunConfig, findings: Sequence[BlockFindings]) -> 
         lists = []
         for kind, prefix in ((COLUMNS_NOT_READ, ""), (KEYS_NOT_READ, "of messages: ")):
             names_by_block = (
-                block.counts.found.get(kind, {}) for block in findings if block.file.source == source.name
+                block.counts.by_kind.get(kind, {}) for block in findings if block.file.source == source.name
             )
             names = sorted(set().union(*names_by_block))
             if names:
@@ -230,7 +230,7 @@ def _tally(
     first_place = first_detail = ""
     for block in findings:
         for kind in kinds:
-            counts = block.counts.found.get(kind, {})
+            counts = block.counts.by_kind.get(kind, {})
             total.update({name: count for name, count in counts.items() if names is None or name in names})
         if total and not first_place:
             place = next(

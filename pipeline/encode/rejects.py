@@ -67,14 +67,14 @@ def count_rejects(
     for block, record in zip(findings, records, strict=True):
         counts = counts_by_source[block.file.source]
         counts.rows += record.rows - record.blank
-        counts.examples += block.counts.examples + block.counts.of(DROPPED)
+        counts.examples += block.counts.examples + block.counts.total(DROPPED)
         for kind in _reject_kinds(block):
-            reasons = block.counts.found.get(kind, {})
+            reasons = block.counts.by_kind.get(kind, {})
             counts.reasons.update({reason or kind: count for reason, count in reasons.items()})
             if kind == REJECTED:
-                counts.rejected_rows += block.counts.of(kind)
+                counts.rejected_rows += block.counts.total(kind)
             else:
-                counts.rejected_examples += block.counts.of(kind)
+                counts.rejected_examples += block.counts.total(kind)
     return counts_by_source
 
 
@@ -139,7 +139,7 @@ def _rejects_of(block: BlockFindings) -> Iterator[_PlacedReject]:
             yield _placed_reject(block, place.line, place.name or place.kind, place.detail, place.sub)
     # A block notes a limited number of places for each kind and name; see `MOST_PLACES`.
     for (kind, name), listed_count in listed.items():
-        unlisted_count = block.counts.found[kind][name] - listed_count
+        unlisted_count = block.counts.by_kind[kind][name] - listed_count
         if unlisted_count:
             detail = f"and {unlisted_count:,} more {name or kind}, counted only"
             yield _placed_reject(block, last_row, COUNTED_ONLY, detail)

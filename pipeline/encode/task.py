@@ -152,7 +152,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         name = f"encoded/{key[:2]}/{key}-{part.hash[:16]}.arrow"
         store.put(draft, name)
     # Of the rejects, only those of rows that gave examples are counted so far.
-    rows_used = len({example.line for example in prepared.examples}) - counts.of(REJECTED)
+    rows_used = len({example.line for example in prepared.examples}) - counts.total(REJECTED)
     _add_counts_of_rows(counts, prepared, encoder.renderer)
     record = PartRecord(
         FileRecord(name, part.bytes, part.hash),
@@ -171,14 +171,14 @@ def _add_counts_of_rows(counts: EncodeCounts, prepared: PreparedBlock, renderer:
     """
     for line, reason, detail in prepared.rejects:
         counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
-    counts.found["rows_filtered"] = dict(prepared.filtered)
-    counts.found["examples_skipped"] = dict(prepared.skipped)
+    counts.by_kind["rows_filtered"] = dict(prepared.filtered)
+    counts.by_kind["examples_skipped"] = dict(prepared.skipped)
     counts.add_names(COLUMNS_NOT_READ, prepared.unread_columns)
     # A key of messages that the format does not know may be one that the template reads.
     template_keys = renderer.read_names if renderer is not None else frozenset()
     unread_keys = {key: count for key, count in prepared.unread_keys.items() if key not in template_keys}
     counts.add_names(KEYS_NOT_READ, unread_keys)
-    counts.found = {kind: dict(sorted(names.items())) for kind, names in counts.found.items()}
+    counts.by_kind = {kind: dict(sorted(names.items())) for kind, names in counts.by_kind.items()}
     counts.places.sort(key=lambda place: (place.line, place.sub, place.kind, place.name))
 
 

@@ -49,14 +49,14 @@ def open_ledger(
         entry.rows_blank += record.blank
         counts = record.counts
         for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
-            _add(getattr(entry, kind), counts.found.get(kind, {}))
-        _add(entry.unknown_roles, counts.found.get(ROLES, {}), MOST_ROLES)
-        _add(entry.special_in_contents, counts.found.get(SPECIAL, {}), MOST_ROLES)
-        entry.examples_with_special += counts.of(WITH_SPECIAL)
-        _add(entry.columns_not_read, counts.found.get(COLUMNS_NOT_READ, {}), MOST_NAMES)
-        _add(entry.keys_not_read, counts.found.get(KEYS_NOT_READ, {}), MOST_NAMES)
-        entry.call_arguments_not_json += counts.of(NOT_JSON)
-        entry.examples_made += counts.examples + counts.of(DROPPED)
+            _add(getattr(entry, kind), counts.by_kind.get(kind, {}))
+        _add(entry.unknown_roles, counts.by_kind.get(ROLES, {}), MOST_ROLES)
+        _add(entry.special_in_contents, counts.by_kind.get(SPECIAL, {}), MOST_ROLES)
+        entry.examples_with_special += counts.total(WITH_SPECIAL)
+        _add(entry.columns_not_read, counts.by_kind.get(COLUMNS_NOT_READ, {}), MOST_NAMES)
+        _add(entry.keys_not_read, counts.by_kind.get(KEYS_NOT_READ, {}), MOST_NAMES)
+        entry.call_arguments_not_json += counts.total(NOT_JSON)
+        entry.examples_made += counts.examples + counts.total(DROPPED)
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
         entry.straddles += counts.straddles

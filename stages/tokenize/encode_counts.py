@@ -1,4 +1,4 @@
-"""What encoding a block found: one counter, and one list of the first places of each kind."""
+"""What is counted while a block is encoded: one counter, and one list of the first places of each kind."""
 
 import re
 from collections import Counter
@@ -63,7 +63,7 @@ class EncodeCounts:
     end_of_sequence: int = 0
     special: int = 0
     straddles: int = 0
-    found: dict[str, dict[str, int]] = field(default_factory=dict)
+    by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
     """Kind → name → how many rows, conversations or turns. Kinds are fields of the ledger, or its reasons."""
     places: list[Place] = field(default_factory=list)
     """The first of each kind and name."""
@@ -77,7 +77,7 @@ class EncodeCounts:
             places: maximum number of places to note for this kind and name.
             count: how many there are at this place.
         """
-        names = self.found.setdefault(kind, {})
+        names = self.by_kind.setdefault(kind, {})
         count_before = names.get(name, 0)
         if count_before < places:
             self.places.append(Place(kind, name, line, sub, detail))
@@ -91,7 +91,7 @@ class EncodeCounts:
 
     def add_roles(self, unknown: Iterable[str], line: int) -> None:
         """Count a conversation under each of its unknown roles."""
-        counted = self.found.get(ROLES, {})
+        counted = self.by_kind.get(ROLES, {})
         # Roles come from the data, and end up in the ledger and in notes: they are cut and escaped.
         names = {escape_line(role[:_ROLE_CHARACTERS]) for role in unknown}
         for name in sorted({name if name in counted or len(counted) < MOST_ROLES else OTHERS for name in names}):
@@ -100,7 +100,7 @@ class EncodeCounts:
     def add_special(self, example: Example, tokens: Counter[str]) -> None:
         """Count the special tokens in the contents of an example."""
         self.add(WITH_SPECIAL, "", example.line, example.sub)
-        names = self.found.setdefault(SPECIAL, {})
+        names = self.by_kind.setdefault(SPECIAL, {})
         for token, count in sorted(tokens.items()):
             name = escape_line(token[:_ROLE_CHARACTERS])
             if name not in names and len(names) >= MOST_ROLES:
@@ -109,7 +109,7 @@ class EncodeCounts:
 
     def add_names(self, kind: str, names: Mapping[str, int]) -> None:
         """Count foreign names, the most frequent ones each."""
-        counts = self.found.setdefault(kind, {})
+        counts = self.by_kind.setdefault(kind, {})
         # By name where counts are equal, so that the order of the rows does not decide.
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
@@ -118,9 +118,9 @@ class EncodeCounts:
                 short_name = OTHERS
             counts[short_name] = counts.get(short_name, 0) + count
 
-    def of(self, kind: str) -> int:
-        """How many were found of a kind, under all names."""
-        return sum(self.found.get(kind, {}).values())
+    def total(self, kind: str) -> int:
+        """How many there are of a kind, under all names."""
+        return sum(self.by_kind.get(kind, {}).values())
 
 
 def known_roles(template: str) -> frozenset[str]:

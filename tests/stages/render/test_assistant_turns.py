@@ -256,7 +256,7 @@ def test_what_is_trained_is_what_transformers_says(tokenizer: Any, name: str, ma
         if any(trained):
             proved += 1
             assert trained == expected
-    assert proved == len(rows) - counts.of("unproved")
+    assert proved == len(rows) - counts.total("unproved")
     assert proved >= 0.8 * len(rows)
     assert encoder.renderer is not None
     assert encoder.renderer.mismatches == 0

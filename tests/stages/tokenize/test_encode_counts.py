@@ -19,7 +19,7 @@ def test_few_names_are_kept_and_none_can_write_to_a_terminal() -> None:
     counts = EncodeCounts()
     for number in range(2 * MOST_ROLES):
         counts.add_roles([f"{number:02}\x1b" + "x" * 100], number)
-    roles = counts.found[ROLES]
+    roles = counts.by_kind[ROLES]
     assert len(roles) == MOST_ROLES + 1
     assert roles[OTHERS] == MOST_ROLES
     assert all(len(name) < 50 and name.isprintable() for name in roles)
