@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 _VARIABLE = "_PACKTRAIN_COMPLETE"
@@ -25,38 +25,26 @@ def config_model(*, training: bool) -> Any:
 
 def config_keys(*, training: bool) -> list[str]:
     """The keys of a run's configuration, or of a training's."""
-    return list(_keys(config_model(training=training)))
+    from ..config_errors import all_keys
 
-
-def _keys(model: Any, before: str = "") -> Iterator[str]:
-    """The keys of a pydantic model and of its sections; in a list of sections, those of the first."""
-    for name, field in model.model_fields.items():
-        section = _section_of(field.annotation)
-        if section is None:
-            yield f"{before}{name}"
-        else:
-            in_list = section is not field.annotation and NoneType not in get_args(field.annotation)
-            yield from _keys(section, f"{before}{name}.{'0.' if in_list else ''}")
-
-
-def _section_of(annotation: Any) -> Any:
-    """The model of a section, or of a list of sections; None for a value."""
-    return next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")), None)
+    return list(all_keys(config_model(training=training)))
 
 
 def key_values(key: str, *, training: bool) -> list[str]:
     """The values of a key that has choices, or is true or false; none for another one."""
+    from ..config_errors import section_of
+
     model = config_model(training=training)
     *parents, last = (part for part in key.split(".") if not part.isdecimal())
     for part in parents:
         field = model.model_fields.get(part)
-        model = _section_of(field.annotation) if field is not None else None
+        model = section_of(field.annotation) if field is not None else None
         if model is None:
             return []
     field = model.model_fields.get(last)
     if field is None:
         return []
-    section = _section_of(field.annotation)
+    section = section_of(field.annotation)
     if section is not None and "policy" in section.model_fields:  # `mask: assistant` is short for its policy
         field = section.model_fields["policy"]
     if last == "format" and not training:

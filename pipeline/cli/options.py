@@ -131,6 +131,7 @@ def load_run(
     from ..configfile import Setting, load_config
     from ..inputs.source_names import name_sources
     from ..store.open_store import resolve_place
+    from ..yaml_file import refuse_data
 
     given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
     if out is not None:
@@ -142,6 +143,7 @@ def load_run(
             typed = f"--{name.replace('_', '-')}"
             overrides.append(Setting(_STANDS_FOR[name], value, typed if name == "against" else f"{typed} {value}"))
     if config is not None:
+        refuse_data(config)
         if inputs or tokenizer is not None:
             names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
             raise ConfigError(f"give either a configuration file, or {names}; not both")

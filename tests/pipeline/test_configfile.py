@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from packtrain.pipeline.configfile import load_as, load_config
+from packtrain.pipeline.configfile import Setting, load_as, load_config
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.trainer.train_config import TrainConfig
 from pydantic import BaseModel
+
+from tests import kit
 
 GOOD = """\
 out: runs/first
@@ -137,3 +139,28 @@ def test_every_mistake_is_told_at_once_and_nothing_else(tmp_path: Path) -> None:
         "line 9: sources.1.format",
         "line 12: truncate.max_length",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("max_length", "truncate.max_length"),
+        ("maxLength", "truncate.max_length"),
+        ("max-length", "truncate.max_length"),
+        ("strategy", "pack.strategy"),
+        ("pack.max_length", "truncate.max_length"),
+        ("truncate.max_lenght", "max_length"),
+    ],
+)
+def test_a_key_in_the_wrong_section_is_named_with_its_section(key: str, meant: str, tmp_path: Path) -> None:
+    config = kit.configure(tmp_path, "chats")
+    with pytest.raises(ConfigError, match=re.escape(f"did you mean {meant}?")):
+        load_config(config, None, [Setting(key, 512, "here")])
+
+
+@pytest.mark.parametrize("name", ["chats.jsonl", "pairs.csv", "rows.parquet", "texts.txt", "chats.jsonl.gz"])
+def test_data_in_place_of_a_configuration_is_called_that_whatever_else_is_given(name: str, tmp_path: Path) -> None:
+    for options in ((), ("--tokenizer", "x"), ("--input", "y", "--out", "z")):
+        done = kit.cli("run", name, *options, cwd=tmp_path)
+        assert done.code == 2
+        assert f"{name}: such a file holds data, not a configuration; give it with --input" in done.err

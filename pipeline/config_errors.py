@@ -1,0 +1,174 @@
+"""What is wrong with a configuration, in words: the file, the line, the key, and what would be valid."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from ..schemas.errors import did_you_mean
+
+Place = tuple[Any, ...]
+"""Keys and indexes that lead to a value."""
+_SHOWN_CHARACTERS = 80
+"""Of a wrong value that a message repeats."""
+_LISTED_MISTAKES = 20
+"""Mistakes that a message lists."""
+
+
+def describe_errors(
+    error: ValidationError, where: str, data: Any, origins: Mapping[Place, str], model: type[BaseModel]
+) -> str:
+    """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid.
+
+    Args:
+        origins: what set the keys: `line 3`, or an override.
+    """
+    mistakes = [(_place_in_data(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
+    # File and line or override, and key → what is wrong there.
+    problems: dict[str, list[str]] = {}
+    unknown_keys = [place for place, item in mistakes if item["type"] == "extra_forbidden"]
+    if unknown_keys:
+        problems[where] = [_describe_unknown_keys(unknown_keys, model, origins)]
+    for place, item in mistakes:
+        kind = item["type"]
+        if kind == "extra_forbidden":
+            continue
+        # pydantic does not count items with errors, and then finds too few.
+        has_wrong_items = any(other[: len(place)] == place != other for other, _ in mistakes)
+        if kind == "too_short" and has_wrong_items:
+            continue
+        key = ".".join(map(str, place))
+        problem = "is required but missing" if kind == "missing" else _describe_value(item, _fields(model, place))
+        origin = _origin_of(place, origins)
+        if not origin.startswith("--"):
+            origin = ", ".join(filter(None, (where, origin)))
+        # An option such as --max-length says which key it is.
+        is_option = origin.startswith("--") and not origin.startswith("--set")
+        place_problems = problems.setdefault(origin if is_option or not key else f"{origin}: {key}", [])
+        if problem not in place_problems:
+            place_problems.append(problem)
+    lines = [f"{place}: {'; or '.join(place_problems)}" for place, place_problems in problems.items()]
+    if len(lines) > _LISTED_MISTAKES:
+        return "\n".join([*lines[:_LISTED_MISTAKES], f"and {len(lines) - _LISTED_MISTAKES:,} more"])
+    return "\n".join(lines)
+
+
+def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
+    """What set a key, or the nearest of those above it; "" if that is unknown."""
+    for length in range(len(place), 0, -1):
+        if place[:length] in origins:
+            return origins[place[:length]]
+    return ""
+
+
+def _describe_unknown_keys(places: Sequence[Place], model: type[BaseModel], origins: Mapping[Place, str]) -> str:
+    keys = [_describe_unknown_key(place, model, origins, alone=len(places) == 1) for place in places[:_LISTED_MISTAKES]]
+    beginning = "there is no such key" if len(places) == 1 else "there are no such keys"
+    not_listed = len(places) - _LISTED_MISTAKES
+    return f"{beginning}: {', '.join(keys)}{f' and {not_listed:,} more' if not_listed > 0 else ''}"
+
+
+def _describe_unknown_key(place: Place, model: type[BaseModel], origins: Mapping[Place, str], *, alone: bool) -> str:
+    """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
+    known_keys = _fields(model, place[:-1])
+    advice = did_you_mean(str(place[-1]), known_keys).removeprefix("; ")
+    # The same key of another section, as for `max_length` or `maxLength` at the top.
+    spelling = _spelling(str(place[-1]))
+    elsewhere = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == spelling]
+    if elsewhere:
+        advice = f"did you mean {' or '.join(elsewhere)}?"
+    elif not advice and alone:
+        advice = f"known keys: {', '.join(known_keys)}"
+    key = ".".join(map(str, place))
+    details = "; ".join(filter(None, (origins.get(place, ""), advice)))
+    return f"{key} ({details})" if details else key
+
+
+def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
+    """Where an error is in the data: pydantic's location without names of classes and types, which the data lacks.
+
+    Args:
+        missing: whether the last part is a key that the data should have.
+    """
+    place: list[Any] = []
+    for part in location:
+        is_key = isinstance(data, Mapping) and part in data
+        is_index = isinstance(data, (list, tuple)) and type(part) is int and part < len(data)
+        if is_key or is_index:
+            place.append(part)
+            data = data[part]
+    return (*place, location[-1]) if missing else tuple(place)
+
+
+def _describe_value(item: Any, fields: Sequence[str]) -> str:
+    """What is wrong with a value, in a sentence.
+
+    Args:
+        item: one of pydantic's errors.
+        fields: the keys that it may have, if it is a section.
+    """
+    message = item["msg"].removeprefix("Value error, ")
+    message = message.replace("valid tuple", "list").replace("Tuple should", "list should")
+    if item["type"] in ("model_type", "model_attributes_type"):  # pydantic names the class
+        message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
+    elif item["type"] == "string_unicode":
+        message = "input should be text, but has half of a character (\\ud800 to \\udfff)"
+    message = message[:1].lower() + message[1:]
+    value = item["input"]
+    shown_value = show(value)
+    if not isinstance(value, (dict, list)) and shown_value not in message:
+        message += f" (got {shown_value})"
+    expected = item.get("ctx", {}).get("expected")
+    if isinstance(value, str) and expected:
+        message += did_you_mean(value, re.findall(r"'([^']*)'", expected))
+    return message
+
+
+def _fields(model: type[BaseModel], place: Place) -> list[str]:
+    """The known keys at a place in the configuration."""
+    current: Any = model
+    for part in place:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part)
+        candidates = [field.annotation, *get_args(field.annotation)] if field is not None else []
+        # A section may be optional: `SomeConfig | None`.
+        models = [
+            candidate for candidate in candidates if isinstance(candidate, type) and issubclass(candidate, BaseModel)
+        ]
+        current = models[0] if models else None
+        if current is None:
+            return []
+    return list(current.model_fields)
+
+
+def _spelling(name: str) -> str:
+    """A key without what people write in different ways."""
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def all_keys(model: Any, parent: str = "") -> Iterator[str]:
+    """The keys of a pydantic model and of its sections, as paths; in a list of sections, those of the first."""
+    for name, field in model.model_fields.items():
+        section = section_of(field.annotation)
+        if section is None:
+            yield f"{parent}{name}"
+        else:
+            is_list = section is not field.annotation and NoneType not in get_args(field.annotation)
+            yield from all_keys(section, f"{parent}{name}.{'0.' if is_list else ''}")
+
+
+def section_of(annotation: Any) -> Any:
+    """The model of a section, or of a list of sections; None for a value."""
+    return next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")), None)
+
+
+def show(value: Any) -> str:
+    """Write a value for a message, shortened."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write numbers of more than 4,300 digits, but YAML reads them in hexadecimal
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"

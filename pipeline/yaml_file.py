@@ -1,0 +1,128 @@
+"""Reads the YAML file of a configuration, with the line of each key, and within limits of size and of aliases.
+
+PyYAML's nodes know their lines. ruamel.yaml would note them itself, but it reads YAML 1.2, in which `yes` and `010`
+mean something else, and the limits of aliases would stay our own.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..schemas.errors import ConfigError
+from .config_errors import Place
+
+_MAX_CHARACTERS = 4 << 20
+"""Length of a YAML file. The parser takes about ten seconds per megabyte."""
+_MAX_REPEATED = 100_000
+"""Number of keys and values that aliases of a YAML file may repeat."""
+_DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".gz", ".zst", ".txt")
+
+
+def refuse_data(path: Path) -> None:
+    """Raise ConfigError if a file has the suffix of data."""
+    if path.suffix in _DATA_SUFFIXES:
+        raise ConfigError(f"{path}: such a file holds data, not a configuration; give it with --input")
+
+
+def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
+    """The content of a YAML file; notes the line of each key."""
+    refuse_data(path)
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MAX_CHARACTERS + 1)
+        if len(text) > _MAX_CHARACTERS:
+            raise ConfigError(f"{path} has more than {_MAX_CHARACTERS:,} characters; data is given with --input")
+        data = parse_yaml(text, lambda node: _note_lines(node, (), origins, path, len(text) + _MAX_REPEATED))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; the configuration is a YAML file, such as mix.yaml") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"the configuration {path} cannot be read: {error}; it must be a file of UTF-8 text that you may read"
+        ) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(
+            f"{path}{line}: this is not YAML: {problem}; packtrain schema prints all keys of a configuration"
+        ) from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a configuration is a mapping of keys to values, such as `out: runs/first`")
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without dates: 2024-07-26 is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        """Joins the halves in which JSON writes a character above U+FFFF."""
+        return str(super().construct_scalar(node)).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> Any:
+    """The data of a YAML text.
+
+    Args:
+        look: sees the nodes, which know their lines, before aliases are written out.
+
+    Raises:
+        yaml.YAMLError: it is something else, or nested too deeply.
+    """
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        look(node)
+        return loader.construct_document(node)
+    except RecursionError:
+        problem = "nested too deeply; an alias (*name) may not stand inside its own anchor (&name)"
+        raise yaml.MarkedYAMLError(problem=problem) from None
+    except ConfigError:
+        raise
+    except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
+        raise yaml.MarkedYAMLError(problem=f"a value does not fit its tag (!!…), or is too long ({error})") from None
+    finally:
+        loader.dispose()
+
+
+def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path: Path, limit: int) -> None:
+    """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others.
+
+    Raises:
+        ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than `limit`
+            keys and items.
+        RecursionError: an alias stands inside its own anchor.
+    """
+    if len(origins) > limit:
+        raise ConfigError(
+            f"{path}, line {node.start_mark.line + 1}: its aliases (*name) repeat more than {_MAX_REPEATED:,} values; "
+            "write out what is meant"
+        )
+    # (key or index, the node that shows its line, the node of its value)
+    pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
+    if isinstance(node, yaml.MappingNode):
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                line = key_node.start_mark.line + 1
+                raise ConfigError(f"{path}, line {line}: a key is a text, not a list or a mapping")
+        pairs = [(key.value, key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        pairs = [(index, value, value) for index, value in enumerate(node.value)]
+    for key, line_node, value in pairs:
+        place = (*parent, key)
+        origin = f"line {line_node.start_mark.line + 1}"
+        if place in origins:
+            name = ".".join(map(str, place))
+            raise ConfigError(f"{path}, {origin}: {name} is set again (see {origins[place]}); remove one of them")
+        origins[place] = origin
+        _note_lines(value, place, origins, path, limit)
