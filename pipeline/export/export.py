@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...schemas.dataset.manifest import Manifest
 from ...schemas.dataset.names import MANIFEST, PLAN
 from ...schemas.errors import ConfigError, InputError, IntegrityError, OutputError
 from ...schemas.fingerprint import version
@@ -59,34 +60,15 @@ def write_export(
     destination = _free_destination(out)
     source = open_sound(dataset, observer)
     manifest = source.manifest
-    if manifest.preference:
-        raise InputError(
-            f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
-        )
-    if shares_tokens(manifest.schema):
-        raise InputError(
-            f"{dataset} has rows whose documents share tokens (pack.share), and {to} has no place for them; pack with "
-            "pack.share: none to export"
-        )
-    export_format = EXPORT_FORMATS[to]
-    if WEIGHTS in manifest.schema and not export_format.has_all_columns:
-        with_weights = [name for name, form in EXPORT_FORMATS.items() if form.has_all_columns]
-        raise ConfigError(
-            f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
-            f"another objective; take --to {' or '.join(with_weights)}, or pack without weights"
-        )
+    _require_exportable(dataset, manifest, to)
     layout = Layout(
         schema=schema_of(manifest.schema),
         row_length=manifest.row_length,
         pad_id=manifest.pad_id,
         dataset=manifest.hash,
         eos_id=eos_id,
-        document_multiple=_document_multiple(source, to) if export_format.pads_documents else 1,
+        document_multiple=_document_multiple(source, to) if EXPORT_FORMATS[to].pads_documents else 1,
     )
-    splits = {
-        name: {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
-        for name, split in manifest.splits.items()
-    }
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         # Beside the destination, so that it is on the same disk, and can be renamed.
@@ -97,16 +79,7 @@ def write_export(
             draft.mkdir()
             labels = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
             _write(source, draft, to, layout, labels, observer)
-            files = [path for path in draft.rglob("*") if path.is_file()]
-            note = {
-                "dataset": manifest.hash,
-                "to": to,
-                "splits": splits,
-                "files": len(files),
-                "bytes": sum(path.stat().st_size for path in files),
-                "packtrain": version("packtrain"),
-                "pyarrow": pa.__version__,
-            }
+            note = _export_note(manifest, to, draft)
             (draft / NOTE_FILE).write_bytes(indented_json(note, 1))
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
@@ -115,6 +88,47 @@ def write_export(
     except OSError as error:
         raise store_error(error, destination) from error
     return note
+
+
+def _require_exportable(dataset: str | Path, manifest: Manifest, to: str) -> None:
+    """Refuse a dataset that the format has no place for.
+
+    Raises:
+        ConfigError: the format would lose weights.
+        InputError: it has preference pairs, or documents that share tokens.
+    """
+    if manifest.preference:
+        raise InputError(
+            f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
+        )
+    if shares_tokens(manifest.schema):
+        raise InputError(
+            f"{dataset} has rows whose documents share tokens (pack.share), and {to} has no place for them; pack with "
+            "pack.share: none to export"
+        )
+    if WEIGHTS in manifest.schema and not EXPORT_FORMATS[to].has_all_columns:
+        with_weights = [name for name, form in EXPORT_FORMATS.items() if form.has_all_columns]
+        raise ConfigError(
+            f"--to {to} has no place for loss_weights, and without them every trained token counts the same, which is "
+            f"another objective; take --to {' or '.join(with_weights)}, or pack without weights"
+        )
+
+
+def _export_note(manifest: Manifest, to: str, draft: Path) -> dict[str, Any]:
+    """What `NOTE_FILE` holds."""
+    splits = {}
+    for name, split in manifest.splits.items():
+        splits[name] = {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
+    files = [path for path in draft.rglob("*") if path.is_file()]
+    return {
+        "dataset": manifest.hash,
+        "to": to,
+        "splits": splits,
+        "files": len(files),
+        "bytes": sum(path.stat().st_size for path in files),
+        "packtrain": version("packtrain"),
+        "pyarrow": pa.__version__,
+    }
 
 
 def open_sound(dataset: str | Path, observer: Observer) -> Finished:
