@@ -265,19 +265,19 @@ TOKEN_WEIGHTS = Recipe(
         ],
         "stages/tokenize/encode.py": [
             (
-                '(b"" if weight == 1 else repr(weight).encode())',
-                '(b"" if np.all(weight == 1) else np.asarray(weight).tobytes())',
+                '    weight_bytes = b"" if weight == 1 else repr(weight).encode()\n',
+                '    weight_bytes = b"" if np.all(weight == 1) else np.asarray(weight).tobytes()\n',
             ),
             (
-                "    if trained is None or not length:\n",
+                "    if flags is None or not length:\n",
                 "    if np.ndim(weight) and length:\n"
-                "        flags = np.ones(length, np.bool_) if trained is None else trained\n"
+                "        flags = np.ones(length, np.bool_) if flags is None else flags\n"
                 "        changes = (flags[1:] != flags[:-1]) | (weight[1:] != weight[:-1])\n"
                 "        ends = np.append(np.flatnonzero(changes) + 1, length)\n"
                 "        kinds = [SpanKind.COMPLETION if flag else SpanKind.PROMPT for flag in flags[ends - 1]]\n"
                 "        weights = tuple(weight[ends - 1].tolist())\n"
                 "        return Spans(tuple(ends.tolist()), tuple(kinds), (NO_TURN,) * len(ends), weights)\n"
-                "    if trained is None or not length:\n",
+                "    if flags is None or not length:\n",
             ),
         ],
         "pipeline/encode/spec.py": [("\nFORMAT = ", "\nFORMAT = 1000 + ")],
