@@ -169,8 +169,8 @@ def _add_counts_of_rows(counts: EncodeCounts, prepared: PreparedBlock, renderer:
     """Add what reading the rows found to what encoding their examples found, and sort both: records of equal parts have
     equal bytes.
     """
-    for line, reason, detail in prepared.rejects:
-        counts.add(REJECTED, reason, line, -1, detail, places=MOST_PLACES)
+    for reject in prepared.rejects:
+        counts.add(REJECTED, reject.reason, reject.row, -1, reject.detail, places=MOST_PLACES)
     counts.by_kind["rows_filtered"] = dict(prepared.filtered)
     counts.by_kind["examples_skipped"] = dict(prepared.skipped)
     counts.add_names(COLUMNS_NOT_READ, prepared.unread_columns)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.fingerprint import hash_bytes
+from ...stages.prep import RejectedRow
 from ..store.open_store import is_url
 from .file_kinds import split_name
 
@@ -23,8 +24,6 @@ Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
 Records = list[tuple[int, Mapping[str, Any]]]
 """(number within the block, decoded row)."""
-Reject = tuple[int, str, str]
-"""(number within the block, reason, detail) of a row that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class BlockRows:
 
     lines: Lines = field(default_factory=list)
     records: Records = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
+    rejects: list[RejectedRow] = field(default_factory=list)
     unread: Counter[str] = field(default_factory=Counter)
     """How many rows have each column of a table, of which only some are read."""
 

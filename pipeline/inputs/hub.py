@@ -44,6 +44,7 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
     if not _is_reachable():
         loaded_before = get_note(store, note, _LoadedFiles)
         files = [store.path(name) for name in loaded_before.files] if loaded_before is not None else []
+        # What a cache has must not lead out of it.
         if not files or any(file.is_symlink() or not file.is_file() for file in files):
             raise ConfigError(
                 f"{where}: the hub cannot be reached, and the cache does not have {repository} as it is asked for "
@@ -51,6 +52,7 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
             )
     else:
         files = _load(repository, revision or None, subset, split, cache / _FOLDER, where)
+        # A note has names in the cache, and the library may use a file where it lies.
         if all(file.is_relative_to(cache / _FOLDER) for file in files):
             put_note(store, note, _LoadedFiles([file.relative_to(cache).as_posix() for file in files]))
     inputs = []
@@ -109,7 +111,7 @@ def _is_reachable() -> bool:
     try:
         with urllib.request.urlopen(f"{endpoint}/api/datasets?limit=1", timeout=_TIMEOUT_SECONDS):
             return True
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError:  # an answer, too
         return True
     except (OSError, ValueError):
         return False

@@ -107,6 +107,7 @@ def block_bytes(block: Block) -> bytes:
             f"{block.path} cannot be read: {error.strerror}; fix that, and run again. With several machines, inputs "
             "must be on a file system that all of them share, at the same path"
         ) from error
+    # The part of a block is found by this hash, so it must be of what was read.
     if hash_bytes(data) != block.content:
         raise changed_error(block)
     return data

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ...schemas.errors import RowRejectedError
-from ...stages.prep import Format, Options, PreparedBlock, make_format
+from ...stages.prep import Format, Options, PreparedBlock, RejectedRow, make_format
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile
 from .lines import block_bytes
@@ -31,7 +31,7 @@ def read_rows(
     if block.members:
         return _read_members(block, max_row_bytes, columns, limit)
     if block.too_long:
-        return BlockRows(rejects=[(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
+        return BlockRows(rejects=[RejectedRow(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
     count = min(number for number in (block.lines, block.take, limit) if number is not None)
     if block.kind in ("groups", "batches"):
         table, names = read_table(block, columns)
@@ -40,6 +40,7 @@ def read_rows(
             rows.unread.update(dict.fromkeys(names, len(rows.records)))
         return rows
     content = block_bytes(block) if block.spooled is None else unspool(block)
+    # Behind the last row's end stands an empty text, or what is not taken.
     lines = list(enumerate(content.split(b"\n", count)[:count]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
@@ -47,7 +48,7 @@ def read_rows(
     too_long_rows = []
     for number, line in lines:
         if len(line) > max_row_bytes:
-            too_long_rows.append((number, ROW_TOO_LONG, too_long(len(line), max_row_bytes)))
+            too_long_rows.append(RejectedRow(number, ROW_TOO_LONG, too_long(len(line), max_row_bytes)))
     if too_long_rows:
         lines = [(number, line) for number, line in lines if len(line) <= max_row_bytes]
     return BlockRows(lines, rejects=too_long_rows)
@@ -64,7 +65,7 @@ def _read_members(block: Block, max_row_bytes: int, columns: Sequence[str] | Non
         rows = read_rows(member, max_row_bytes, columns, member_limit)
         all_rows.lines.extend((first_row + number, line) for number, line in rows.lines)
         all_rows.records.extend((first_row + number, record) for number, record in rows.records)
-        all_rows.rejects.extend((first_row + number, reason, detail) for number, reason, detail in rows.rejects)
+        all_rows.rejects.extend(reject._replace(row=first_row + reject.row) for reject in rows.rejects)
         all_rows.unread.update(rows.unread)
         first_row += member.lines
     return all_rows
@@ -79,6 +80,7 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
             prepared.unread_columns[name] += count
     if not rows.rejects:
         return prepared
+    # Rows that cannot be read, and those that the format rejects, as one list in order of rows.
     rejects = sorted([*prepared.rejects, *rows.rejects])
     return replace(prepared, rejects=rejects, rows=prepared.rows + len(rows.rejects))
 

@@ -13,7 +13,7 @@ from ...schemas.config.config import RunConfig, SourceConfig
 from ...schemas.config.source import AUTO, PYTHON, SourceMaskConfig
 from ...schemas.errors import ConfigError, InputError, RowRejectedError
 from ...schemas.tables.row_formats import ROW_FORMATS
-from ...stages.prep import Format, Options, ReaderCode, make_format
+from ...stages.prep import Format, Options, ReaderCode, RejectedRow, make_format
 from ...stages.prep.detect import detect
 from ...stages.prep.reader import reader_of
 from ...stages.select.where import Where
@@ -82,6 +82,7 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
         prompt_only=prompt_only,
         max_solutions=source.max_solutions,
     )
+    # If none is configured, the format's own style is a part of the plan.
     return replace(options, style=make_format(source.format, options).style)
 
 
@@ -135,9 +136,9 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
-        reject = _first_damage(file, source.max_row_bytes) or (0, "blank", "the first lines are blank")
-        _, reason, _ = reject
-        raise _unusable(source, file, reject, f"No row can be used.{describe_damaged_lines(file, reason)}")
+        reject = _first_damage(file, source.max_row_bytes) or RejectedRow(0, "blank", "the first lines are blank")
+        fix = f"No row can be used.{describe_damaged_lines(file, reject.reason)}"
+        raise _unusable(source, file, reject, fix)
     try:
         detected = detect(rows, {str(field): column for field, column in source.keys.items()}, number)
     except ConfigError as error:
@@ -155,7 +156,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
     return SourceFormat(detected.format, format_options(resolved, prompt_only=prompt_only), sentence)
 
 
-def _first_damage(file: InputFile, max_row_bytes: int) -> tuple[int, str, str] | None:
+def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
     """The first line of a file's first block that is no JSON object, with the reason and its detail."""
     rows = read_rows(file.blocks[0], max_row_bytes)
     any_object = make_format("python")  # takes each object as it is
@@ -165,7 +166,7 @@ def _first_damage(file: InputFile, max_row_bytes: int) -> tuple[int, str, str] |
             try:
                 any_object.decode(line)
             except RowRejectedError as error:
-                damaged.append((number, error.reason, error.detail))
+                damaged.append(RejectedRow(number, error.reason, error.detail))
                 break
     return min(damaged, default=None)
 
@@ -177,8 +178,8 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
         InputError: says what the first row lacks.
     """
     prepared = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
-    misfits = [reject for reject in prepared.rejects if reject[1] in _MISFITS]
-    broken = [reject for reject in prepared.rejects if reject[1] in _BROKEN]
+    misfits = [reject for reject in prepared.rejects if reject.reason in _MISFITS]
+    broken = [reject for reject in prepared.rejects if reject.reason in _BROKEN]
     # A row that is filtered out fits, and so does one that is rejected for what it contains.
     if misfits and len(misfits) + len(broken) == prepared.rows:
         fix = f"None of the first rows fits format {form.name}. Leave it out to detect it"
@@ -188,10 +189,9 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
         raise _unusable(source, file, misfits[0], fix)
 
 
-def _unusable(source: SourceConfig, file: InputFile, reject: tuple[int, str, str], fix: str) -> InputError:
-    line, reason, detail = reject
-    place = f"sources.{source.name}: {file.origin or file.path}, line {line + 1:,}"
-    return InputError(f"{place}: {reason}: {detail.removesuffix('.')}. {fix}")
+def _unusable(source: SourceConfig, file: InputFile, reject: RejectedRow, fix: str) -> InputError:
+    place = f"sources.{source.name}: {file.origin or file.path}, line {reject.row + 1:,}"
+    return InputError(f"{place}: {reject.reason}: {reject.detail.removesuffix('.')}. {fix}")
 
 
 def describe_damaged_lines(file: InputFile, reason: str) -> str:
@@ -267,6 +267,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
             f"sources.{other_sources[0]} is not preference data, but sources.{pair_sources[0]} is: pairs are not "
             "packed, and are written in other columns. Use two runs"
         )
+    # A key at its default says nothing, so it need not be left out.
     defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
     keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(defaults)]
     for source in config.sources:

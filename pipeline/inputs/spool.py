@@ -25,8 +25,9 @@ import pyarrow as pa
 from ...schemas.errors import InputError, IntegrityError, PacktrainError
 from ...schemas.files.foreign import map_regular
 from ...schemas.fingerprint import hash_bytes
+from ...stages.prep import RejectedRow
 from ..store.local import LocalStore
-from .blocks import Block, Lines, Reject
+from .blocks import Block, Lines
 from .file_kinds import HEAD_BYTES, Compression, Container, refuse_inner, settle_text_kind
 from .json_array import array_elements
 from .lines import cut_lines, skip_byte_order_mark
@@ -127,13 +128,13 @@ def _json_line(row: dict[str, str]) -> bytes:
         return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
 
 
-def split_rows(lines: Lines) -> tuple[Lines, list[Reject]]:
+def split_rows(lines: Lines) -> tuple[Lines, list[RejectedRow]]:
     """The rows of a block of kind `rows`, and those that are not usable."""
-    rejects: list[Reject] = []
+    rejects: list[RejectedRow] = []
     for number, line in lines:
         if line.startswith(REJECT_MARK):
             reason, _, detail = line.removeprefix(REJECT_MARK).decode().partition(": ")
-            rejects.append((number, reason, detail))
+            rejects.append(RejectedRow(number, reason, detail))
     if rejects:
         lines = [(number, line) for number, line in lines if not line.startswith(REJECT_MARK)]
     return lines, rejects

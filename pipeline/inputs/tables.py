@@ -18,8 +18,9 @@ from ...schemas.files.arrow_sizes import require_bounded
 from ...schemas.files.foreign import map_regular
 from ...schemas.files.parquet_sizes import decoded_bytes
 from ...schemas.fingerprint import hash_bytes, new_hasher
+from ...stages.prep import RejectedRow
 from ...stages.prep.rowjson import decode_json
-from .blocks import Block, BlockRows, Records, Reject, changed_error
+from .blocks import Block, BlockRows, Records, changed_error
 from .file_kinds import Container
 from .spool import groups, keep_blocks, unspool
 
@@ -267,7 +268,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     records: Records = []
-    rejects: list[Reject] = []
+    rejects: list[RejectedRow] = []
     try:
         records = list(enumerate(table.to_pylist()))
     except _UNREADABLE:
@@ -276,9 +277,10 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
             try:
                 records += [(number, table.slice(number, 1).to_pylist()[0])]
             except UnicodeDecodeError as error:
-                rejects.append((number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
+                rejects.append(RejectedRow(number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
             except _UNREADABLE as error:
-                rejects.append((number, "unreadable_value", f"a value of the row cannot be read by Python ({error})"))
+                detail = f"a value of the row cannot be read by Python ({error})"
+                rejects.append(RejectedRow(number, "unreadable_value", detail))
     repairs: dict[str, Callable[[Any], Any]] = {}
     for field in table.schema:
         # A user's own reader takes all columns (None), and gets each value as it is.
@@ -292,7 +294,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
         try:
             repaired.append((number, {**row, **{name: repair(row[name]) for name, repair in repairs.items()}}))
         except RowRejectedError as error:
-            rejects.append((number, error.reason, error.detail))
+            rejects.append(RejectedRow(number, error.reason, error.detail))
     return BlockRows(records=repaired, rejects=rejects)
 
 

@@ -111,11 +111,11 @@ def _public_rows(
             counts.examples += len(prepared.examples)
             counts.filtered += prepared.filtered
             counts.skipped += prepared.skipped
-            counts.rejected += Counter(reason for _, reason, _ in prepared.rejects)
+            counts.rejected += Counter(reject.reason for reject in prepared.rejects)
             if prepared.rejects and not counts.first_reject:
-                line, reason, detail = prepared.rejects[0]
-                place = f"{file.origin or file.path}, line {block.first_line + line + 1}"
-                counts.first_reject = f"{place}: {reason}: {detail}"
+                first = prepared.rejects[0]
+                place = f"{file.origin or file.path}, line {block.first_line + first.row + 1}"
+                counts.first_reject = f"{place}: {first.reason}: {first.detail}"
             for example in prepared.examples:
                 row = form.public_row(example)
                 if form.options.prompt_only:

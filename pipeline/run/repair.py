@@ -101,5 +101,6 @@ def repair(
         if MANIFEST in damaged:
             out.replace_bytes(MANIFEST, manifest.to_bytes())
         make_dataset(loaded, open_workspace(loaded, folder_of_paths, observer), damaged=damaged)
+    # All is checked again: what is wrong with other files than those of the dataset stays.
     remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
     return Repair(findings, remaining, manifest)

@@ -132,6 +132,7 @@ def make_dataset(config: RunConfig, work: Workspace, *, damaged: Collection[str]
         BusyError: another driver is working on the same output folder.
     """
     check_folder(work.out)
+    # The configuration alone shows that a folder is another run's, before anything is read.
     check_plan(work.out, {"config": config.identity()})
     with hold_run_lock(work.out, shard=config.run.shard):
         return _make(config, work, damaged)

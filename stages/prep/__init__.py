@@ -2,7 +2,7 @@
 
 from .alpaca import AlpacaFormat
 from .apps import AppsFormat
-from .base import Format, Options, PreparedBlock, ReaderCode
+from .base import Format, Options, PreparedBlock, ReaderCode, RejectedRow
 from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
@@ -11,7 +11,7 @@ from .sharegpt import ShareGPTFormat
 from .text import TextFormat
 from .tokenized import TokenizedFormat
 
-__all__ = ["FORMATS", "Format", "Options", "PreparedBlock", "ReaderCode", "make_format"]
+__all__ = ["FORMATS", "Format", "Options", "PreparedBlock", "ReaderCode", "RejectedRow", "make_format"]
 
 FORMATS: dict[str, type[Format]] = {
     format_type.name: format_type

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -101,6 +101,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return out
 
 
+class RejectedRow(NamedTuple):
+    """A row that cannot be used."""
+
+    row: int
+    """Its number in the block, from 0."""
+    reason: str
+    """See `schemas.tables.reasons`."""
+    detail: str
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedBlock:
     """Examples of one block, with counts of the rows without examples and of the examples left out.
@@ -111,8 +121,8 @@ class PreparedBlock:
 
     examples: list[Example]
     """Ordered by row, then by example within the row."""
-    rejects: list[tuple[int, str, str]]
-    """(line, reason, detail) of each row that cannot be used, in order of lines."""
+    rejects: list[RejectedRow]
+    """In order of rows."""
     filtered: Counter[str]
     """Well-formed rows that were filtered out, by reason."""
     skipped: Counter[str]
@@ -322,7 +332,7 @@ class Format(ABC):
             items: (row number, a line of JSON with or without its end, or a decoded row).
         """
         examples: list[Example] = []
-        rejects: list[tuple[int, str, str]] = []
+        rejects: list[RejectedRow] = []
         filtered: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
         shapes: Counter[tuple[str, ...]] = Counter()
@@ -345,7 +355,7 @@ class Format(ABC):
                     row_examples = [example._replace(weight=weight * example.weight) for example in row_examples]
                 examples += row_examples
             except RowRejectedError as error:
-                rejects.append((line, error.reason, error.detail))
+                rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
                 filtered[error.reason] += 1
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()

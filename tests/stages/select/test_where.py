@@ -8,7 +8,7 @@ import pytest
 from packtrain.pipeline.execute.pool import TASK_MODULES
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.rows import Example, Messages
-from packtrain.stages.prep import PreparedBlock
+from packtrain.stages.prep import PreparedBlock, RejectedRow
 from packtrain.stages.select.where import Where
 
 
@@ -87,7 +87,7 @@ def test_a_value_that_cannot_be_computed() -> None:
 def test_rows_and_examples_are_counted() -> None:
     """A row that loses all its examples is filtered; one that keeps some has skipped the others."""
     examples = [example(line, text=text) for line, text in [(0, "no"), (1, "yes"), (1, "no"), (2, "no"), (2, "no")]]
-    before = PreparedBlock(examples, [(3, "empty", "")], Counter(), Counter(duplicate=1), 4, 0)
+    before = PreparedBlock(examples, [RejectedRow(3, "empty", "")], Counter(), Counter(duplicate=1), 4, 0)
     after = Where("text = 'yes'").filtered(before)
     assert after.examples == [examples[1]]
     assert (after.filtered, after.skipped) == (Counter(where=2), Counter(duplicate=1, where=1))
