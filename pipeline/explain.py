@@ -239,18 +239,20 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
     Raises:
         IntegrityError: a shard is missing or damaged, or no row has the document.
     """
-    found = False
+    in_a_row = False
     for split, record in dataset.manifest.splits.items():
-        first = 0
+        first_row = 0
         for shard in record.shards:
             for batch in dataset.sound_batches(shard):
                 column = batch.column("doc_ids")
-                here = np.flatnonzero(view(column.values) == doc_id)
-                for row in np.unique(np.searchsorted(view(column.offsets), here, side="right") - 1).tolist():
-                    found = True
-                    yield split, first + row
-                first += batch.num_rows
-    if not found:
+                pieces_of_document = np.flatnonzero(view(column.values) == doc_id)
+                # With offsets 0 3 5, pieces 0 to 2 are in row 0, and 3 and 4 in row 1. A row may have several copies.
+                rows = np.searchsorted(view(column.offsets), pieces_of_document, side="right") - 1
+                for row in np.unique(rows).tolist():
+                    in_a_row = True
+                    yield split, first_row + row
+                first_row += batch.num_rows
+    if not in_a_row:
         raise IntegrityError(
             f"document {doc_id:,} is listed, but no shard of {dataset.store.url} contains it; run packtrain verify"
         )
@@ -263,25 +265,26 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
         IntegrityError: the file is damaged.
     """
     data = dataset.store.read(REJECTS) or b""
-    whole = None
+    reject_of_row = None
+    # Most lines are of other rows, and are not decoded.
     needle = f'"line":{address.line},'.encode()
     for line in data.splitlines():
         if needle not in line:
             continue
         try:
-            entry = decode_note(line, Reject)
+            reject = decode_note(line, Reject)
         except ValueError as error:
             raise IntegrityError(
                 f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"
             ) from error
-        labels = (entry.file, _without_suffix(entry.file))
-        if entry.source != address.source or address.file not in labels or entry.reason == COUNTED_ONLY:
+        labels = (reject.file, _without_suffix(reject.file))
+        if reject.source != address.source or address.file not in labels or reject.reason == COUNTED_ONLY:
             continue
-        if entry.example == address.sub:
-            return entry
-        if entry.example < 0:
-            whole = entry
-    return whole
+        if reject.example == address.sub:
+            return reject
+        if reject.example < 0:  # the whole row was rejected
+            reject_of_row = reject
+    return reject_of_row
 
 
 def _without_suffix(file: str) -> str:

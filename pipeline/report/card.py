@@ -65,7 +65,7 @@ def dataset_card(manifest: Manifest, address: str = OWN_PLACE) -> bytes:
 def _front(manifest: Manifest) -> dict[str, Any]:
     """What the Hub and `datasets` read: files and tags."""
     paths = []
-    for name, split in sorted(manifest.splits.items(), key=lambda one: (one[0] != "train", one[0])):
+    for name, split in sorted(manifest.splits.items(), key=lambda split: (split[0] != "train", split[0])):
         if files := sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards}):
             paths.append({"split": name, "path": files[0] if len(files) == 1 else files})
     return {
@@ -77,13 +77,17 @@ def _front(manifest: Manifest) -> dict[str, Any]:
 
 def _text(manifest: Manifest, address: str) -> str:
     """Everything below the YAML head."""
-    plan, config, here = manifest.plan, manifest.plan["config"], address == OWN_PLACE
-    first = [one["name"] for one in config["sources"] if one["name"] in manifest.ledger.sources]
-    ledger = Ledger({name: manifest.ledger.sources[name] for name in dict.fromkeys([*first, *manifest.ledger.sources])})
-    sources = [{key: one[key] for key in _OF_SOURCES if _says(one.get(key))} for one in config["sources"]]
+    plan = manifest.plan
+    config = plan["config"]
+    is_own_place = address == OWN_PLACE
+    # In the order of the configuration: JSON has sorted the names of the ledger.
+    configured = [source["name"] for source in config["sources"] if source["name"] in manifest.ledger.sources]
+    names = dict.fromkeys([*configured, *manifest.ledger.sources])
+    ledger = Ledger({name: manifest.ledger.sources[name] for name in names})
+    sources = [{key: source[key] for key in _OF_SOURCES if _says(source.get(key))} for source in config["sources"]]
     policy = POLICIES[config["mask"]["policy"]]
     versions = plan["versions"]
-    made = [
+    origin = [
         ("dataset", manifest.hash),
         ("tokenizer", plan["tokenizer"]["hash"]),
         ("chat template", plan["tokenizer"]["template"] or "none"),
@@ -105,12 +109,12 @@ def _text(manifest: Manifest, address: str) -> str:
         splits=_table(packing_grid(packing_of(manifest))),
         ledger=_table(ledger_grid(ledger)),
         columns=[(Markup(field.name), COLUMNS[field.name].sentence) for field in schema_of(manifest.schema)],
-        load=Markup("load_from_disk" if here else "load_dataset"),
-        chosen=Markup('["train"]' if len(manifest.splits) > 1 or not here else ""),
+        load=Markup("load_from_disk" if is_own_place else "load_dataset"),
+        chosen=Markup('["train"]' if len(manifest.splits) > 1 or not is_own_place else ""),
         address=Markup(json.dumps(address)),
-        here=here,
+        here=is_own_place,
         settings=_fenced(_yaml({"sources": sources} | {key: config[key] for key in _SETTINGS})),
-        made=_table(Grid("", ("", "hash or version"), made, 2)),
+        made=_table(Grid("", ("", "hash or version"), origin, 2)),
     )
 
 

@@ -49,9 +49,11 @@ PAIRS = "Preference pairs are not packed: each is a row of its own."
 _AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
 """What reading files beside the data may raise: they may be damaged in any way."""
-_EACH, _MOST = 3, 60
-"""Maximum number of rejects per reason and source, and in total."""
-_DETAIL = 400
+_REJECTS_OF_A_REASON = 3
+"""Maximum number of rejects per reason and source."""
+_REJECTS = 60
+"""Maximum number of rejects in total."""
+_DETAIL_CHARACTERS = 400
 """Maximum number of characters of a reject's detail, which may quote the row."""
 _LINES = 1_000_000
 """Maximum number of lines of rejects.jsonl that are read."""
@@ -63,9 +65,9 @@ def configuration_of(config: RunConfig, base: Path) -> str:
 
     def public(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: public(one) for key, one in value.items()}
+            return {key: public(item) for key, item in value.items()}
         if isinstance(value, list):
-            return [public(one) for one in value]
+            return [public(item) for item in value]
         return without_secrets(value) if isinstance(value, str) and is_url(value) else value
 
     data = public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
@@ -84,7 +86,9 @@ def report_of(
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
     absent: dict[str, str] = {}
-    manifest, plan, store = dataset.manifest, dataset.manifest.plan, dataset.store
+    manifest = dataset.manifest
+    plan = manifest.plan
+    store = dataset.store
 
     def attempt(name: str, make: Callable[[], Part]) -> Part | None:
         try:
@@ -102,8 +106,8 @@ def report_of(
         absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
 
     def contamination() -> Contamination:
-        action, compared = str(plan["config"]["contamination"]["action"]), manifest.ledger.total().examples_made
-        return contamination_of(noted_hits(store), plan["evaluation"], compared, action)
+        action = str(plan["config"]["contamination"]["action"])
+        return contamination_of(noted_hits(store), plan["evaluation"], manifest.ledger.total().examples_made, action)
 
     return make_report(
         "run",
@@ -127,11 +131,12 @@ def report_of(
 
 def _fills(dataset: Finished) -> dict[str, Histogram]:
     """How full the rows of each split are."""
-    out, manifest = dict[str, Histogram](), dataset.manifest
+    manifest = dataset.manifest
+    fills = dict[str, Histogram]()
     for split, record in manifest.splits.items():
         if record.rows and not manifest.preference:
-            out[split] = fill_histogram(dataset.row_sizes(split).tokens, manifest.row_length)
-    return out
+            fills[split] = fill_histogram(dataset.row_sizes(split).tokens, manifest.row_length)
+    return fills
 
 
 def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | None = None, **sections: Any) -> Report:
@@ -167,17 +172,17 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
     shown = list[Reject]()
     for reject in rejects:
         kind = (reject.source, reject.reason)
-        if shown_counts[kind] < _EACH and len(shown) < _MOST and reject.reason != COUNTED_ONLY:
+        if shown_counts[kind] < _REJECTS_OF_A_REASON and len(shown) < _REJECTS and reject.reason != COUNTED_ONLY:
             shown_counts[kind] += 1
-            is_long = len(reject.detail) > _DETAIL
-            detail = reject.detail[: _DETAIL - 1] + "…" if is_long else reject.detail
+            is_long = len(reject.detail) > _DETAIL_CHARACTERS
+            detail = reject.detail[: _DETAIL_CHARACTERS - 1] + "…" if is_long else reject.detail
             shown.append(msgspec.structs.replace(reject, detail=detail))
     return shown
 
 
 def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
     """The mask policy of each source, by the configuration in a plan."""
-    return {one["name"]: str(one.get("mask", config["mask"])["policy"]) for one in config["sources"]}
+    return {source["name"]: str(source.get("mask", config["mask"])["policy"]) for source in config["sources"]}
 
 
 def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:
@@ -198,11 +203,11 @@ def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Hist
 
 def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None) -> Packing:
     """How the splits are packed."""
-    drawn = fills or {}
-    splits = [split_figures(name, split, manifest, drawn.get(name)) for name, split in manifest.splits.items()]
+    histograms = fills or {}
+    splits = [split_figures(name, split, manifest, histograms.get(name)) for name, split in manifest.splits.items()]
     return Packing(
         manifest.row_length,
         "pairs" if manifest.preference else manifest.pack.strategy,
-        [one for one in splits if one.rows],
+        [split for split in splits if split.rows],
         manifest.pack.padded_for,
     )

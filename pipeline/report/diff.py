@@ -41,9 +41,11 @@ KINDS = {
     "moved": "in both, in another split",
 }
 """The ways in which an example can differ."""
-MOST, FIRST = 8, 3
-"""Lines of a section that are printed, and examples of a kind that are named, unless all are."""
-LONGEST = 60
+SECTION_LINES = 8
+"""Lines of a section that are printed, unless all are."""
+NAMED_IN_TERMINAL = 3
+"""Examples of a kind that are named there, unless all are."""
+VALUE_CHARACTERS = 60
 """Characters of a value that are printed."""
 _TOKENS = ("tokens", "tokens_kept", "kept_digest")
 """Columns of the document table that are equal if equal texts have equal tokens in rows."""
@@ -92,7 +94,9 @@ class Difference(Shown):
         yield Table("", ("section", "what", "A", "B", "change"), rows)
         if self.examples is not None:
             named = self.examples.named
-            kinds = ((KINDS[kind], self.examples.counts[kind], ", ".join(named[kind][:FIRST])) for kind in named)
+            kinds = (
+                (KINDS[kind], self.examples.counts[kind], ", ".join(named[kind][:NAMED_IN_TERMINAL])) for kind in named
+            )
             yield Table("Examples", ("which", "how many", "the first"), kinds)
 
 
@@ -110,21 +114,22 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
     """
     observer = observer or Observer()
     sides = [_open(folder) for folder in (a, b)]
-    names = without_secrets(str(a)), without_secrets(str(b))
-    one, other = (side.manifest for side in sides)
-    hashes = one.hash, other.hash
-    if hashes[0] == hashes[1]:
-        return Difference(*names, hashes, identical=True)
-    changed = changes(_figures(one), _figures(other))
+    name_a = without_secrets(str(a))
+    name_b = without_secrets(str(b))
+    left, right = (side.manifest for side in sides)
+    hashes = (left.hash, right.hash)
+    if left.hash == right.hash:
+        return Difference(name_a, name_b, hashes, identical=True)
+    changed = changes(_figures(left), _figures(right))
     observer.begin("compare", 0, "")
     try:
-        left, right = (_documents(side) for side in sides)
+        documents = [_documents(side) for side in sides]
     except IntegrityError as error:
         raise InputError(str(error)) from error
     observer.end()
-    same_tokenizer = _encoding_of(one) == _encoding_of(other)
-    examples = _compared(left, right, same_tokenizer=same_tokenizer)
-    return Difference(*names, hashes, False, changed, examples)
+    same_tokenizer = _encoding_of(left) == _encoding_of(right)
+    examples = _compared(*documents, same_tokenizer=same_tokenizer)
+    return Difference(name_a, name_b, hashes, False, changed, examples)
 
 
 def _open(folder: str | Path) -> Finished:
@@ -155,7 +160,7 @@ def _figures(manifest: Manifest) -> Figures:
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
         entries = {"*": asdict(manifest.ledger.total()), **entries}
-    splits = {one.split: asdict(one) for one in packing_of(manifest).splits}
+    splits = {figures.split: asdict(figures) for figures in packing_of(manifest).splits}
     return {
         **plan_figures(manifest.plan),
         "ledger": {key: value for key, value in flat(entries).items() if value},
@@ -262,39 +267,41 @@ def _keys(documents: _Documents) -> NDArray[np.uint64]:
 # In the terminal
 
 
-def difference_lines(everything: bool, found: Difference) -> Lines:
+def difference_lines(everything: bool, difference: Difference) -> Lines:
     """A table for each section, and the examples that differ.
 
     Args:
         everything: all changes, not about a screen.
     """
-    if found.identical:
-        yield f"A and B are the same dataset, byte for byte: manifest {found.manifests[0][:16]}"
+    if difference.identical:
+        yield f"A and B are the same dataset, byte for byte: manifest {difference.manifests[0][:16]}"
         return
-    for side, where, manifest in zip("AB", (found.a, found.b), found.manifests, strict=True):
+    for side, where, manifest in zip("AB", (difference.a, difference.b), difference.manifests, strict=True):
         yield f"{side}: {where}, manifest {manifest[:16]}"
-    left = 0
-    for section in dict.fromkeys(change.section for change in found.changes):
-        changes = [change for change in found.changes if change.section == section]
-        shown = changes if everything else changes[:MOST]
-        left += len(changes) - len(shown)
+    lines_left = 0
+    for section in dict.fromkeys(change.section for change in difference.changes):
+        changes = [change for change in difference.changes if change.section == section]
+        shown = changes if everything else changes[:SECTION_LINES]
+        lines_left += len(changes) - len(shown)
         yield ""
-        yield Grid("", (section, "A", "B", "change"), [_cells(one) for one in shown])
-    if found.examples is not None:
-        yield from _example_lines(found.examples, None if everything else FIRST)
-    if left:
-        yield f"\n{left:,} more differ; --all shows them"
+        yield Grid("", (section, "A", "B", "change"), [_cells(change) for change in shown])
+    if difference.examples is not None:
+        yield from _example_lines(difference.examples, None if everything else NAMED_IN_TERMINAL)
+    if lines_left:
+        yield f"\n{lines_left:,} more differ; --all shows them"
 
 
-def _cells(one: Change) -> list[str]:
+def _cells(change: Change) -> list[str]:
     """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`."""
-    said = [ledger_words(one.key) if one.section == "ledger" else one.key, _value(one.a), _value(one.b)]
-    a, b = (0 if side is None else side for side in (one.a, one.b))
+    key = ledger_words(change.key) if change.section == "ledger" else change.key
+    cells = [key, _value(change.a), _value(change.b)]
+    # A counter that a side does not have is 0 there.
+    a, b = (0 if side is None else side for side in (change.a, change.b))
     if not all(isinstance(side, int | float) and not isinstance(side, bool) for side in (a, b)):
-        return [*said, ""]
+        return [*cells, ""]
     arrow = "▲ +" if b > a else "▼ −"
     relative = f" ({'+' if b > a else '−'}{share(abs(b - a) / a)})" if a and b else ""
-    return [*said, f"{arrow}{_value(abs(b - a))}{relative}"]
+    return [*cells, f"{arrow}{_value(abs(b - a))}{relative}"]
 
 
 def _value(value: Any) -> str:
@@ -303,17 +310,17 @@ def _value(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     text = str(value)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
 
 
-def _example_lines(examples: Examples, most: int | None) -> Iterator[str]:
+def _example_lines(examples: Examples, limit: int | None) -> Iterator[str]:
     if not examples.same_tokenizer:
         yield "\nThe tokenizers differ, so all examples that are in both count as examples with other tokens"
     yield f"\n{examples.same:,} examples are the same in both"
     for kind, named in examples.named.items():
-        shown = named[:most]
-        more = examples.counts[kind] - len(shown)
-        listed = ", ".join(map(escape_line, shown)) + (f", and {more:,} more" if more else "")
+        shown = named[:limit]
+        not_shown = examples.counts[kind] - len(shown)
+        listed = ", ".join(map(escape_line, shown)) + (f", and {not_shown:,} more" if not_shown else "")
         yield f"  {examples.counts[kind]:,} {KINDS[kind]}: {listed}"
     if examples.alike > examples.same + examples.counts["labels"]:
         yield f"  {examples.alike:,} have the same tokens in both, whatever their ids"

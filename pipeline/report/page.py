@@ -21,7 +21,7 @@ from .grid import Section, clipped
 from .lengths import lost_at
 from .sections import facts, lead, sections
 
-MOST = 300_000
+MAX_BYTES = 300_000
 """Maximum number of bytes of a page, unless names are very long."""
 _TEXT = 20_000
 """Maximum number of characters of a text."""
@@ -62,14 +62,17 @@ class Stack:
 
 
 def report_html(report: Report) -> bytes:
-    """The page of a run or a plan. It has fewer rows as text, rejects and hits if they need more than `MOST` bytes."""
-    page, fewer = _page(report), _halved(report)
-    return page if len(page) <= MOST or fewer == report else report_html(fewer)
+    """The page of a run or a plan. It has fewer rows as text, rejects and hits if they need more than `MAX_BYTES`."""
+    page = _page(report)
+    shorter = _halved(report)
+    return page if len(page) <= MAX_BYTES or shorter == report else report_html(shorter)
 
 
 def _halved(report: Report) -> Report:
     """The report with half of the rows as text, the rejects and the hits."""
-    training, flow, contamination = report.training, report.flow, report.contamination
+    training = report.training
+    flow = report.flow
+    contamination = report.contamination
     return replace(
         report,
         training=training and replace(training, rows=training.rows[: len(training.rows) // 2]),
@@ -80,7 +83,9 @@ def _halved(report: Report) -> Report:
 
 
 def _page(report: Report) -> bytes:
-    choice, packing, training = report.choice, report.packing, report.training
+    choice = report.choice
+    packing = report.packing
+    training = report.training
     return page_html(
         f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
         f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
@@ -130,17 +135,21 @@ def _shown(value: object) -> object:
 
 def lengths_chart(choice: Choice) -> Chart:
     """What each length loses, over the histogram of lengths."""
-    points, edges, counts = choice.points, choice.lengths.edges, choice.lengths.counts
-    low = max(min(points[0].max_length, next((low for low, count in zip(edges, counts, strict=False) if count), 1)), 1)
+    points = choice.points
+    edges = choice.lengths.edges
+    counts = choice.lengths.counts
+    shortest = next((edge for edge, count in zip(edges, counts, strict=False) if count), 1)
+    low = max(min(points[0].max_length, shortest), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)
 
     def x(length: float) -> float:
         """Logarithmic, from 2 to 98."""
         return round(2 + 96 * (math.log(max(length, low)) - math.log(low)) / (math.log(high) - math.log(low)), 2)
 
-    losses = {one.max_length: lost_at(one) for one in points}
-    most = max(losses.values())
-    step = next((step for step in _STEPS if most <= 4 * step), 1.0)
+    losses = {point.max_length: lost_at(point) for point in points}
+    largest_loss = max(losses.values())
+    # At most four lines: a largest loss of 7 % has lines at 2, 4 and 6 %.
+    step = next((step for step in _STEPS if largest_loss <= 4 * step), 1.0)
     advised = choice.advice.max_length if choice.advice is not None else choice.max_length
     marks = [(x(choice.max_length), f"configured {choice.max_length:,}")]
     if advised != choice.max_length:
@@ -151,8 +160,11 @@ def lengths_chart(choice: Choice) -> Chart:
         "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
         _bars(edges, counts, x),
         _spaced([(x(length), f"{length:,}") for length in losses]),
-        [(x(length), round(90 * loss / (most or 1.0), 2)) for length, loss in losses.items()],
-        [(round(90 * step * at / most, 2), share(step * at, 4)) for at in range(1, int(most / step) + 1)],
+        [(x(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()],
+        [
+            (round(90 * step * line / largest_loss, 2), share(step * line, 4))
+            for line in range(1, int(largest_loss / step) + 1)
+        ],
         marks,
     )
 
@@ -168,14 +180,14 @@ def _spaced(labels: Labels) -> Labels:
 
 def fills_charts(packing: Packing) -> list[Chart]:
     """How full the rows are, split by split."""
-    return [_fills_chart(one, one.fills) for one in packing.splits if one.fills is not None]
+    return [_fills_chart(split, split.fills) for split in packing.splits if split.fills is not None]
 
 
-def _fills_chart(one: SplitFigures, fills: Histogram) -> Chart:
-    ticks = [(2 + 96 * at / 4, f"{25 * at} %") for at in range(5)]
-    alt = f"{one.rows:,} rows, {share(one.fill, 2)} full on average"
+def _fills_chart(split: SplitFigures, fills: Histogram) -> Chart:
+    ticks = [(2 + 96 * quarter / 4, f"{25 * quarter} %") for quarter in range(5)]
+    alt = f"{split.rows:,} rows, {share(split.fill, 2)} full on average"
     bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
-    return Chart(f"Rows of {one.split} by how full they are: {alt}", alt, bars, ticks)
+    return Chart(f"Rows of {split.split} by how full they are: {alt}", alt, bars, ticks)
 
 
 def _bars(
@@ -199,7 +211,7 @@ def _bars(
 
 def token_stacks(flow: Flow) -> list[Stack]:
     """Where every token went, by source."""
-    order = sorted(flow.sources.items(), key=lambda one: -one[1].tokens_encoded)
+    order = sorted(flow.sources.items(), key=lambda source: -source[1].tokens_encoded)
     return [_stack(name, entry) for name, entry in order[:_FLOWS] if entry.tokens_encoded]
 
 
@@ -210,25 +222,29 @@ def _stack(name: str, entry: SourceLedger) -> Stack:
         "cut": ("truncated", sum(entry.tokens_truncated.values())),
         "dropped": ("dropped", sum(entry.tokens_dropped.values())),
     }
-    whole = sum(count for _, count in parts.values())
-    at, drawn = 0.0, []
+    total = sum(count for _, count in parts.values())
+    begin = 0.0
+    drawn = []
     for kind, (words, count) in parts.items():
-        width = 100 * count / whole
-        drawn.append((kind, round(at, 3), round(width, 3), f"{words}: {count:,}"))
-        at += width
-    words = ", ".join(f"{share(count / whole)} {words}" for words, count in parts.values() if count)
+        width = 100 * count / total
+        drawn.append((kind, round(begin, 3), round(width, 3), f"{words}: {count:,}"))
+        begin += width
+    words = ", ".join(f"{share(count / total)} {words}" for words, count in parts.values() if count)
     return Stack(name, words, drawn)
 
 
 def strip(row: ShownRow) -> list[tuple[str, float, float]]:
     """(class, x, width) of a row's documents to scale, and of what is trained of them."""
-    scale, shapes, at = 100 / max(row.capacity, row.tokens, 1), list[tuple[str, float, float]](), 0
+    scale = 100 / max(row.capacity, row.tokens, 1)
+    shapes = list[tuple[str, float, float]]()
+    begin = 0
     for document in row.documents:
-        shapes.append(("document", round(at * scale, 3), max(round(document.tokens * scale - 0.2, 3), 0.05)))
-        start = at
+        # A gap of 0.2 after each, and never nothing.
+        shapes.append(("document", round(begin * scale, 3), max(round(document.tokens * scale - 0.2, 3), 0.05)))
+        start = begin
         for piece in document.pieces:
             if piece.weight:
                 shapes.append(("trained", round(start * scale, 3), round(piece.tokens * scale, 3)))
             start += piece.tokens
-        at += document.tokens
+        begin += document.tokens
     return shapes

@@ -22,7 +22,8 @@ from .lengths import choose, model_limit
 from .page import report_html
 from .sections import answers
 
-HTML, JSON = "report.html", "report.json"
+HTML = "report.html"
+JSON = "report.json"
 
 
 def report_json(report: Report) -> bytes:
@@ -60,12 +61,14 @@ def report_again(dataset: Finished) -> Report:
     """The report of a dataset that was finished before. Only the run's own report knows the comparison of lengths, and
     the configuration: they are taken from there if it is of this dataset.
     """
-    choice, configuration = None, ""
+    choice = None
+    configuration = ""
     with suppress(Exception):  # of any kind: it is not part of the dataset, and somebody else may have written it
-        noted = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
-        if noted.made is not None and noted.made.manifest == dataset.manifest.hash:
-            report_html(noted)  # whatever it holds, it can be shown
-            choice, configuration = noted.choice, noted.made.configuration
+        stored = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
+        if stored.made is not None and stored.made.manifest == dataset.manifest.hash:
+            report_html(stored)  # whatever it holds, it can be shown
+            choice = stored.choice
+            configuration = stored.made.configuration
     return report_of(dataset, choice, configuration)
 
 
@@ -95,11 +98,13 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
         selected: what the run has packed.
         base: where relative paths of its configuration start.
     """
-    config, choice = selected.config, None
+    config = selected.config
+    choice = None
     observer.begin("report", 0, "")
     try:
         if not selected.pairs:
-            limit, packing = model_limit(config.tokenizer.path, base), packing_of(dataset.manifest)
+            limit = model_limit(config.tokenizer.path, base)
+            packing = packing_of(dataset.manifest)
             choice = choose(read_documents(selected), config, limit=limit, packed=packing.splits)
             choice = replace(choice, sharing=forecast_sharing(selected.table, config))
         decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))

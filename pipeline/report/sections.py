@@ -32,11 +32,11 @@ QUESTIONS = {
     "made": "How is it made again?",
 }
 """The question of each section."""
-_ROWS = 40
+_SOURCES = 40
 """Maximum number of rows of a table with one row a source."""
 _BATCH = 64
 """Unpacked examples of the batch for which the number of packed rows is named."""
-_MUCH = 0.05
+_LOSES_MUCH = 0.05
 """Lost share of a source's tokens from which the report warns of it."""
 _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
 """Reasons for dropped tokens that a limit causes."""
@@ -52,13 +52,16 @@ def sections(report: Report) -> list[Section]:
         "packing": lambda packing: _packing(packing, estimated=report.sample is not None),
         "made": _made,
     }
-    out = []
+    sections_of_report = []
     for name, make in makers.items():
-        if (found := getattr(report, name)) is not None:
-            out.append(make(found))
+        figures = getattr(report, name)
+        if figures is not None:
+            sections_of_report.append(make(figures))
         elif name != "contamination" or name in report.absent:
-            out.append(Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say.")))
-    return out
+            sections_of_report.append(
+                Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say."))
+            )
+    return sections_of_report
 
 
 def answers(report: Report) -> Iterator[str]:
@@ -83,7 +86,8 @@ def report_lines(report: Report) -> Lines:
 def lead(report: Report) -> str:
     """What the report is of."""
     words = f"{'Report of' if report.kind == 'run' else 'Plan of'} {report.name}"
-    if (sample := report.sample) is None:
+    sample = report.sample
+    if sample is None:
         return words
     return (
         f"{words}, from a sample of {sample.rows:,} of {plural(sample.rows_in_all, 'row')}: counts in tables of "
@@ -111,7 +115,9 @@ def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tu
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """(label, value) of the few figures that matter most."""
-    flow, packing, choice = report.flow, report.packing, report.choice
+    flow = report.flow
+    packing = report.packing
+    choice = report.choice
     if flow is not None and report.sample is None:
         total = Ledger(dict(flow.sources)).total()
         yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
@@ -119,32 +125,40 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield "of the supervised tokens trained", share(supervision.trained / max(supervision.supervised, 1))
         yield "examples", large(sum(total.examples_packed.values()))
     if packing is not None and packing.splits:
-        rows = sum(one.rows for one in packing.splits)
+        rows = sum(split.rows for split in packing.splits)
         if packing.strategy == "pairs":
             yield "pairs", large(rows)
         else:
             yield f"rows of {packing.row_length:,}", large(rows)
-            yield "full", share(sum(one.fill * one.rows for one in packing.splits) / rows, 2)
+            yield "full", share(sum(split.fill * split.rows for split in packing.splits) / rows, 2)
     if choice is not None and choice.advice is not None:
         yield f"{choice.key} advised", f"{choice.advice.max_length:,}"
-    if flow is not None and (unusable := rejected_of(Ledger(dict(flow.sources)).total())):
-        yield "unusable rows or examples", large(sum(unusable.values()))
+    if flow is not None:
+        unusable = rejected_of(Ledger(dict(flow.sources)).total())
+        if unusable:
+            yield "unusable rows or examples", large(sum(unusable.values()))
 
 
 # Which max_length?
 
 
 def _choice(choice: Choice) -> Section:
-    own, what = point_at(choice, choice.max_length), counted_tokens(choice)
-    gone = share(lost_at(own), 2) if lost_at(own) else "none"
-    parts = [
-        *([f"{own.documents_cut:,} are cut"] if own.documents_cut else []),
-        *([f"{own.documents_lost:,} are left out"] if own.documents_lost else []),
-    ]
-    of = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}." if parts else " No document is cut."
+    configured = point_at(choice, choice.max_length)
+    lost = share(lost_at(configured), 2) if lost_at(configured) else "none"
+    parts = []
+    if configured.documents_cut:
+        parts.append(f"{configured.documents_cut:,} are cut")
+    if configured.documents_lost:
+        parts.append(f"{configured.documents_lost:,} are left out")
+    documents = " No document is cut."
+    if parts:
+        documents = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}."
     longer_rows = choice.row_length > choice.max_length
     rows_of = f" in rows of {choice.row_length:,}" if longer_rows else ""
-    sentence = f"At {choice.max_length:,}{rows_of} with {choice.strategy}, {gone} of the {what} is lost.{of}"
+    sentence = (
+        f"At {choice.max_length:,}{rows_of} with {choice.strategy}, {lost} of the {counted_tokens(choice)} is lost."
+    )
+    sentence += documents
     if choice.documents < choice.documents_in_all:
         sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
     if advice := describe_advice(choice):
@@ -156,16 +170,15 @@ def _choice(choice: Choice) -> Section:
     if advised == choice.max_length:
         marks = {advised: "configured, advised"}
     # Where all lengths have rows of their own, their capacity needs no column.
-    own_rows = [[f"{one.row_length:,}"] if longer_rows else [] for one in choice.points]
-    rows = [
-        [f"{one.max_length:,}", *row, *_cells(one), marks.get(one.max_length, "")]
-        for one, row in zip(choice.points, own_rows, strict=True)
-    ]
+    rows = []
+    for point in choice.points:
+        row_length = [f"{point.row_length:,}"] if longer_rows else []
+        rows.append([f"{point.max_length:,}", *row_length, *_cells(point), marks.get(point.max_length, "")])
     overlong = "" if choice.strategy in CUTTING else f", overlong: {choice.overlong}"
     head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, "")
     grids = [Grid(f"At each length, with {choice.strategy}{overlong}", head, rows)]
     if choice.other is not None:
-        rows = [[one.strategy, *_cells(one)] for one in (own, choice.other)]
+        rows = [[point.strategy, *_cells(point)] for point in (configured, choice.other)]
         grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
     if choice.longest:
         rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
@@ -176,14 +189,15 @@ def _choice(choice: Choice) -> Section:
 _HEAD = ("trained lost", "cut", "left out", "rows", "full", "tokens")
 
 
-def _cells(one: Point) -> tuple[str, ...]:
+def _cells(point: Point) -> tuple[str, ...]:
+    """The cells of a point below `_HEAD`."""
     return (
-        share(lost_at(one), 2, fixed=True),
-        f"{one.documents_cut:,}",
-        f"{one.documents_lost:,}",
-        f"{one.rows:,}",
-        share(one.fill, fixed=True),
-        large(one.tokens),
+        share(lost_at(point), 2, fixed=True),
+        f"{point.documents_cut:,}",
+        f"{point.documents_lost:,}",
+        f"{point.rows:,}",
+        share(point.fill, fixed=True),
+        large(point.tokens),
     )
 
 
@@ -192,37 +206,44 @@ def _cells(one: Point) -> tuple[str, ...]:
 
 def _flow(flow: Flow) -> Section:
     ledger = Ledger(dict(flow.sources))
-    total, tables = ledger.total(), [ledger_grid(ledger)]
-    rejected, reasons = rejected_of(total), reasons_of(total)
+    total = ledger.total()
+    tables = [ledger_grid(ledger)]
+    rejected = rejected_of(total)
+    reasons = reasons_of(total)
     if rejected:
         rows = [[reason, f"{number:,}", reasons.get(reason, "")] for reason, number in rejected.items()]
         place = f"; all of them: {flow.rejects_file}" if flow.rejects_file else ""
         tables.append(Grid(f"What could not be used, and what to do{place}", ("reason", "how many", ""), rows))
-    others = [[key, words] for key, words in reasons.items() if key not in rejected]
-    more = [Grid("What the other reasons mean", ("reason", "meaning"), others, 2)] if others else []
+    folded = []
     if flow.rejects:
-        shown = [[one.source, one.file, f"{one.line:,}", one.reason, one.detail] for one in flow.rejects]
-        more.insert(0, Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
+        shown = [
+            [reject.source, reject.file, f"{reject.line:,}", reject.reason, reject.detail] for reject in flow.rejects
+        ]
+        folded.append(Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
+    meanings = [[reason, meaning] for reason, meaning in reasons.items() if reason not in rejected]
+    if meanings:
+        folded.append(Grid("What the other reasons mean", ("reason", "meaning"), meanings, 2))
     sentence = f"{describe_supervision(flow.supervision)} {_flow_sentence(total, sum(rejected.values()))}"
     if uses := uses_sentence(flow.sources):
         sentence += f" {uses}"
     warnings = [*losing_sources(flow), *describe_contents(total)]
-    return Section("flow", QUESTIONS["flow"], sentence, tables, more, warnings)
+    return Section("flow", QUESTIONS["flow"], sentence, tables, folded, warnings)
 
 
 def _flow_sentence(total: SourceLedger, unusable: int) -> str:
-    examples, whole = sum(total.examples_packed.values()), total.tokens_encoded
+    examples = sum(total.examples_packed.values())
+    encoded = total.tokens_encoded
     words = (
         f"Of {plural(total.rows_read, 'row')}, {total.rows_used:,} were used. They gave "
         f"{plural(total.examples_made, 'example')}, of which {examples:,} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
-    left = total.tokens_dropped.get(NOT_DRAWN, 0)
-    gone = sum(total.tokens_truncated.values()) + sum(total.tokens_dropped.values()) - left
-    if whole:
-        words += f" {share(gone / whole)} of the encoded tokens are lost." if gone else " No token was lost."
-    if left:
-        words += f" {share(left / whole)} of the encoded tokens are not drawn, by the weights of the sources."
+    not_drawn = total.tokens_dropped.get(NOT_DRAWN, 0)
+    lost = sum(total.tokens_truncated.values()) + sum(total.tokens_dropped.values()) - not_drawn
+    if encoded:
+        words += f" {share(lost / encoded)} of the encoded tokens are lost." if lost else " No token was lost."
+    if not_drawn:
+        words += f" {share(not_drawn / encoded)} of the encoded tokens are not drawn, by the weights of the sources."
     if unusable:
         words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
     return words
@@ -230,14 +251,15 @@ def _flow_sentence(total: SourceLedger, unusable: int) -> str:
 
 def losing_sources(flow: Flow) -> Iterator[str]:
     """Which of several sources lose much of their text to the configured limits."""
-    gone = {
-        name: (sum(one.tokens_truncated.values()) + sum(one.tokens_dropped.get(reason, 0) for reason in _BY_LENGTH))
-        / max(one.tokens_encoded, 1)
-        for name, one in flow.sources.items()
-    }
-    most = [f"{name} {share(gone[name])}" for name in sorted(gone, key=lambda name: -gone[name]) if gone[name] >= _MUCH]
-    if most and len(gone) > 1:
-        yield f"Of their tokens, these sources lose to the limits: {', '.join(most[:COLUMNS])}."
+    lost_shares = dict[str, float]()
+    for name, entry in flow.sources.items():
+        lost = sum(entry.tokens_truncated.values())
+        lost += sum(entry.tokens_dropped.get(reason, 0) for reason in _BY_LENGTH)
+        lost_shares[name] = lost / max(entry.tokens_encoded, 1)
+    by_loss = sorted(lost_shares, key=lambda name: -lost_shares[name])
+    losing = [f"{name} {share(lost_shares[name])}" for name in by_loss if lost_shares[name] >= _LOSES_MUCH]
+    if losing and len(lost_shares) > 1:
+        yield f"Of their tokens, these sources lose to the limits: {', '.join(losing[:COLUMNS])}."
 
 
 # Is the evaluation data in it?
@@ -246,20 +268,22 @@ def losing_sources(flow: Flow) -> Iterator[str]:
 def contamination_section(contamination: Contamination) -> Section:
     """Examples that share text with evaluation rows, by source and evaluation file."""
     rows = [
-        [one.source, one.evaluation, *(f"{value:,}" for value in (one.examples, one.most, one.rows))]
-        for one in contamination.counts[:_ROWS]
+        [count.source, count.evaluation, *(f"{value:,}" for value in (count.examples, count.most, count.rows))]
+        for count in contamination.counts[:_SOURCES]
     ]
     head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
     grid = Grid("Examples that share text", head, rows, text_columns=2)
     shown = [
-        [one.id, f"{one.evaluation}, line {one.evaluation_line:,}", share(one.share), one.kind, clipped(one.shared)]
-        for one in contamination.shown
+        [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
+        for hit in contamination.shown
     ]
     words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
-    some = Grid("Some of them, the largest share first", words, shown, text_columns=5)
-    tables = [one for one in (grid, some) if one.rows]
-    done = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
-    sentence = contamination.sentence + (done.get(contamination.action, "") if contamination.examples else "")
+    largest = Grid("Some of them, the largest share first", words, shown, text_columns=5)
+    tables = [table for table in (grid, largest) if table.rows]
+    sentence = contamination.sentence
+    if contamination.examples:
+        actions = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
+        sentence += actions.get(contamination.action, "")
     return Section("contamination", QUESTIONS["contamination"], sentence, tables)
 
 
@@ -268,8 +292,11 @@ def contamination_section(contamination: Contamination) -> Section:
 
 def _training(training: Training, flow: Flow | None) -> Section:
     ledger = Ledger(dict(flow.sources) if flow is not None else {})
-    total, policies = ledger.total(), dict.fromkeys(training.policies.values())
-    tokens, labels, weight = total.document_tokens, total.labels_trained, total.weight_trained
+    total = ledger.total()
+    policies = dict.fromkeys(training.policies.values())
+    tokens = total.document_tokens
+    labels = total.labels_trained
+    weight = total.weight_trained
     turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
     sentence = (
         f"The loss falls on {share(labels / tokens)} of the packed tokens, {plural(labels, 'token')}{turns} "
@@ -283,16 +310,16 @@ def _training(training: Training, flow: Flow | None) -> Section:
         warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")
     if weight:
         warnings.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
-    rows = [
-        [
-            *(name, f"{sum(one.examples_packed.values()):,}", large(one.document_tokens)),
-            share(one.labels_trained / max(one.document_tokens, 1), fixed=True),
-            *([training.policies.get(name, "")] if len(policies) > 1 else []),
-            share(one.labels_trained / max(labels, 1), fixed=True),
-            *([share(one.weight_trained / weight, fixed=True)] if weight else []),
-        ]
-        for name, one in sorted(ledger.sources.items(), key=lambda one: -one[1].labels_trained)[:_ROWS]
-    ]
+    rows = []
+    for name, entry in sorted(ledger.sources.items(), key=lambda source: -source[1].labels_trained)[:_SOURCES]:
+        row = [name, f"{sum(entry.examples_packed.values()):,}", large(entry.document_tokens)]
+        row.append(share(entry.labels_trained / max(entry.document_tokens, 1), fixed=True))
+        if len(policies) > 1:
+            row.append(training.policies.get(name, ""))
+        row.append(share(entry.labels_trained / max(labels, 1), fixed=True))
+        if weight:
+            row.append(share(entry.weight_trained / weight, fixed=True))
+        rows.append(row)
     head = ["source", "examples", "tokens", "trained", *(["mask"] if len(policies) > 1 else []), "of all trained"]
     head += ["of the loss"] if weight else []
     return Section("training", QUESTIONS["training"], sentence, [Grid("By source", head, rows)], warnings=warnings)
@@ -305,36 +332,43 @@ def packing_grid(packing: Packing) -> Grid:
     """Rows, bound and fill of each split; of preference pairs, their tokens instead."""
     if packing.strategy == "pairs":
         rows = [
-            [one.split, f"{one.rows:,}", f"{one.tokens:,}", share(_trained(one)), f"{one.tokens / one.rows:,.0f}"]
-            for one in packing.splits
+            [
+                split.split,
+                f"{split.rows:,}",
+                f"{split.tokens:,}",
+                share(_trained(split)),
+                f"{split.tokens / split.rows:,.0f}",
+            ]
+            for split in packing.splits
         ]
         return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair"), rows)
     padded = bool(packing.padded_for)
     rows = [
         [
-            one.split,
-            f"{one.rows:,}",
-            f"{one.bound:,}" if one.bound else "–",
-            share(one.fill, 2, fixed=True),
-            *([share(one.padding / (one.rows * packing.row_length), 2)] if padded else []),
-            f"{one.tokens:,}",
-            share(_trained(one)),
-            f"{one.pieces / one.rows:.1f}",
+            split.split,
+            f"{split.rows:,}",
+            f"{split.bound:,}" if split.bound else "–",
+            share(split.fill, 2, fixed=True),
+            *([share(split.padding / (split.rows * packing.row_length), 2)] if padded else []),
+            f"{split.tokens:,}",
+            share(_trained(split)),
+            f"{split.pieces / split.rows:.1f}",
         ]
-        for one in packing.splits
+        for split in packing.splits
     ]
     padding = ["padding"] if padded else []
     return Grid("Packing", ("split", "rows", "bound", "full", *padding, "tokens", "trained", "documents a row"), rows)
 
 
-def _trained(one: SplitFigures) -> float:
-    return one.labels / one.tokens if one.tokens else 0.0
+def _trained(split: SplitFigures) -> float:
+    """The share of a split's tokens that is trained."""
+    return split.labels / split.tokens if split.tokens else 0.0
 
 
 def _packing(packing: Packing, *, estimated: bool) -> Section:
-    main = next((one for one in packing.splits if one.split == "train"), packing.splits[0] if packing.splits else None)
-    if main is None:
+    if not packing.splits:
         return Section("packing", QUESTIONS["packing"], "There are no packed rows.")
+    main = next((split for split in packing.splits if split.split == "train"), packing.splits[0])
     if packing.strategy == "pairs":
         sentence = (
             f"Preference pairs are not packed: {plural(main.rows, 'pair')} of {main.split}, each a row of its own."
@@ -347,18 +381,19 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     )
     if main.bound:
         sentence += "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
-    each = max(main.pieces, 1) / main.rows
-    sentence += f". A row holds {each:,.1f} documents on average"
-    rows = max(1, round(_BATCH / each))
-    if each > 1 and 4 * rows <= main.rows:
+    pieces_of_row = max(main.pieces, 1) / main.rows
+    sentence += f". A row holds {pieces_of_row:,.1f} documents on average"
+    rows = max(1, round(_BATCH / pieces_of_row))
+    # Not of a few rows, of which nobody makes batches.
+    if pieces_of_row > 1 and 4 * rows <= main.rows:
         sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
     sentence += "."
     for split in packing.splits:
         if split is not main:
             sentence += f" {split.split}: {plural(split.rows, 'row')}, {share(split.fill, 2)} full."
     if packing.padded_for:
-        part = main.padding / (main.rows * packing.row_length)
-        sentence += f" Padding for {packing.padded_for} takes {share(part, 2)} of the rows."
+        padding = main.padding / (main.rows * packing.row_length)
+        sentence += f" Padding for {packing.padded_for} takes {share(padding, 2)} of the rows."
     return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
 
 

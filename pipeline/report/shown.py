@@ -71,17 +71,17 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
     """
     if dataset.manifest.preference:
         return _pair(dataset, split, number, decoder, room)
-    found = pieces(dataset, number, split)
-    listed = found if room is None else found[:LISTED]
+    pieces_of_row = pieces(dataset, number, split)
+    listed = pieces_of_row if room is None else pieces_of_row[:LISTED]
     parents = {piece.continues for piece in listed if piece.continues is not None}
     origins = dataset.origins({piece.doc_id for piece in listed} | parents)
-    each = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
+    room_of_piece = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     documents = []
     for piece in listed:
         origin = origins.get(piece.doc_id)
         id = str(piece.doc_id) if origin is None else origin.id
         source = "" if origin is None else origin.source
-        texts, shortened = _texts(piece, decoder, each)
+        texts, shortened = _texts(piece, decoder, room_of_piece)
         parent = origins.get(piece.continues) if piece.continues is not None else None
         continues = "" if piece.continues is None else str(piece.continues) if parent is None else parent.id
         documents.append(
@@ -89,7 +89,8 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
                 id, source, piece.start, len(piece.ids), piece.trained, texts, shortened, continues, piece.shared
             )
         )
-    return ShownRow(split, number, sum(len(one.ids) for one in found), dataset.manifest.row_length, documents)
+    tokens = sum(len(piece.ids) for piece in pieces_of_row)
+    return ShownRow(split, number, tokens, dataset.manifest.row_length, documents)
 
 
 def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None) -> ShownRow:
@@ -100,14 +101,15 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
     id = str(doc_id) if origin is None else origin.id
     texts = []
     for part in ("prompt", "chosen", "rejected"):
-        ids, trained = row[f"{part}_ids"], part != "prompt"
+        ids = row[f"{part}_ids"]
+        trained = part != "prompt"
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
-        whole = decoder.spans([row["prompt_ids"] if trained else [], ids])[1]
-        text = whole if room is None else _clipped(whole, room // 3)
+        full_text = decoder.spans([row["prompt_ids"] if trained else [], ids])[1]
+        text = full_text if room is None else _clipped(full_text, room // 3)
         shown = [ShownPiece(text, float(trained), len(ids))] if ids else []
-        shortened = text != whole
+        shortened = text != full_text
         texts.append(ShownDocument(id, part, 0, len(ids), len(ids) if trained else 0, shown, shortened))
-    tokens = sum(one.tokens for one in texts)
+    tokens = sum(document.tokens for document in texts)
     return ShownRow(split, number, tokens, tokens, texts, pair=True)
 
 
@@ -122,15 +124,15 @@ def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[Shown
             return [ShownPiece(text, weight, len(ids)) for (weight, ids), text in each_text], False
     half = _STRETCHES // 2
     kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
-    each = max(room // len(kept), 40)
-    out = [
-        ShownPiece(_short_text(decoder, ids, each if weight > 0 else min(each, _UNTRAINED)), weight, len(ids))
-        for weight, ids in kept
-    ]
+    room_of_span = max(room // len(kept), 40)
+    shown = []
+    for weight, ids in kept:
+        room_of_text = room_of_span if weight > 0 else min(room_of_span, _UNTRAINED)
+        shown.append(ShownPiece(_short_text(decoder, ids, room_of_text), weight, len(ids)))
     if len(kept) < len(spans):
-        left = sum(len(ids) for _, ids in spans[half:-half])
-        out.insert(half, ShownPiece(_GAP, 0, left))
-    return out, True
+        tokens_between = sum(len(ids) for _, ids in spans[half:-half])
+        shown.insert(half, ShownPiece(_GAP, 0, tokens_between))
+    return shown, True
 
 
 def _short_text(decoder: Decoder, ids: list[int], room: int) -> str:
