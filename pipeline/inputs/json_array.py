@@ -56,6 +56,7 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes
                 is_closed = chunk[place] != _COMMA
                 if chunk[place] not in (_COMMA, _CLOSE):
                     raise ValueError(f"a bracket is closed by another kind, at byte {bytes_before + place:,}")
+                # `[]` has no element; `[1,]` has an empty one, which is not JSON.
                 if element.size or not is_closed or count:
                     count += 1
                     yield element.taken(bytes_before + place)

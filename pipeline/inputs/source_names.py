@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 from urllib.parse import urlsplit
 
 from ..store.open_store import is_url
@@ -34,10 +35,14 @@ def name_sources(paths: Sequence[str]) -> list[str]:
 def _base_name(path: str) -> str:
     """The last part of a path that no pattern leaves open, without its suffix."""
     if is_url(path):
-        parts = urlsplit(path)
-        path = f"{parts.netloc}{parts.path}".partition("@")[0] if parts.scheme == "hf" else parts.path
-    parts_of_path = path.rstrip("/").split("/")
-    fixed = next((index for index, part in enumerate(parts_of_path) if _PATTERN.search(part)), len(parts_of_path))
-    last = parts_of_path[fixed - 1] if fixed else ""
-    stem = split_name(last)[0] if fixed == len(parts_of_path) else last
-    return _UNFIT.sub("-", stem).strip("-._")[:_CHARACTERS] or _FALLBACK
+        url = urlsplit(path)
+        # Of a dataset of the hub, the owner stands where a URL has its host, and a revision may follow.
+        path = f"{url.netloc}{url.path}".partition("@")[0] if url.scheme == "hf" else url.path
+    names = path.rstrip("/").split("/")
+    # Of `web/**/*.parquet`, only `web` is fixed.
+    fixed = list(takewhile(lambda name: not _PATTERN.search(name), names))
+    base = fixed[-1] if fixed else ""
+    # Only the name of a file has a suffix: `v1.5/*` is called `v1.5`.
+    if len(fixed) == len(names):
+        base, _ = split_name(base)
+    return _UNFIT.sub("-", base).strip("-._")[:_CHARACTERS] or _FALLBACK

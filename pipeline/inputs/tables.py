@@ -73,6 +73,7 @@ def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, l
         # Hashed again, because the file may have changed since it was scanned.
         if _hash_row_groups(data, file, *block.groups) != block.content:
             raise changed_error(block)
+        # In one thread, because there is a worker for each core.
         table = file.read_row_groups(list(range(*block.groups)), columns=columns, use_threads=False)
         return table, file.schema_arrow.names
 
@@ -265,6 +266,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     """
     names = dict.fromkeys(table.column_names)
     table = table.select([name for name in names if columns is None or name in columns])
+    # A table without columns still has rows, which a format rejects.
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     records: Records = []

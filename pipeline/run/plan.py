@@ -109,6 +109,7 @@ def plan(
 
     kept.begin("read lengths", 0, "")
     figures = count_rows(selected)
+    # Each preference pair is a row of its own, whatever the length and the strategy.
     choice = None
     packing = None
     if not prepared.pairs:

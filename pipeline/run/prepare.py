@@ -64,6 +64,7 @@ def prepare(
         tokenizer.require_template()
 
     # The engine is chosen by how the first rows of each source are encoded.
+    # Only then is there a specification, on which the keys of all parts depend.
     render = RenderSpec.of(tokenizer, config.tokenizer)
     settings = {source.name: SourceSettings.of(source, formats[source.name], pairs=pairs) for source in config.sources}
     preferred = preferred_engine(config.tokenizer.engine)
