@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..run.repair import Repair
 
 _SHOWN = 3
+"""Files of a cache that are listed before they are removed: the names are hashes, which say little."""
 
 
 def wait(folder: str, timeout: Annotated[float, typer.Option(min=0)] = 3600.0) -> None:
@@ -64,7 +65,7 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
 def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     yield from map(str, outcome.findings)
     counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
-    checked = ", ".join(plural(number, what) for number, what in counts)
+    checked = ", ".join(plural(number, noun) for number, noun in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
         yield f"packtrain verify {folder} --repair run.yaml rebuilds the files named above with the run's configuration"
@@ -107,15 +108,15 @@ def clean(
     if not store.root.is_dir():
         raise InputError(f"there is no folder {cache}; give a cache, such as .packtrain-cache beside a run's output")
     items = old_files(store, days=older_than)
-    what = f"{plural(len(items), 'file')}, {size(sum(items.values()))}"
+    files = f"{plural(len(items), 'file')}, {size(sum(items.values()))}"
     if yes:
         remove_files(store, items)
-        print_line(f"removed {what}; a run makes again what it needs")
+        print_line(f"removed {files}; a run makes again what it needs")
         return
     for path in islice(items, _SHOWN):
         print_line(f"{path} ({size(items[path])})")
     days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
-    print_line(f"{what}, older than {days}" + ("; --yes removes them" if items else ""))
+    print_line(f"{files}, older than {days}" + ("; --yes removes them" if items else ""))
 
 
 def prep(
@@ -137,9 +138,9 @@ def prep(
     from ..run.prep_only import prepare_source
 
     loaded, base = load_run(config, settings, input, format=format)
-    chosen = [one for one in loaded.sources if source is None or one.name == source]
+    chosen = [candidate for candidate in loaded.sources if source is None or candidate.name == source]
     if len(chosen) != 1:
-        names = [one.name for one in loaded.sources]
+        names = [candidate.name for candidate in loaded.sources]
         raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
     show(
         lambda observer: prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer),

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -35,22 +36,24 @@ def put(console: Console, line: Line) -> None:
     text = Text()
     if isinstance(line, list):
         plain = console.color_system is None or console.no_color
-        for one in line:
-            text.append(f"×{one.weight:.4g} " if one.weight not in (0, 1) else "", "cyan")
-            said = f"⟦{one.text}⟧" if one.weight and plain else one.text
-            text.append(escape(said), "bold green" if one.weight else "dim")
+        for piece in line:
+            text.append(f"×{piece.weight:.4g} " if piece.weight not in (0, 1) else "", "cyan")
+            # Without colours, brackets mark what is trained.
+            words = f"⟦{piece.text}⟧" if piece.weight and plain else piece.text
+            text.append(escape(words), "bold green" if piece.weight else "dim")
     else:
-        said, style = (line, "") if isinstance(line, str) else line
-        text.append(escape(said), style)
+        words, style = (line, "") if isinstance(line, str) else line
+        text.append(escape(words), style)
     console.print(text, soft_wrap=True)
 
 
 def _table(grid: Grid) -> Table:
     table = Table(show_edge=False, pad_edge=False)
-    for at, name in enumerate(grid.head):
-        whole = at == 0 and all(len(row[0]) <= _WHOLE for row in grid.rows)
+    for column, name in enumerate(grid.head):
+        keeps_line = column == 0 and all(len(row[0]) <= _WHOLE for row in grid.rows)
         head = Text(escape_line(name))
-        table.add_column(head, justify="left" if grid.is_words(at) else "right", overflow="fold", no_wrap=whole)
+        justify: Literal["left", "right"] = "left" if grid.is_words(column) else "right"
+        table.add_column(head, justify=justify, overflow="fold", no_wrap=keeps_line)
     for number, row in enumerate(grid.rows):
         style = grid.styles[number] if grid.styles else ""
         table.add_row(*(Text(escape_line(clipped(cell)), style="" if at else style) for at, cell in enumerate(row)))
@@ -63,9 +66,10 @@ class ConsoleObserver(Observer):
     def __init__(self, console: Console) -> None:
         self.console = console
         self._progress: Progress | None = None
-        self._stage, self._what = "", "rows"
+        self._stage = ""
+        self._unit = "rows"
         self._total = self._done = self._rows = self._tokens = 0
-        self._began = self._said = 0.0
+        self._began_at = self._printed_at = 0.0
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -76,9 +80,11 @@ class ConsoleObserver(Observer):
     def begin(self, stage: str, total: int, unit: str) -> None:
         """See `Observer`."""
         self._stop()
-        self._stage, self._total, self._done, self._rows, self._tokens = stage, total, 0, 0, 0
-        self._began = self._said = time.monotonic()
-        self._what = unit if unit == "samples" else "rows"
+        self._stage = stage
+        self._total = total
+        self._done = self._rows = self._tokens = 0
+        self._began_at = self._printed_at = time.monotonic()
+        self._unit = unit if unit == "samples" else "rows"
         # With FORCE_COLOR, rich takes a pipe for a terminal; it asks for colours, not for bars in a log.
         if self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty():
             columns: list[ProgressColumn] = [TextColumn("{task.description:>7}"), BarColumn()]
@@ -96,14 +102,14 @@ class ConsoleObserver(Observer):
         self._tokens += tokens
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], advance=done, rates=self._rates())
-        elif time.monotonic() - self._said >= 5 and self._total:
-            self._said = time.monotonic()
+        elif time.monotonic() - self._printed_at >= 5 and self._total:
+            self._printed_at = time.monotonic()
             put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 
     def end(self) -> None:
         """See `Observer`."""
         self._stop()
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._began_at
         if self._stage and seconds >= QUIET_SECONDS:
             rates = f", {self._rates()}" if self._total else ""
             put(self.console, f"{self._stage}: done in {duration(seconds)}{rates}")
@@ -115,9 +121,9 @@ class ConsoleObserver(Observer):
 
     def _rates(self) -> str:
         """Rows, or samples, and tokens per second."""
-        seconds = max(time.monotonic() - self._began, 1e-9)
+        seconds = max(time.monotonic() - self._began_at, 1e-9)
         tokens = f", {large(self._tokens / seconds)} tokens/s" if self._tokens else ""
-        return f"{large(self._rows / seconds)} {self._what}/s{tokens}"
+        return f"{large(self._rows / seconds)} {self._unit}/s{tokens}"
 
     def _stop(self) -> None:
         # A bar left running hides the cursor, and is drawn again below an error message.

@@ -22,7 +22,7 @@ _TO = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gath
 
 
 def _targets(incomplete: str) -> list[str]:
-    return [one for one in _TARGETS if one.startswith(incomplete)]
+    return [target for target in _TARGETS if target.startswith(incomplete)]
 
 
 def export(

@@ -71,10 +71,10 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As click's. A help is shown without reading values, because typer imports pydantic for that: 0.1 s."""
-        found = self.get_command(ctx, args[0]) if args[1:] == ["--help"] else None
-        if found is not None or args == ["--help"]:
-            shown = ctx if found is None else found.context_class(found, info_name=args[0], parent=ctx)
-            typer.echo(shown.get_help())
+        command = self.get_command(ctx, args[0]) if args[1:] == ["--help"] else None
+        if command is not None or args == ["--help"]:
+            context = ctx if command is None else command.context_class(command, info_name=args[0], parent=ctx)
+            typer.echo(context.get_help())
             ctx.exit()
         return list(super().parse_args(ctx, args))
 
@@ -83,9 +83,9 @@ class Commands(TyperGroup):
         command = self.commands.get(cmd_name)
         if command is not None and command.epilog is None:
             _explain(command)
-            lines = next((some[cmd_name] for some in COMMANDS.values() if cmd_name in some), ())
+            lines = next((group[cmd_name] for group in COMMANDS.values() if cmd_name in group), ())
             # \b keeps click from wrapping the paragraph.
-            command.epilog = "\n".join(["\b", f"Example{'s' * (len(lines) > 1)}:", *(f"  {one}" for one in lines)])
+            command.epilog = "\n".join(["\b", f"Example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -100,11 +100,14 @@ def _explain(command: Any) -> None:
     """Take the help and the placeholders of options from the docstring, and let flags only be set."""
     callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
     command.help, _, listed = (inspect.getdoc(callback) or "").partition("\n\nArgs:\n")
-    said = {found[1]: found for one in re.split(r"\n(?=    \w)", listed) if (found := _ARGUMENT.fullmatch(one))}
+    # Each argument is `name (PLACEHOLDER): sentence`, over one or several lines.
+    matches = (_ARGUMENT.fullmatch(entry) for entry in re.split(r"\n(?=    \w)", listed))
+    entries = {match[1]: match for match in matches if match is not None}
     for parameter in command.params:
-        if (found := said.get(parameter.name)) is not None:
-            text = " ".join(found[3].split())
+        entry = entries.get(parameter.name)
+        if entry is not None:
+            text = " ".join(entry[3].split())
             parameter.help = text[0].upper() + text[1:] if re.match("[a-z]+ ", text) else text
-            parameter.metavar = found[2] or parameter.metavar
+            parameter.metavar = entry[2] or parameter.metavar
         if getattr(parameter, "is_flag", False):
             parameter.secondary_opts = []

@@ -86,8 +86,9 @@ def command() -> Any:
 
 def _key_of(error: Any) -> str | None:
     """The key that an unknown option means, such as `pack.max_docs` for --max-docs, if its command takes keys."""
-    option, context = getattr(error, "option_name", None), error.ctx
-    if option is None or context is None or all("--set" not in one.opts for one in context.command.params):
+    option = getattr(error, "option_name", None)
+    context = error.ctx
+    if option is None or context is None or all("--set" not in parameter.opts for parameter in context.command.params):
         return None
     name = str(option).lstrip("-").replace("-", "_")
     keys = config_keys(training=context.command.name in ("train", "explain-loss"))
@@ -105,12 +106,14 @@ def main() -> None:
         logging.lastResort.setFormatter(EscapingFormatter())
     with interruptible() as interruption:
         try:
-            code, lost = _code_of_command(), _lost_output()
+            code = _code_of_command()
+            code_of_lost_output = _lost_output()
         except KeyboardInterrupt:  # as the command ended
-            code, lost = INTERRUPTED, None
+            code = INTERRUPTED
+            code_of_lost_output = None
         if code == INTERRUPTED:
             interruption.tell()
-    sys.exit(code if lost is None else lost)
+    sys.exit(code if code_of_lost_output is None else code_of_lost_output)
 
 
 def _code_of_command() -> int:

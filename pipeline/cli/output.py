@@ -53,7 +53,7 @@ def training_extra() -> Iterator[None]:
 def show(
     make: "Callable[[Observer], Result]",
     view: "Callable[[Result], Lines]",
-    plain: Callable[[Result], Any] = lambda made: made,
+    plain: Callable[[Result], Any] = lambda result: result,
     *,
     as_json: bool = False,
 ) -> Result:
@@ -69,10 +69,11 @@ def show(
 
     console = make_console(stderr=as_json)
     with ConsoleObserver(console) as observer:
-        made = make(observer)
+        result = make(observer)
+    # The progress is gone from the terminal before the first line is printed.
     if as_json:
-        print_json(plain(made))
+        print_json(plain(result))
     else:
-        for line in view(made):
+        for line in view(result):
             put(console, line)
-    return made
+    return result

@@ -70,7 +70,7 @@ def plan(
     from ..store.local import LocalStore
     from ..store.open_store import is_url, resolve_place
 
-    compared = _compared(lengths)
+    compared = _lengths_to_compare(lengths)
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length,
         row_length=row_length, seed=seed, workers=workers, needs=("--input", "--tokenizer"),
@@ -80,11 +80,12 @@ def plan(
         report = look_ahead(loaded, compared, rows=rows, observer=observer, base=folder)
         if as_json:
             return report, None
+        # Beside OUT, not in it: a plan must not make the folder of the run. Beside a URL, in the working directory.
         place = resolve_place(loaded.out, folder).rstrip("/")
         beside = Path.cwd() if is_url(place) else Path(place).parent
         return report, write_report(report, LocalStore(beside), f"{place.rpartition('/')[2] or 'packtrain'}-plan")
 
-    show(make, _report_lines, lambda made: made[0], as_json=as_json)
+    show(make, _report_lines, lambda written: written[0], as_json=as_json)
 
 
 def report(folder: Folder, as_json: Json = False) -> None:
@@ -97,14 +98,14 @@ def report(folder: Folder, as_json: Json = False) -> None:
     from ..store.open_store import open_store, resolve_place
 
     def make(_: "Observer") -> "Written":
-        made = make_report(folder, write=not as_json)
+        dataset_report = make_report(folder, write=not as_json)
         store = open_store(resolve_place(folder, Path.cwd()))
-        return made, None if as_json else (store.where(HTML), store.where(JSON))
+        return dataset_report, None if as_json else (store.where(HTML), store.where(JSON))
 
-    show(make, _report_lines, lambda made: made[0], as_json=as_json)
+    show(make, _report_lines, lambda written: written[0], as_json=as_json)
 
 
-def _compared(lengths: str | None) -> tuple[int, ...]:
+def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
     """The lengths to compare, ascending.
 
     Raises:
@@ -116,21 +117,25 @@ def _compared(lengths: str | None) -> tuple[int, ...]:
     if lengths is None:
         return CANDIDATES
     try:
-        found = tuple(sorted({int(one) for one in lengths.split(",")}))
+        compared = tuple(sorted({int(number) for number in lengths.split(",")}))
     except ValueError:
         raise ConfigError(f"--lengths {lengths[:80]}: give whole numbers, such as 1024,2048,4096") from None
-    for length in found:
+    for length in compared:
         if not LEAST <= length <= MOST:
             raise ConfigError(f"--lengths: {length:,} is out of range; give lengths from {LEAST} to {MOST:,}")
-    return found
+    return compared
 
 
-def _report_lines(made: "Written") -> "Lines":
+def _report_lines(written: "Written") -> "Lines":
     from ..report.sections import report_lines
 
-    yield from report_lines(made[0])
+    dataset_report, places = written
+    yield from report_lines(dataset_report)
     yield ""
-    yield from (f"{what}: {place}" for what, place in zip(("page", "numbers"), made[1] or (), strict=False))
+    if places is not None:
+        page, numbers = places
+        yield f"page: {page}"
+        yield f"numbers: {numbers}"
 
 
 def diff(
@@ -184,12 +189,14 @@ def _row_lines(row: "ShownRow") -> "Lines":
 
     yield row.summary()
     yield [ShownPiece("marks: not trained, ", 0, 0), ShownPiece("trained", 1, 0)]
-    for one in row.documents:
+    for document in row.documents:
         yield ""
-        start = f", {one.origin}" if one.origin else ""
-        counts = f"{plural(one.tokens, 'token')}{start}, {one.trained:,} trained"
-        yield f"{f'{one.source} of ' if row.pair else ''}{one.id}: {counts}", "bold"
-        yield one.pieces
+        origin = f", {document.origin}" if document.origin else ""
+        counts = f"{plural(document.tokens, 'token')}{origin}, {document.trained:,} trained"
+        # In a pair, the source is the side: prompt, chosen or rejected.
+        side = f"{document.source} of " if row.pair else ""
+        yield f"{side}{document.id}: {counts}", "bold"
+        yield document.pieces
 
 
 def _story_lines(folder: str, story: "Story") -> "Lines":
@@ -203,12 +210,13 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
         yield f"the row: {story.excerpt}"
     if story.twin:
         yield f"the earlier one is {story.twin}"
-    for one in story.standings[:_PLACES]:
-        yield f"row {one.row:,} of {one.split}: from token {one.start:,} of the example on, {one.trained:,} trained"
-        yield f"  packtrain inspect {shlex.quote(folder)} --row {one.row} --split {one.split}"
+    for place in story.standings[:_PLACES]:
+        where = f"row {place.row:,} of {place.split}"
+        yield f"{where}: from token {place.start:,} of the example on, {place.trained:,} trained"
+        yield f"  packtrain inspect {shlex.quote(folder)} --row {place.row} --split {place.split}"
     if len(story.standings) > _PLACES:
         yield f"and {len(story.standings) - _PLACES:,} more rows"
-    yield from (f"cut: {plural(tokens, 'token')} by {what}" for what, tokens in story.cut.items())
+    yield from (f"cut: {plural(tokens, 'token')} by {limit}" for limit, tokens in story.cut.items())
 
 
 def contamination(
@@ -232,21 +240,23 @@ def contamination(
     from ..run.find_contamination import contamination as find
     from ..store.open_store import cache_root, resolve_place
 
+    # Relative paths of a command line start here, and those of a configuration in its own folder.
     files = [str(Path(path).absolute()) if "://" not in path else path for path in against or ()]
     loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
     data = loaded.model_dump(mode="json", exclude_unset=True)
+    # Without a configuration there is no run to keep hits for, so that they stay in a temporary cache.
     if config is not None:
         data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
     show(lambda observer: find(data, hits=out, observer=observer, base=base), partial(_contamination_lines, out))
 
 
-def _contamination_lines(out: Path | None, found: "Contamination") -> "Lines":
+def _contamination_lines(out: Path | None, contamination: "Contamination") -> "Lines":
     from ..report.sections import contamination_section
 
-    shown = contamination_section(found)
-    yield shown.sentence
-    yield from shown.tables
+    section = contamination_section(contamination)
+    yield section.sentence
+    yield from section.tables
     if out is not None:
         yield f"all hits: {out}"
-    elif found.examples:
+    elif contamination.examples:
         yield "--out hits.jsonl writes all hits", "dim"

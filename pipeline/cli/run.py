@@ -45,15 +45,19 @@ def run(
         demo: run the embedded sample.
     """
     gc.set_threshold(_GARBAGE)
-    began, cache = time.perf_counter(), None
+    began = time.perf_counter()
+    cache = None
     if demo:
         from .. import demo as home
         from ..store.open_store import cache_root, resolve_place
 
         if config is not None or input or tokenizer is not None or format is not None:
             raise ConfigError("--demo brings its own configuration, data, format and tokenizer; leave yours out")
-        places = ["runs/demo", *(one.removeprefix("out=") for one in settings or () if one.startswith("out="))]
-        config, out = Path(home.__file__).parent / "demo.yaml", out or places[-1]
+        # As anywhere, --out wins over --set out=, and the last --set over those before it.
+        given_places = [setting.removeprefix("out=") for setting in settings or () if setting.startswith("out=")]
+        config = Path(home.__file__).parent / "demo.yaml"
+        out = out or ["runs/demo", *given_places][-1]
+        # The demo's configuration lies in the package, where nothing may be written.
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
@@ -87,18 +91,21 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ..report.sections import sections, summary_lines
     from ..report.sharing import describe_sharing
 
-    manifest, report, out = end.dataset.manifest, end.report, end.dataset.store
+    manifest = end.dataset.manifest
+    report = end.report
+    out = end.dataset.store
     if not end.is_new:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
             yield f"report: {out.where(HTML)}"
-            yield f"  its tables: packtrain report {_near(out.url)}"
+            yield f"  its tables: packtrain report {_from_here(out.url)}"
         return
     yield ledger_grid(manifest.ledger)
     yield ""
     summary = list(summary_lines(manifest.ledger, packing_of(manifest), out.where(REJECTS)))
     shown = sections(report) if report is not None else []
     warnings = ((warning, "yellow") for section in shown for warning in section.warnings)
+    # A warning may repeat a sentence of the summary: each is printed once.
     yield from dict.fromkeys([*summary, *warnings])
     engine = manifest.plan["encode"]
     made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
@@ -110,10 +117,10 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
         if report.choice is not None and (sharing := describe_sharing(report.choice.sharing)):
             yield f"  {sharing}"
     if demo:
-        yield from _next(out.url, out.where(HTML) if report is not None else None)
+        yield from _next_commands(out.url, out.where(HTML) if report is not None else None)
 
 
-def _near(path: str | Path) -> str:
+def _from_here(path: str | Path) -> str:
     """A path relative to the current folder if it is below it; a URL as it is."""
     from ..store.open_store import is_url
 
@@ -121,21 +128,21 @@ def _near(path: str | Path) -> str:
     return relative if relative and not relative.startswith("..") else str(path)
 
 
-def _next(out: str, page: str | None) -> "Lines":
+def _next_commands(out: str, page: str | None) -> "Lines":
     """Commands to look at the result of the demo, which work from the current folder.
 
     Args:
         page: the report's page, if there is one.
     """
-    here = _near(out)
-    data = "" if here == str(Path("runs/demo")) else f" --set data={here}"
+    dataset = _from_here(out)
+    data = "" if dataset == str(Path("runs/demo")) else f" --set data={dataset}"
     yield ""
     yield "Look at it:"
     if page is not None:
-        yield f"  in a browser: open {_near(page)}"
-    yield f"  packtrain report {here}      # the report as tables"
-    yield f"  packtrain inspect {here} --row 0"
-    yield f"  packtrain verify {here} --deep"
-    yield f"  python -c \"import datasets; print(datasets.load_from_disk('{here}'))\""
+        yield f"  in a browser: open {_from_here(page)}"
+    yield f"  packtrain report {dataset}      # the report as tables"
+    yield f"  packtrain inspect {dataset} --row 0"
+    yield f"  packtrain verify {dataset} --deep"
+    yield f"  python -c \"import datasets; print(datasets.load_from_disk('{dataset}'))\""
     yield f"  packtrain train --demo{data}      # a tiny model; needs torch:"
     yield "    pip install 'packtrain[fast,train]'; without a GPU, first torch's CPU build, as pytorch.org says"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
 _LONGEST = 3600
+"""Most seconds that one test may take."""
 
 
 def sample(
@@ -81,39 +82,56 @@ def sample(
     part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
-    if tokenizer is None and folder.is_dir() and not any(one.name.startswith(_TOKENIZER) for one in folder.iterdir()):
+    if tokenizer is None and folder.is_dir() and not any(file.name.startswith(_TOKENIZER) for file in folder.iterdir()):
         raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
     def draw(observer: "Observer") -> dict[str, int]:
         if endpoint is None:
-            found, on, size = _place(Path(model), base, batch)
+            # Looked at before the prompts are read, because a mistake in the model is found at once.
+            place_of_model, device, sequences = _find_model(Path(model), base, batch)
         prompts = read_prompts(Path(data), config.tokenizer, place)
         drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if endpoint is None:
             from ...training.generate import GenerateEngine, load_for_generation
 
-            drawn = _fitted(prompts, drawn, found, observer)
-            made: dict[str, Any] = {"engine": "generate", "model": found.digest, "dtype": dtype, "batch": size}
-            plan, load = SamplePlan(n, seed, part, size), partial(load_for_generation, found, dtype=dtype, device=on)
+            drawn = _settings_of_model(prompts, drawn, place_of_model, observer)
+            identity: dict[str, Any] = {
+                "engine": "generate",
+                "model": place_of_model.digest,
+                "dtype": dtype,
+                # How sequences are padded together changes the last bits of their logits.
+                "batch": sequences,
+            }
+            plan = SamplePlan(n, seed, part, sequences)
+            load = partial(load_for_generation, place_of_model, dtype=dtype, device=device)
             make_engine: Callable[[], SampleEngine] = lambda: GenerateEngine(load(), drawn)  # noqa: E731
         else:
             from ..samples.endpoint import EndpointEngine
 
-            made, plan = {"engine": "endpoint", "model": model}, SamplePlan(n, seed, part)
+            identity = {"engine": "endpoint", "model": model}
+            plan = SamplePlan(n, seed, part)
             make_engine = partial(EndpointEngine, endpoint, model, drawn)
-        made |= {"prompts": prompts.hash, "n": n, "temperature": temperature, "top_p": top_p, "seed": seed,
-                 "max_new_tokens": max_new_tokens, "shard": shard or "0/1"}  # fmt: skip
-        return draw_samples(prompts, plan, drawn, made, out, make_engine, observer)
+        # What decides the samples: a file that was begun with other settings is not continued.
+        identity |= {
+            "prompts": prompts.hash,
+            "n": n,
+            "temperature": temperature,
+            "top_p": top_p,
+            "seed": seed,
+            "max_new_tokens": max_new_tokens,
+            "shard": shard or "0/1",
+        }
+        return draw_samples(prompts, plan, drawn, identity, out, make_engine, observer)
 
     show(draw, partial(_drawn_lines, out))
 
 
 def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":
-    said = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
-    yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({said})' if said else ''}"
+    counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
+    yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({counts})' if counts else ''}"
 
 
-def _place(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFolder, torch.device, int]":
+def _find_model(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFolder, torch.device, int]":
     """The model, the device and the sequences at once."""
     with training_extra():
         from ...training.generate import SEQUENCES, find_model
@@ -123,11 +141,11 @@ def _place(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFol
         raise ConfigError(
             f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
         )
-    on = default_device()
-    return find_model(model, base), on, batch or SEQUENCES.get(on.type, SEQUENCES["cpu"])
+    device = default_device()
+    return find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"])
 
 
-def _fitted(
+def _settings_of_model(
     prompts: "PromptSet", settings: "SampleSettings", place: "ModelFolder", observer: "Observer"
 ) -> "SampleSettings":
     """The settings with the model's own end tokens, after checking that the prompts fit the model."""
@@ -138,12 +156,13 @@ def _fitted(
             f"--tokenizer: it has {prompts.vocabulary_size:,} token ids, but the model has embeddings for "
             f"{place.vocabulary:,}; give the model's own tokenizer"
         )
-    longest = max(len(one.token_ids) for one in prompts.prompts)
+    longest = max(len(prompt.token_ids) for prompt in prompts.prompts)
     if place.positions is not None and longest + settings.max_new_tokens > place.positions:
         raise ConfigError(
             f"--max-new-tokens {settings.max_new_tokens}: the model has {place.positions:,} positions, and the longest "
             f"prompt {longest:,} tokens; lower it, or leave out long prompts"
         )
+    # The template's, the tokenizer's and the model's, each once. Ids beyond the embeddings cannot be drawn.
     stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in place.stop_ids if id < place.vocabulary))))
     if not stops:
         observer.note(

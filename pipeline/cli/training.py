@@ -45,10 +45,10 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
         from ...training.attention.varlen import NAME
         from ...training.loader import PackedLoader
     no_model = Applied(NAME, "none", "batches are counted, and no model takes them")
-    mine, _, every = (rank or "").partition("/")
-    if rank is not None and not (mine.isdecimal() and every.isdecimal()):
+    rank_number, _, rank_count = (rank or "").partition("/")
+    if rank is not None and not (rank_number.isdecimal() and rank_count.isdecimal()):
         raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
-    place = (int(mine), int(every)) if rank is not None else (None, None)
+    place = (int(rank_number), int(rank_count)) if rank is not None else (None, None)
     show(
         lambda _: PackedLoader(
             folder, rows_per_step=rows_per_step, seed=seed, rank=place[0], world_size=place[1], attention=no_model
@@ -57,19 +57,24 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
     )
 
 
-def _step_lines(steps: int, given: "PackedLoader") -> "Lines":
+def _step_lines(steps: int, packed_loader: "PackedLoader") -> "Lines":
     from ..report.grid import Grid
 
-    every = f"{plural(len(given), 'step')} of {plural(given.rows_per_step, 'row')}"  # before some are taken
-    rows, waits, tokens, batches = [], list[float](), 0, iter(given)
-    for number in range(min(steps, len(given))):
-        last = time.perf_counter()
+    # Counted before some are taken: `len` is what is left.
+    epoch = f"{plural(len(packed_loader), 'step')} of {plural(packed_loader.rows_per_step, 'row')}"
+    rows: list[list[str]] = []
+    waits: list[float] = []
+    tokens = 0
+    batches = iter(packed_loader)
+    for number in range(min(steps, len(packed_loader))):
+        asked_at = time.perf_counter()
         batch = next(batches)
-        waits.append(time.perf_counter() - last)
+        waits.append(time.perf_counter() - asked_at)
         tokens += batch["input_ids"].numel()
-        rows.append([*_step_cells(given, number, batch), duration(waits[-1])])
-    yield f"{every}, order {given.state_dict()['order']}"
-    yield f"rank {given.place.rank} of {given.place.world_size} ({given.place.origin})", "dim"
+        rows.append([*_step_cells(packed_loader, number, batch), duration(waits[-1])])
+    place = packed_loader.place
+    yield f"{epoch}, order {packed_loader.state_dict()['order']}"
+    yield f"rank {place.rank} of {place.world_size} ({place.origin})", "dim"
     yield ""
     yield Grid("What this rank gets", _STEP_HEAD, rows, 0)
     yield ""
@@ -90,13 +95,14 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     step = loader.steps.at(number * loader.rows_per_step)
     share = step.shares[loader.place.rank]
     costs = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
-    lengths, tokens = piece_bounds(batch).diff(), batch["input_ids"].numel()
-    own = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[share].tolist())
+    lengths = piece_bounds(batch).diff()
+    tokens = batch["input_ids"].numel()
+    document_tokens = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[share].tolist())
     counts = (number, len(share), int((lengths > 0).sum()), tokens)
     return [
         *(f"{count:,}" for count in counts),
         f"{int((batch['labels'] != IGNORE_INDEX).sum()) / max(tokens, 1):.1%}",
-        f"{fill_of(own, len(share), loader.corpus.row_length):.2%}",
+        f"{fill_of(document_tokens, len(share), loader.corpus.row_length):.2%}",
         f"{int(lengths.max()):,}",
         f"{float(costs.max() / costs.mean()) if costs.any() else 1.0:.3f}",
     ]
@@ -180,8 +186,15 @@ def _loss_lines(step: "StepLoss") -> "Lines":
     pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
     yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
     rows = [
-        (one.source, one.id, f"{one.loss:.4f}", f"{one.trained:,}", f"{one.share:.1%}", f"{one.row}")
-        for one in step.documents[:_DOCUMENTS]
+        (
+            document.source,
+            document.id,
+            f"{document.loss:.4f}",
+            f"{document.trained:,}",
+            f"{document.share:.1%}",
+            f"{document.row}",
+        )
+        for document in step.documents[:_DOCUMENTS]
     ]
     yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
     if step.documents:
@@ -210,23 +223,26 @@ def probe(
         except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
             return error
 
-    found = show(look, _probe_lines)
-    if isinstance(found, AttentionError) or not found[0].isolated:
+    outcome = show(look, _probe_lines)
+    if isinstance(outcome, AttentionError) or not outcome[0].isolated:
         raise typer.Exit(1)
 
 
-def _probe_lines(found: "Probed") -> "Lines":
+def _probe_lines(outcome: "Probed") -> "Lines":
     """The table of checks, then the verdict and what to do."""
     from ..report.grid import Grid
 
-    if isinstance(found, AttentionError):
-        yield f"NOT isolated: {found}"
+    if isinstance(outcome, AttentionError):
+        yield f"NOT isolated: {outcome}"
         return
-    report, applied, made = found
-    yield f"{report.model}, {made}"
+    report, applied, how_made = outcome
+    yield f"{report.model}, {how_made}"
     yield f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim"
     yield ""
-    rows = [(one.name, "ok" if one.passed else "FAILED", one.value, one.threshold, one.detail) for one in report.checks]
+    rows = [
+        (check.name, "ok" if check.passed else "FAILED", check.value, check.threshold, check.detail)
+        for check in report.checks
+    ]
     yield Grid("", ("check", "", "found", "should be", " "), rows, 5)
     yield ""
     yield (
