@@ -107,6 +107,7 @@ def put_adapter(model: Any, folder: Path) -> Any:
     except Exception as error:  # of a damaged or hostile folder
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise ConfigError(f"MODEL: peft cannot load the adapter {folder}: {reason}") from error
+    # Other missing weights are those of the model, which an adapter does not hold.
     parts = ("lora_", "modules_to_save", "trainable_tokens")
     missing = sorted(key for key in report.missing_keys if any(part in key for part in parts))
     if missing:

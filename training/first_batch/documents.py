@@ -132,6 +132,7 @@ def _places(ids: NDArray[np.int64]) -> Places:
     return keys.ravel()[order], places.ravel()[order]
 
 
+# The factors are odd, so no token is multiplied to 0; equal hashes are compared token by token anyway.
 def _hash(windows: NDArray[np.integer]) -> NDArray[np.uint64]:
     keys: NDArray[np.uint64] = (windows.astype(np.uint64) * _FACTORS).sum(-1, dtype=np.uint64)
     return keys
@@ -178,6 +179,7 @@ def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: BatchPieces) -
     short = np.flatnonzero(pieces.lengths < KEY).tolist()
     for gap in gaps:
         part = ids[gap.row, gap.begin : gap.end]
+        # Without the token that is repeated at either end, which may be padding.
         core_begin = gap.begin + int(np.argmax(part != part[0]))
         core_end = gap.end - int(np.argmax(part[::-1] != part[-1]))
         if core_end - core_begin >= KEY:

@@ -83,6 +83,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Look at the batches of a model in training, until one has shown that all is right."""
         self._stop()
         self._batches = 0
+        # A hook on each: some trainers call the wrapper, some what it wraps; the first one that runs looks.
         for module in wrappers_of(_model_in(model)):
             if type(module).__name__ not in _CALL_WHAT_THEY_WRAP:
                 self._hooks.append(module.register_forward_pre_hook(self._look, with_kwargs=True, prepend=True))
@@ -237,6 +238,7 @@ def _model_in(model: Any) -> Any:
 
 def _labels_of(kwargs: dict[str, Any], caller: Caller, shape: tuple[int, int]) -> _Labels | None:
     """Those that the model gets; if they were taken out before, those in the calling frames; None if there are none."""
+    # transformers' models take `shift_labels` as they are, and shift `labels`.
     for name, shifts in (("shift_labels", False), ("labels", True)):
         if isinstance(labels := kwargs.get(name), torch.Tensor) and labels.numel() == shape[0] * shape[1]:
             return _Labels(labels.reshape(shape).cpu().numpy(), shifts)
@@ -256,6 +258,7 @@ def _judge(
     problem, shifted, judged = judge_labels(labels.values, documents, complete=complete)
     if problem or not judged:
         return "", problem
+    # Each label must be shifted once: by the batch or by who computes the loss.
     match labels.shifts, shifted:
         case True, True:
             return "", "labels reach the model already shifted, and the model shifts them again"

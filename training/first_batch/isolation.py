@@ -41,6 +41,7 @@ def find_leak(
         args, kwargs: with which it calls it.
         shape: (B, T) of the batch.
     """
+    # 5 documents have the numbers 000 to 100 and so 3 bits. All ranks take those of the rank with most documents.
     bits = highest_of_ranks((len(documents) - 1).bit_length() or 1, next(module.parameters()).device)
     with ExitStack() as stack:
         stack.enter_context(undisturbed(module))()
@@ -125,11 +126,13 @@ def _find_gradient(states: _States, shape: tuple[int, int], documents: list[Foun
     for number, document in enumerate(documents):
         numbers[document.row, document.begin : document.end] = number
     number_at = torch.from_numpy(numbers).to(hidden.device)
+    # True for tokens of documents; of them, those of the documents whose states are added up.
     inside = number_at >= 0
     above = inside & torch.tensor(summed, device=hidden.device)[number_at]
     # Each hidden state by a random factor, so that no gradients cancel out.
     factors = torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype)
     (gradient,) = torch.autograd.grad((hidden * factors * above[..., None]).sum(), [embedded], retain_graph=True)
+    # (B, T): how strongly the sum depends on each token, the largest of its dimensions.
     size = gradient.float().abs().amax(-1).reshape(shape).to(hidden.device)
     if not bool(size[inside].isfinite().all()):
         return f"{UNTESTED}gradients are not numbers (NaN or infinite)"

@@ -55,8 +55,9 @@ def find_caller() -> Caller:
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         package = name.partition(".")[0]
-        held = dict(frame.f_locals)
+        held = dict(frame.f_locals)  # a copy: f_locals changes while the frame runs
         itself = held.get("self")
+        # Frames of torch and of models hold labels that were changed already, or other tensors of that name.
         if package not in ("torch", "packtrain") and not name.startswith("transformers.models"):
             batches = [value for value in held.values() if isinstance(value, dict)]
             labels += [value for value in (held.get("labels"), *_labels_in(batches)) if isinstance(value, torch.Tensor)]

@@ -18,7 +18,7 @@ from ..packed_rows import PackedRows
 
 def torchtune_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, torch.Tensor]:
     """For `padded_collate_packed` of torchtune 0.6.1: padding is in documents of its own."""
-    lengths = np.concatenate([row.seq_lengths, padding.seq_lengths])
+    lengths = np.concatenate([row.seq_lengths, padding.seq_lengths])  # (D,), with 0 where there is no padding
     return {
         "tokens": _tensor(row.input_ids, padding.input_ids),
         "labels": _tensor(labels, padding.labels),
@@ -30,6 +30,7 @@ def torchtune_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[st
 def verl_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, torch.Tensor]:
     """For `SFTTensorCollator` of verl 0.9.1 without padding. Its loss shifts the mask by itself."""
     return {
+        # Not filled up: its collator joins rows of any length.
         "input_ids": _tensor(row.input_ids),
         "position_ids": _tensor(row.position_ids),
         "loss_mask": _tensor(labels != IGNORE_INDEX),
@@ -56,6 +57,7 @@ def automodel_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[st
         "input_ids": _tensor(row.input_ids, padding.input_ids),
         "labels": _tensor(labels, padding.labels),
         "position_ids": _tensor(row.position_ids, padding.position_ids),
+        # Of the lengths 3, 2 and 2 tokens of padding: 1 1 1 2 2 0 0.
         "attention_mask": _tensor(np.repeat(np.arange(len(lengths)) + 1, lengths), np.zeros(gap, np.int64)),
         "seq_lens": row.own_lengths.tolist(),
         "seq_lens_padded": [*lengths[:-1], lengths[-1] + gap],
@@ -118,6 +120,7 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
             raise ConfigError(
                 f"length={length:,}: rows have up to {self._rows.row_length:,} tokens; give at least as many"
             )
+        # Trainers stack rows: all have this length, and as many documents as the fullest.
         self._shape = FixedShape.of(self._rows)._replace(length=length)
 
     @property

@@ -89,6 +89,7 @@ def _devices() -> Iterator[_Finding]:
         yield f"cuda:{index}", GOOD, f"{gpu.name}, sm{gpu.major}{gpu.minor}, {size(free)} of {size(total)} free"
     if count:
         return
+    # No device: either there is none, or this torch cannot use it.
     if (driver := collect_env.get_nvidia_driver_version(collect_env.run)) is None:
         yield "devices", NOTE, "the CPU: there is no GPU driver"
         return

@@ -86,6 +86,7 @@ def rank_check() -> None:
     seconds = float(os.environ.get("PACKTRAIN_RANK_CHECK_SECONDS") or SECONDS)
     this_rank = f"rank {rank} of {ranks} on {socket.gethostname()}, process {os.getpid()}"
     saw = ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    # Before anything can wait: a log with these lines shows which ranks came at all.
     _LOG.info("%s: %s", this_rank, saw)
     deadline = time.monotonic() + seconds
     try:
@@ -146,6 +147,7 @@ def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> s
     store = dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", shared_store)
     store.set(f"host/{rank}", socket.gethostname())
     if rank != 0:
+        # Longer than rank 0 waits for reports, so that its verdict comes, and not a timeout of its own.
         store.wait(["verdict"], timedelta(seconds=max(0.1, deadline - time.monotonic()) + _GRACE))
         verdict: str = store.get("verdict").decode()
         store.set(f"read/{rank}", "")

@@ -89,6 +89,15 @@ class HeldOut:
         return self.rows.row(index) if index < len(self) else untrained(self.rows.row(0))
 
 
+def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
+    """The rows that are evaluated; None if none are."""
+    if config.eval is None:
+        return None
+    folder = config.place(config.eval.data or config.data, base)
+    rows = PackedRows(folder, config.eval.split, **config.remote(base))
+    return HeldOut(rows, config.eval.rows, config.rows_per_device)
+
+
 def measure(
     held: HeldOut, logits: Logits, device: torch.device | str, rank: int = 0, world_size: int = 1
 ) -> torch.Tensor:

@@ -19,9 +19,11 @@ def not_finite(tensors: Iterable[tuple[str, Any]]) -> str | None:
         if not tensor.is_floating_point():
             continue  # quantised to integers
         part = getattr(tensor, "ds_tensor", tensor)  # of ZeRO-3
-        part = part.to_local() if hasattr(part, "to_local") else part  # of FSDP 2
+        if hasattr(part, "to_local"):  # of FSDP 2
+            part = part.to_local()
         part = part.detach()
-        part = part.float() if part.element_size() < 2 else part  # float8 has no isfinite
+        if part.element_size() < 2:  # float8 has no isfinite
+            part = part.float()
         if not bool(part.isfinite().all()):
             return name
     return None

@@ -193,7 +193,9 @@ class Forward:
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> Any:
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
-        return model(**inputs, **({"logits_to_keep": targets.index} if self._keeps_logits else {}))
+        if self._keeps_logits:
+            inputs["logits_to_keep"] = targets.index
+        return model(**inputs)
 
     def _logits(self, outputs: Any, targets: Targets) -> torch.Tensor:
         logits: torch.Tensor = outputs["logits"][0]
@@ -284,7 +286,9 @@ class FusedHead:
         if not len(rows):
             # Liger divides by the number of rows. The sum over none is 0 and so are its gradients: they must exist,
             # because all ranks wait for them.
-            parts = (rows, self._head.weight[:0], *(() if bias is None else (bias[:0],)))
+            parts = [rows, self._head.weight[:0]]
+            if bias is not None:
+                parts.append(bias[:0])
             return torch.stack([part.float().sum() for part in parts]).sum().view(1, 1, 1)
         total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, targets.tokens).float()
         return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum

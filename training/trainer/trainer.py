@@ -50,11 +50,10 @@ from ..model import (
     refuse_other_tokenizer,
     vocabulary_of,
 )
-from ..packed_rows import PackedRows
 from ..rank_info import detect_rank
 from ..sharded import find_shards
 from . import Say, checkpoint, print_line
-from .evaluate import HeldOut, loss_metrics, measure
+from .evaluate import HeldOut, loss_metrics, measure, open_held_out
 from .finite import not_finite
 from .loss import Forward, Targets, find_targets, forget_compiled, fuse_loss, offloaded
 from .train_config import CUT, TrainConfig, training_arguments, validated
@@ -77,6 +76,26 @@ class _Batches:
 
     def __len__(self) -> int:
         return self.count
+
+
+def _set_steps(args: Any, config: TrainConfig, steps: int) -> None:
+    """Set how many steps transformers makes, and when it evaluates.
+
+    Args:
+        args: transformers.TrainingArguments.
+        steps: what the data gives.
+
+    Raises:
+        ConfigError: more steps are configured.
+    """
+    if args.max_steps > steps:
+        raise ConfigError(
+            f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
+            f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
+        )
+    args.max_steps = args.max_steps if args.max_steps > 0 else steps
+    if config.eval is not None and config.eval.every is None:
+        args.eval_steps = args.max_steps  # once, at the end
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not followed
@@ -114,6 +133,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             **config.loader_options(base),
         )  # fmt: skip
         self.say: Say = say if self.loader.place.rank == 0 else lambda text: None
+        # Of the first row: a checkpoint stores it with its number of steps, from which its place is computed.
         self.beginning = self.loader.state_dict()
         self.resumed_from: Path | None = None
         """The checkpoint that training was resumed from."""
@@ -121,11 +141,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         """Whether there was a first batch."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
-        held = None
-        if config.eval is not None:
-            where = config.place(config.eval.data or config.data, base)
-            rows = PackedRows(where, config.eval.split, **config.remote(base))
-            held = HeldOut(rows, config.eval.rows, config.rows_per_device)
+        held_out = open_held_out(config, base)
         self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
         if self.tokenizer is not None and config.model.path is not None:
             refuse_other_tokenizer(base / config.model.path, self.tokenizer)
@@ -133,17 +149,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         padded = config.loader.static_shapes
         check_fits(model, "the data", self.loader.corpus, padded=padded)
         name_dataset(model, self.loader.corpus)
-        if held is not None:
-            check_fits(model, "the held-out data", held.rows)
-        steps = len(self.loader) // parts
-        if args.max_steps > steps:
-            raise ConfigError(
-                f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
-                f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
-            )
-        args.max_steps = args.max_steps if args.max_steps > 0 else steps
-        if config.eval is not None and config.eval.every is None:
-            args.eval_steps = args.max_steps
+        if held_out is not None:
+            check_fits(model, "the held-out data", held_out.rows)
+        _set_steps(args, config, len(self.loader) // parts)
         if args.n_gpu > 1:
             _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
             args._n_gpu = 1  # transformers would split batches by nn.DataParallel
@@ -151,15 +159,17 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             args.ddp_find_unused_parameters = may_leave_weights_unused(model)
         self.settings = checkpoint.settings_of(args, model, config.rows_per_step)
         self.applied = use_packed(model, config.attention)
-        for rows in (self.loader.corpus, *(() if held is None else (held.rows,))):
+        packed = [self.loader.corpus] if held_out is None else [self.loader.corpus, held_out.rows]
+        for rows in packed:
             if rows.shares_tokens and not self.loader.unpacked:
                 require_attention(self.applied, rows.files.address)
         self.loader.attention = self.applied
         self.forward = Forward(model, fused=fuse_loss(model, config.loss_kernel, cuda=cuda), every_position=padded)
         self.meter = Meter()
         # From here on the model is wrapped and moved.
-        super().__init__(model=model, args=args, eval_dataset=held, callbacks=list(callbacks))
+        super().__init__(model=model, args=args, eval_dataset=held_out, callbacks=list(callbacks))
         parallel = getattr(self.accelerator, "parallelism_config", None)  # which a launcher may have set
+        # Context, sequence and tensor parallelism divide a row between ranks, or need its ranks to share rows.
         for name in ("cp", "sp", "tp"):
             if getattr(parallel, f"{name}_enabled", False):
                 raise ConfigError(f"leave parallelism_config.{name}_size out: {CUT}")
@@ -287,8 +297,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self, eval_dataset: HeldOut | None = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """The loss on held-out rows: `eval_loss`, and `eval_loss_{source}` for each source."""
-        held = eval_dataset if eval_dataset is not None else self.eval_dataset
-        if held is None:
+        held_out = eval_dataset if eval_dataset is not None else self.eval_dataset
+        if held_out is None:
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
         model = self.model_wrapped
         was_training = self.model.training
@@ -299,10 +309,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
         ranks = self.accelerator.num_processes
         with self.meter.paused():
-            sums = measure(held, logits, self.args.device, self.accelerator.process_index, ranks)
+            sums = measure(held_out, logits, self.args.device, self.accelerator.process_index, ranks)
         sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
         model.train(was_training)
-        metrics = loss_metrics(sums, held.sources[0], metric_key_prefix)
+        metrics = loss_metrics(sums, held_out.sources[0], metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
