@@ -126,9 +126,9 @@ class RowFilteredError(PacktrainError, ValueError):
         self.reason = reason
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, words: Iterable[str]) -> str:
     """`; did you mean train?`, or "" if no word is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -35,8 +35,8 @@ def too_deep(value: Any) -> bool:
             return False
         layer = [
             inner
-            for one in layer
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for outer in layer
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
             if type(inner) is not str and isinstance(inner, (dict, list))
         ]
     return bool(layer)

@@ -40,16 +40,17 @@ def duration(seconds: float) -> str:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    if (whole := round(seconds)) < 3600:
-        return _two(whole, 60, "min", "s")
-    if (minutes := round(seconds / 60)) < 1440:
-        return _two(minutes, 60, "h", "min")
-    return _two(round(seconds / 3600), 24, "d", "h")
+    # Rounded first: 3,599.7 s are 1 h, not 59 min 60 s.
+    if round(seconds) < 3600:
+        return _two_units(round(seconds), 60, "min", "s")
+    if round(seconds / 60) < 1440:
+        return _two_units(round(seconds / 60), 60, "h", "min")
+    return _two_units(round(seconds / 3600), 24, "d", "h")
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """`1 file`, `2,000 files`; `many` is for irregular plurals."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def plural(number: int, singular: str, irregular: str | None = None) -> str:
+    """`1 file`, `2,000 files`; with an irregular plural, `2 examples are`."""
+    return f"{number:,} {singular if number == 1 else irregular or singular + 's'}"
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
@@ -61,6 +62,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     return f"{value:,.{digits}f} {units[position]}"
 
 
-def _two(value: int, base: int, large: str, small: str) -> str:
-    whole, rest = divmod(value, base)
-    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+def _two_units(value: int, base: int, large: str, small: str) -> str:
+    """A number of the small unit in both: 93 with a base of 60 is `1 min 33 s`."""
+    large_number, small_number = divmod(value, base)
+    return f"{large_number:,} {large} {small_number} {small}" if small_number else f"{large_number:,} {large}"

@@ -221,18 +221,22 @@ class PackConfig(ConfigModel):
     @property
     def alignment(self) -> Alignment:
         """The least multiples that satisfy `align` and `parallel` both."""
-        if (given := self.parallel) is None:
+        parallel = self.parallel
+        if parallel is None:
             return Alignment(self.align, self.align)
-        document = lcm(self.align, given.document_multiple)
-        return Alignment(document, lcm(document, given.cp * given.tp if given.layout != "thd" else 1), unpadded=True)
+        document = lcm(self.align, parallel.document_multiple)
+        # With `thd`, documents are divided; with the other layouts, whole rows are.
+        row = document if parallel.layout == "thd" else lcm(document, parallel.cp * parallel.tp)
+        return Alignment(document, row, unpadded=True)
 
     @property
     def padded_for(self) -> str:
         """The keys that ask for padding, such as `pack.parallel (cp 2, layout thd)`; "" if none does."""
         keys = ["pack.align"] if self.align > 1 else []
-        if (given := self.parallel) is not None:
-            tp = f", tp {given.tp}" if given.tp > 1 else ""
-            keys.append(f"pack.parallel (cp {given.cp}{tp}, layout {given.layout})")
+        parallel = self.parallel
+        if parallel is not None:
+            tp = f", tp {parallel.tp}" if parallel.tp > 1 else ""
+            keys.append(f"pack.parallel (cp {parallel.cp}{tp}, layout {parallel.layout})")
         return " and ".join(keys)
 
 
@@ -268,8 +272,8 @@ class RunSection(ConfigModel):
     @model_validator(mode="after")
     def _one_backend(self) -> "RunSection":
         if self.shard is not None:
-            found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", self.shard)
-            if found is None or int(found[1]) >= int(found[2]):
+            match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", self.shard)
+            if match is None or int(match[1]) >= int(match[2]):
                 raise ValueError(f"shard {self.shard!r}: write I/N for run I of N, counted from 0, such as 0/8 to 7/8")
             if self.executor == "ray":
                 raise ValueError("shard is not for executor ray, which shares the work by itself")
@@ -390,11 +394,14 @@ class RunConfig(ConfigModel):
 
     def _alignment_fits(self) -> None:
         """Raise ValueError if rows cannot be padded as asked."""
-        pack, length = self.pack, self.row_length
+        pack = self.pack
+        length = self.row_length
         key = "truncate.max_length" if pack.row_length is None else "pack.row_length"
-        if length % (multiple := pack.alignment.row):
+        multiple = pack.alignment.row
+        if length % multiple:
+            # For 1,000 and a multiple of 64: 960 or 1024.
             below = length - length % multiple
-            near = " or ".join(str(one) for one in (below, below + multiple) if 2 <= one <= 2**24)
+            near = " or ".join(str(length) for length in (below, below + multiple) if 2 <= length <= 2**24)
             raise ValueError(
                 f"{key} ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
                 f"{near or 'a smaller multiple or fewer devices'}"
@@ -430,7 +437,9 @@ class RunConfig(ConfigModel):
         )
         if self.row_length == self.truncate.max_length:  # the same rows whether it is named or left out
             data["pack"]["row_length"] = None
-        for source, own in zip(data["sources"], self.sources, strict=True):
-            if (mask := self.mask_of(own)) != self.mask:
-                source["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))
+        for source_data, source in zip(data["sources"], self.sources, strict=True):
+            # A mask that a source says again, as the run's, is no other one.
+            mask = self.mask_of(source)
+            if mask != self.mask:
+                source_data["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))
         return data

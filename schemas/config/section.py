@@ -23,10 +23,11 @@ def parse_size(value: Any) -> Any:
     """Convert a text such as `256MiB`, `1.5 GB` or `4k` to a number of bytes; other values stay unchanged."""
     if not isinstance(value, str):
         return value
-    found = _SIZE.fullmatch(value.strip())
-    if found is None:
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
         raise ValueError(f"{value[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes")
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
+    # `k` is the first power, of 1,000 or, as `Ki`, of 1,024.
     power = "kmgtp".index(unit.lower()) + 1 if unit else 0
     return int(float(number) * (1024 if binary else 1000) ** power)
 

@@ -148,24 +148,25 @@ class SourceConfig(ConfigModel):
     @field_validator("format")
     @classmethod
     def _known_format(cls, value: str) -> str:
-        own = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
-        if value != AUTO and value not in ROW_FORMATS and not own:
+        # `python:readers.py:chat` names a file, where a module is meant.
+        is_own_reader = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
+        if value != AUTO and value not in ROW_FORMATS and not is_own_reader:
             if value.startswith("python"):
                 raise ValueError(
                     "write your own reader as python:module:function, such as python:readers:chat for the "
                     "function chat in readers.py"
                 )
-            known = ", ".join([AUTO, *ROW_FORMATS])
+            formats = ", ".join([AUTO, *ROW_FORMATS])
             near = did_you_mean(value, ROW_FORMATS)
-            raise ValueError(f"input should be {known} or python:module:function{near}")
+            raise ValueError(f"input should be {formats} or python:module:function{near}")
         return value
 
     @model_validator(mode="after")
     def _fits_the_format(self) -> "SourceConfig":
         for key in self.keys:
             if key not in self._renamable:
-                what = f"takes {', '.join(self._renamable)}" if self._renamable else "renames none"
-                raise ValueError(f"keys.{key}: format {self.format} {what}")
+                columns = f"takes {', '.join(self._renamable)}" if self._renamable else "renames none"
+                raise ValueError(f"keys.{key}: format {self.format} {columns}")
         if self.style is not None and not self._may_take("style"):
             raise ValueError(
                 f"style is for {', '.join(formats_with('style'))}, not for format {self.format}; leave it out"
