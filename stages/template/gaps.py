@@ -295,15 +295,20 @@ class TemplateGaps:
         tokens: list[str] = []
         token = self.special_tokens.match(opening)
         while token is not None:
-            continuation = self._continuation(opening, token.end())
-            later = (match for gap in gaps for match in self.special_tokens.finditer(gap))
-            if any(
-                match.group() == token.group() and self._continuation(match.string, match.end()) == continuation
-                for match in later
-            ):
+            if self._comes_again(token, gaps):
                 tokens.append(token.group())
             token = self.special_tokens.match(opening, token.end())
         return tokens
+
+    def _comes_again(self, token: re.Match[str], gaps: Iterable[str]) -> bool:
+        """Whether a token of a text's beginning also stands in one of the gaps, and goes on there in the same way."""
+        continuation = self._continuation(token.string, token.end())
+        for gap in gaps:
+            for later_token in self.special_tokens.finditer(gap):
+                is_same = later_token.group() == token.group()
+                if is_same and self._continuation(gap, later_token.end()) == continuation:
+                    return True
+        return False
 
     def _continuation(self, text: str, place: int) -> tuple[str, bool]:
         """How a text goes on: the white space, and whether a special token is behind it."""
