@@ -91,7 +91,7 @@ def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", cl
         future, task = entry
         try:
             future.set_result(task())
-        except BaseException as error:  # whoever takes the result raises it
+        except BaseException as error:  # raised where the result is taken
             future.set_exception(error)
         del entry, future, task  # a thread that waits for its next task would keep the last batch in memory
 

@@ -86,10 +86,9 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of
     from ..report.ledger_lines import ledger_grid
-    from ..report.length_advice import describe_advice
+    from ..report.length_advice import describe_advice, describe_sharing
     from ..report.report_files import HTML
     from ..report.sections import sections, summary_lines
-    from ..report.sharing import describe_sharing
 
     manifest = end.dataset.manifest
     report = end.report

@@ -142,7 +142,7 @@ class Pool(Executor):
         """End the workers, and stop the tasks in progress: they remove their drafts if they do it in time."""
         workers = self._pool
         self._pool = []
-        # All are told first, then all are waited for.
+        # Every worker gets the signal first, and only then are they waited for, one after another.
         for worker in workers:
             if worker.busy:
                 worker.process.terminate()

@@ -30,7 +30,7 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """How files of a kind are told from others."""
+    """By what a file of this kind is recognized."""
 
     container: Container
     suffixes: tuple[str, ...] = ()

@@ -100,7 +100,7 @@ def program_filter(machine: str) -> bytes:
         number = numbers[column]
         if number is not None:
             instructions += [(_JUMP_IF_EQUAL, 0, 1, number), _refuse(errno.EPERM)]
-    # The flags of clone3 are in memory, where no filter can look. A C library that is told that the kernel does not
+    # The flags of clone3 are in memory, where no filter can look. A C library that learns that the kernel does not
     # know clone3 uses clone, whose flags are its first argument.
     instructions += [(_JUMP_IF_EQUAL, 0, 1, _CLONE3[column]), _refuse(errno.ENOSYS)]
     # clone: allowed for threads, without any new namespace.

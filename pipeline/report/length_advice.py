@@ -1,11 +1,11 @@
-"""The advice on `max_length` in words: what the advised length keeps, and what limits it.
+"""The advice on `max_length` in words, what limits it, and what sharing tokens would save.
 
 Each clause is about one case, and names what it is about: a length, the model, a document, or a key.
 """
 
 from collections.abc import Iterator
 
-from ...schemas.report import Advice, Choice, Point
+from ...schemas.report import Advice, Choice, Point, Sharing
 from ...schemas.tables.strategies import STRATEGIES
 from ...schemas.units import plural, share
 from .lengths import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
@@ -14,6 +14,8 @@ _FEW = 3
 """At most so many documents, if they alone decide the advice, are named."""
 _FEW_SHARE = 0.1
 """They decide alone if they are at most this share of the documents."""
+_SHARING_FACTOR = 1.1
+"""Fewer tokens by a smaller factor are not mentioned."""
 
 
 def point_at(choice: Choice, length: int) -> Point:
@@ -142,3 +144,21 @@ def describe_limit(choice: Choice) -> Iterator[str]:
     longer = plural(choice.over_limit, "document is", "documents are") if choice.over_limit else "no document is"
     reason = choice.limit.reason
     yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer} longer."
+
+
+def describe_sharing(sharing: Sharing | None) -> str:
+    """What sharing saves or would save, and the length of rows that it needs; "" if that is not worth a sentence."""
+    if sharing is None or not sharing.tokens:
+        return ""
+    factor = sharing.tokens / max(1, sharing.stored)
+    longer_factor = sharing.tokens / max(1, sharing.stored_in_longer_rows)
+    if max(factor, longer_factor) < _SHARING_FACTOR:
+        return ""
+    stores = "stores" if sharing.is_used else "would store"
+    words = f"pack.share=row {stores} {factor:.1f} times fewer tokens: documents of one source row begin alike."
+    if longer_factor > factor * _SHARING_FACTOR:
+        words += (
+            f" Rows of {sharing.row_length:,} cut many groups of such documents; with "
+            f"pack.row_length={sharing.longer_row_length} it would be {longer_factor:.1f} times."
+        )
+    return words

@@ -19,9 +19,8 @@ from .ledger_lines import (
     supervision_style,
     uses_sentence,
 )
-from .length_advice import counted_tokens, describe_advice, describe_limit, point_at
+from .length_advice import counted_tokens, describe_advice, describe_limit, describe_sharing, point_at
 from .lengths import lost_at
-from .sharing import describe_sharing
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -384,7 +383,7 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     pieces_of_row = max(main.pieces, 1) / main.rows
     sentence += f". A row holds {pieces_of_row:,.1f} documents on average"
     rows = max(1, round(_BATCH / pieces_of_row))
-    # Not of a few rows, of which nobody makes batches.
+    # Not of a few rows: no training makes batches of so few.
     if pieces_of_row > 1 and 4 * rows <= main.rows:
         sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
     sentence += "."

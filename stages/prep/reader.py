@@ -95,7 +95,7 @@ class ReaderFormat(Format):
                 raise RowRejectedError("reader_result", f"{where}, result{which}: {error}") from None
         if not is_list and len(examples) == 1:
             return examples
-        # Several examples of a row are told apart by their number.
+        # The number distinguishes several examples of a row.
         return [example._replace(sub=sub) for sub, example in enumerate(examples)]
 
     def _examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:

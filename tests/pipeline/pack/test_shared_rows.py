@@ -1,5 +1,6 @@
 """Rows whose documents share tokens: every document of `share: none` comes back, each label once; ledgers close."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,6 +133,24 @@ def test_a_dataset_verifies_and_says_what_continues_what(shared: kit.Packed) -> 
         assert branch.origin == f"continues {branch.continues} after {plural(branch.shared, 'token')}"
     text = kit.cli("inspect", shared.folder, "--row", 0).out
     assert "continues" in text
+
+
+def test_plans_and_runs_say_what_sharing_saves(tmp_path: Path) -> None:
+    """Also that rows are too short for the documents of a source row, and which length is enough."""
+    config = kit.configure(tmp_path, TURNS, truncate={"max_length": 256}, run={"report": True})
+    advice = r"pack.share=row would store (\d+\.\d) times fewer tokens"
+    planned = kit.cli("plan", kit.saved(config)).out
+    ended = kit.cli("run", kit.saved(config)).out
+    for text in (planned, ended):
+        found = re.search(advice, " ".join(text.split()))
+        assert found is not None, text
+        assert float(found[1]) >= 1.1
+    narrow = kit.merged(config, {"truncate": {"max_length": 200}, "out": str(tmp_path / "narrow")})
+    assert "pack.row_length=400" in " ".join(kit.cli("plan", kit.saved(narrow)).out.split())
+    shared = kit.merged(config, {"pack": {"share": "row"}, "out": str(tmp_path / "shares")})
+    assert "pack.share=row stores" in " ".join(kit.cli("run", kit.saved(shared)).out.split())
+    alone = kit.configure(tmp_path, "texts", out=str(tmp_path / "alone"))
+    assert "pack.share" not in kit.cli("plan", kit.saved(alone)).out
 
 
 def test_other_trainers_formats_refuse_it(shared: kit.Packed, tmp_path: Path) -> None:
