@@ -109,7 +109,7 @@ def _describe_value(item: Any, fields: Sequence[str]) -> str:
         item: one of pydantic's errors.
         fields: the keys that it may have, if it is a section.
     """
-    message = item["msg"].removeprefix("Value error, ")
+    message: str = item["msg"].removeprefix("Value error, ")
     message = message.replace("valid tuple", "list").replace("Tuple should", "list should")
     if item["type"] in ("model_type", "model_attributes_type"):  # pydantic names the class
         message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"

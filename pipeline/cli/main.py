@@ -15,9 +15,8 @@ import typer
 
 from ...schemas.errors import PacktrainError, did_you_mean
 from ...schemas.escape import EscapingFormatter, escape
-from .care import clean, prep, verify, wait
+from .care import clean, export, prep, verify, wait
 from .completion import config_keys, whole_settings
-from .export import export
 from .help import WIDTH, Commands
 from .interruption import INTERRUPTED, interruptible
 from .output import print_json, print_line
