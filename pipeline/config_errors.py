@@ -36,7 +36,7 @@ def describe_errors(
         if kind == "extra_forbidden":
             continue
         # pydantic does not count items with errors, and then finds too few.
-        has_wrong_items = any(other[: len(place)] == place != other for other, _ in mistakes)
+        has_wrong_items = any(inner[: len(place)] == place != inner for inner, _ in mistakes)
         if kind == "too_short" and has_wrong_items:
             continue
         key = ".".join(map(str, place))

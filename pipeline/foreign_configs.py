@@ -311,14 +311,17 @@ def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
         values.setdefault(path, value)
     translated = [path for path in values if path in tool.keys]
     for path in translated[:_LISTED]:
-        key, value = tool.keys[path], values[path]
+        key = tool.keys[path]
+        value = values[path]
         shown = "" if isinstance(value, (Mapping, list, tuple)) else f": {str(value)[:_SHOWN]}"
         differs = f" ({_plain(key.differs)})" if key.differs else ""
         yield f"  {path}{shown} → {key.here or 'no such key'}{differs}"
-    others = [path for path in values if path not in tool.keys and not re.search(r"[][.]", path)]
-    if others:
-        more = f", and {len(others) - _LISTED} more" if len(others) > _LISTED else ""
-        yield f"  Not about data, so for your trainer: {', '.join(others[:_LISTED])}{more}"
+    # Of what is inside of sections and lists, only the section is named.
+    untranslated = [path for path in values if path not in tool.keys and not re.search(r"[][.]", path)]
+    if untranslated:
+        not_listed = len(untranslated) - _LISTED
+        rest = f", and {not_listed} more" if not_listed > 0 else ""
+        yield f"  Not about data, so for your trainer: {', '.join(untranslated[:_LISTED])}{rest}"
 
 
 def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False) -> Iterator[tuple[str, Any]]:

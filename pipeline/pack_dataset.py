@@ -81,7 +81,8 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
 
     documents = dataset.with_format("arrow")
     plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
-    features, info = dataset.features.copy(), dataset.info.copy()
+    features = dataset.features.copy()
+    info = dataset.info.copy()
     if not STRATEGIES[strategy].joins_documents:
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
     info.features = features
@@ -113,7 +114,9 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
     Raises:
         InputError: there are no columns, one does not hold lists, or the lists of two columns differ in length.
     """
-    table, first, lengths = dataset.data.table, None, np.zeros(0, np.int32)
+    table = dataset.data.table
+    first = None
+    lengths = np.zeros(0, np.int32)
     for name in table.column_names:
         column = table.column(name)
         if pa.types.is_null(column.type) and not len(column):  # an empty column may lack a type
@@ -123,16 +126,18 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
                 f"column {name!r}: holds {column.type}, and packing needs a list in each row. "
                 f"Remove the column first (dataset.remove_columns({name!r})) or make it a list per token."
             )
-        here = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int32)
-        if dataset._indices is not None:
-            here = here[dataset._indices.column(0).to_numpy()]
+        column_lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int32)
+        if dataset._indices is not None:  # a selection or another order of the table's rows
+            column_lengths = column_lengths[dataset._indices.column(0).to_numpy()]
         if first is None:
-            first, lengths = name, here
-        elif not np.array_equal(lengths, here):
-            row = int(np.argmax(lengths != here))
+            first = name
+            lengths = column_lengths
+        elif not np.array_equal(lengths, column_lengths):
+            row = int(np.argmax(lengths != column_lengths))
             raise InputError(
-                f"columns {first!r} and {name!r}: row {row} has lists of {lengths[row]} and {here[row]} elements. "
-                "Packing needs one element per token in every column; remove the column that is not per token."
+                f"columns {first!r} and {name!r}: row {row} has lists of {lengths[row]} and {column_lengths[row]} "
+                "elements. Packing needs one element per token in every column; remove the column that is not per "
+                "token."
             )
     if not table.column_names:
         raise InputError("dataset: has no columns to pack. Keep at least one, such as input_ids.")
@@ -146,18 +151,27 @@ def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: Stra
         documents: a Dataset with the format `arrow`.
     """
     offsets = plan.row_offsets[begin : end + 1]
-    here = slice(int(offsets[0]), int(offsets[-1]))
-    pieces, starts, lengths = offsets - here.start, plan.starts[here], plan.lengths[here]
-    taken, place = np.unique(plan.order[here], return_inverse=True)
-    table, tokens = documents[taken], offsets_of(lengths)[pieces]
+    block = slice(int(offsets[0]), int(offsets[-1]))
+    # Rows of pieces 7, 8 and 9, 10, 11 have the offsets 7, 9, 12 in the plan, and 0, 2, 5 in this block.
+    piece_offsets = offsets - block.start
+    starts = plan.starts[block]
+    lengths = plan.lengths[block]
+    # Each document is read once, although several of its pieces may be in the block.
+    document_numbers, document_of_piece = np.unique(plan.order[block], return_inverse=True)
+    table = documents[document_numbers]
+    token_offsets = offsets_of(lengths)[piece_offsets]
     arrays = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
-        begins = offsets_of(pc.list_value_length(column).to_numpy())[place]
+        begins = offsets_of(pc.list_value_length(column).to_numpy())[document_of_piece]
         values = column.flatten().take(pa.array(ranges(begins + starts, lengths)))
-        large = pa.types.is_large_list(column.type)
-        kind, width = (pa.LargeListArray, np.int64) if large else (pa.ListArray, np.int32)
-        arrays[name] = kind.from_arrays(tokens.astype(width), values, type=column.type)
+        if pa.types.is_large_list(column.type):
+            array = pa.LargeListArray.from_arrays(token_offsets.astype(np.int64), values, type=column.type)
+        else:
+            array = pa.ListArray.from_arrays(token_offsets.astype(np.int32), values, type=column.type)
+        arrays[name] = array
     if not STRATEGIES[strategy].joins_documents:
-        arrays[SEQ_LENGTHS.name] = pa.ListArray.from_arrays(pieces.astype(np.int32), lengths, type=SEQ_LENGTHS.type)
+        arrays[SEQ_LENGTHS.name] = pa.ListArray.from_arrays(
+            piece_offsets.astype(np.int32), lengths, type=SEQ_LENGTHS.type
+        )
     return pa.table(arrays)

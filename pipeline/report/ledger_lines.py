@@ -69,20 +69,25 @@ CHOSEN = frozenset(
     {"contaminated", "duplicate", "equal", "holdout", "max_tokens", "min_tokens", "train", NOT_DRAWN}
 )  # fmt: skip
 """Reasons that the configuration asks for by name: what they leave out is no loss."""
-MUCH, MOST = 0.03, 0.1
-"""Lost shares of the supervised tokens from which the end of a run is yellow, and red."""
+MUCH_LOST = 0.03
+"""Lost share of the supervised tokens above which the end of a run is yellow."""
+MOST_LOST = 0.1
+"""Lost share of the supervised tokens above which it is red."""
 
 
 def ledger_grid(ledger: Ledger) -> Grid:
     """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
     many sources.
     """
-    names, caption = list(ledger.sources), "Ledger"
+    names = list(ledger.sources)
+    caption = "Ledger"
     if len(names) > COLUMNS:
-        names, caption = [], f"Ledger of {len(names):,} sources; report.json has each one"
+        caption = f"Ledger of {len(names):,} sources; report.json has each one"
+        names = []
     columns = [ledger.sources[name] for name in names]
     if len(names) != 1:
-        names, columns = [*names, "all"], [*columns, ledger.total()]
+        names = [*names, "all"]
+        columns = [*columns, ledger.total()]
     lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
     rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
     return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
@@ -155,8 +160,10 @@ def supervision_style(supervision: Supervision) -> str:
     of a document is lost always.
     """
     lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN and reason != FIRST_TOKEN)
-    gone = lost / supervision.supervised if supervision.supervised else 1.0
-    return "bold red" if gone > MOST else "bold yellow" if gone > MUCH else "bold green"
+    lost_share = lost / supervision.supervised if supervision.supervised else 1.0
+    if lost_share > MOST_LOST:
+        return "bold red"
+    return "bold yellow" if lost_share > MUCH_LOST else "bold green"
 
 
 def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
@@ -187,28 +194,28 @@ def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
     dropped = {reason: count for reason, count in total.examples_dropped.items() if reason not in rejected}
     if rejected:
         listed = f" All: {rejects}" if rejects else ""
-        what = plural(sum(rejected.values()), "row or example", "rows or examples")
-        yield f"Rejected: {what} of {plural(total.rows_read, 'row')} ({_counted(rejected)}{listed}"
+        amount = plural(sum(rejected.values()), "row or example", "rows or examples")
+        yield f"Rejected: {amount} of {plural(total.rows_read, 'row')} ({_counted(rejected)}{listed}"
     if total.rows_filtered:
         yield f"Filtered: {plural(sum(total.rows_filtered.values()), 'row')} ({_counted(total.rows_filtered)}"
     if dropped:
-        what = plural(sum(dropped.values()), "example")
-        yield f"Dropped: {what} of {total.examples_made:,} ({_counted(dropped)}"
+        amount = plural(sum(dropped.values()), "example")
+        yield f"Dropped: {amount} of {total.examples_made:,} ({_counted(dropped)}"
 
 
 def describe_contents(total: SourceLedger) -> Iterator[str]:
     """Yield what to know of the contents: examples that are equal, special tokens in them, calls without JSON."""
     if total.examples_equal:
         packed = sum(total.examples_packed.values())
-        what = plural(total.examples_equal, "packed example is", "packed examples are")
+        equal = plural(total.examples_equal, "packed example is", "packed examples are")
         of_all = share(total.examples_equal / packed)
-        yield f"Copies: {what} equal to an earlier one ({of_all}); duplicates=drop leaves them out."
+        yield f"Copies: {equal} equal to an earlier one ({of_all}); duplicates=drop leaves them out."
     if total.examples_with_special:
         counts = sorted(total.special_in_contents.items(), key=lambda pair: (-pair[1], pair[0]))
         named = ", ".join(f"{token} {count:,}" for token, count in counts)
-        what = plural(total.examples_with_special, "example has", "examples have")
+        examples = plural(total.examples_with_special, "example has", "examples have")
         yield (
-            f"Special tokens: {what} some in the contents ({named}), which are real ones for the model; "
+            f"Special tokens: {examples} some in the contents ({named}), which are real ones for the model; "
             "remove them, or leave such rows out (where)."
         )
     if total.call_arguments_not_json:
@@ -227,9 +234,10 @@ def _describe_calls(total: SourceLedger) -> str:
 def _counted(reasons: Mapping[str, int]) -> str:
     """`overlong 3, empty 1). overlong: It is longer …`: the reasons, and the meaning of the most frequent one."""
     counts = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    most = counts[0][0]
-    named = f"{most}: " if len(counts) > 1 else ""
-    return ", ".join(f"{reason} {count:,}" for reason, count in counts) + f"). {named}{meaning_of(most)}"
+    most_frequent = counts[0][0]
+    listed = ", ".join(f"{reason} {count:,}" for reason, count in counts)
+    name = f"{most_frequent}: " if len(counts) > 1 else ""
+    return f"{listed}). {name}{meaning_of(most_frequent)}"
 
 
 def meaning_of(reason: str) -> str:
@@ -247,15 +255,21 @@ def uses_sentence(sources: Mapping[str, SourceLedger]) -> str:
         sources: the closed ledger of each source.
     """
     uses = {name: _uses_of(entry) for name, entry in sources.items()}
-    known = {name: often for name, often in uses.items() if often is not None}
-    if all(often == 1 for often in known.values()):
+    average_uses = {name: average for name, average in uses.items() if average is not None}
+    if all(average == 1 for average in average_uses.values()):
         return ""
-    most = sorted(known, key=lambda name: -known[name])
-    listed = [f"{name} {_times(known[name])} ({_examples_of(sources[name])})" for name in most[:_USES_NAMED]]
-    more = f", and {len(most) - _USES_NAMED:,} more sources less often" if len(most) > _USES_NAMED else ""
+    by_use = sorted(average_uses, key=lambda name: -average_uses[name])
+    listed = [
+        f"{name} {_format_times(average_uses[name])} ({_format_examples(sources[name])})"
+        for name in by_use[:_USES_NAMED]
+    ]
+    words = f"Examples are used: {', '.join(listed)}"
+    if len(by_use) > _USES_NAMED:
+        words += f", and {len(by_use) - _USES_NAMED:,} more sources less often"
     together = sum(entry.copies_together for entry in sources.values())
-    beside = f" {plural(together, 'copy stands', 'copies stand')} in a row with another one." if together else ""
-    return f"Examples are used: {', '.join(listed)}{more}.{beside}"
+    if together:
+        return f"{words}. {plural(together, 'copy stands', 'copies stand')} in a row with another one."
+    return f"{words}."
 
 
 def _uses_of(entry: SourceLedger) -> float | None:
@@ -265,17 +279,21 @@ def _uses_of(entry: SourceLedger) -> float | None:
     return (drawn + entry.examples_repeated) / every if every else None
 
 
-def _examples_of(entry: SourceLedger) -> str:
-    drawn, left = entry.examples_packed.get("train", 0), entry.examples_dropped.get(NOT_DRAWN, 0)
-    return plural(drawn, "example") if not left else f"{drawn:,} of {plural(drawn + left, 'example')}"
+def _format_examples(entry: SourceLedger) -> str:
+    """`625 examples`, or `40 of 625 examples` where the weights draw only some."""
+    drawn = entry.examples_packed.get("train", 0)
+    not_drawn = entry.examples_dropped.get(NOT_DRAWN, 0)
+    return plural(drawn, "example") if not not_drawn else f"{drawn:,} of {plural(drawn + not_drawn, 'example')}"
 
 
-def _times(often: float) -> str:
+def _format_times(uses: float) -> str:
     """`once`, `20 times`, `2.5 times`, `0.04 times`."""
-    if often == 1:
+    if uses == 1:
         return "once"
-    digits = 0 if often >= 10 or often == int(often) else 1 if often >= 1 else 2
-    if often < 0.005:
+    if uses < 0.005:
         return "less than 0.01 times"
-    number = f"{often:,.{digits}f}"
+    digits = 1 if uses >= 1 else 2
+    if uses >= 10 or uses == int(uses):
+        digits = 0
+    number = f"{uses:,.{digits}f}"
     return f"{number.rstrip('0').rstrip('.') if digits else number} times"
