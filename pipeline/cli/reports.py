@@ -251,7 +251,7 @@ def contamination(
 
 
 def _contamination_lines(out: Path | None, contamination: "Contamination") -> "Lines":
-    from ..report.sections import contamination_section
+    from ..report.contamination_summary import contamination_section
 
     section = contamination_section(contamination)
     yield section.sentence

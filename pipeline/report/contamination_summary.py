@@ -1,4 +1,6 @@
-"""What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run."""
+"""What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run; and how a report
+shows it.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -13,10 +15,14 @@ import msgspec
 from ...schemas.errors import StoreError
 from ...schemas.files.foreign import read_lines
 from ...schemas.report import Contamination, ContaminationCount, Hit
-from ...schemas.units import plural
+from ...schemas.units import plural, share
 from ..contamination import HITS_FILE
 from ..store.open_store import Store
+from .grid import Grid, Section, clipped
 
+QUESTION = "Is the evaluation data in it?"
+_COUNTS = 40
+"""Maximum number of rows of a table with one row a source and evaluation file."""
 _SHOWN_HITS = 12
 """Hits that a report keeps."""
 _MOST_OF_TEXT = 0.8
@@ -52,7 +58,7 @@ def contamination_of(
         examples += 1
         examples_with_most += max(shares.values()) >= _MOST_OF_TEXT
         example_counts.update(shares.keys())
-        counts_with_most.update(pair for pair, share in shares.items() if share >= _MOST_OF_TEXT)
+        counts_with_most.update(pair for pair, text_share in shares.items() if text_share >= _MOST_OF_TEXT)
         # Examples of one row, such as the solutions of a problem, share the same text; it is shown once.
         if _row_of(example) != current_row:
             current_row = _row_of(example)
@@ -116,3 +122,25 @@ def noted_hits(out: Store) -> Iterator[Hit]:
         raise StoreError(
             f"{out.where(HITS_FILE)} cannot be read: {error.strerror}; packtrain verify --repair makes it again"
         ) from error
+
+
+def contamination_section(contamination: Contamination) -> Section:
+    """Examples that share text with evaluation rows, by source and evaluation file."""
+    rows = [
+        [count.source, count.evaluation, *(f"{value:,}" for value in (count.examples, count.most, count.rows))]
+        for count in contamination.counts[:_COUNTS]
+    ]
+    head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
+    grid = Grid("Examples that share text", head, rows, text_columns=2)
+    shown = [
+        [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
+        for hit in contamination.shown
+    ]
+    words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
+    largest = Grid("Some of them, the largest share first", words, shown, text_columns=5)
+    tables = [table for table in (grid, largest) if table.rows]
+    sentence = contamination.sentence
+    if contamination.examples:
+        actions = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
+        sentence += actions.get(contamination.action, "")
+    return Section("contamination", QUESTION, sentence, tables)

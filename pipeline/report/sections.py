@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger, reasons_of, rejected_of
-from ...schemas.report import Choice, Contamination, Flow, Made, Packing, Point, Report, SplitFigures, Training
+from ...schemas.report import Choice, Flow, Made, Packing, Point, Report, SplitFigures, Training
 from ...schemas.tables.reasons import NOT_DRAWN
 from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share
-from .grid import Grid, Lines, Section, clipped
+from .contamination_summary import QUESTION as CONTAMINATION_QUESTION
+from .contamination_summary import contamination_section
+from .grid import Grid, Lines, Section
 from .ledger_lines import (
     COLUMNS,
     describe_contents,
@@ -25,7 +27,7 @@ from .lengths import lost_at
 QUESTIONS = {
     "choice": "Which max_length?",
     "flow": "What happened to my data?",
-    "contamination": "Is the evaluation data in it?",
+    "contamination": CONTAMINATION_QUESTION,
     "training": "What is being trained on?",
     "packing": "How good is the packing?",
     "made": "How is it made again?",
@@ -261,31 +263,6 @@ def losing_sources(flow: Flow) -> Iterator[str]:
         yield f"Of their tokens, these sources lose to the limits: {', '.join(losing[:COLUMNS])}."
 
 
-# Is the evaluation data in it?
-
-
-def contamination_section(contamination: Contamination) -> Section:
-    """Examples that share text with evaluation rows, by source and evaluation file."""
-    rows = [
-        [count.source, count.evaluation, *(f"{value:,}" for value in (count.examples, count.most, count.rows))]
-        for count in contamination.counts[:_SOURCES]
-    ]
-    head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
-    grid = Grid("Examples that share text", head, rows, text_columns=2)
-    shown = [
-        [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
-        for hit in contamination.shown
-    ]
-    words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
-    largest = Grid("Some of them, the largest share first", words, shown, text_columns=5)
-    tables = [table for table in (grid, largest) if table.rows]
-    sentence = contamination.sentence
-    if contamination.examples:
-        actions = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
-        sentence += actions.get(contamination.action, "")
-    return Section("contamination", QUESTIONS["contamination"], sentence, tables)
-
-
 # What is being trained on?
 
 
@@ -399,11 +376,11 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
 # How is it made again?
 
 
-def _made(made: Made) -> Section:
+def _made(reproduction: Made) -> Section:
     sentence = "A plan packs nothing; packtrain run with the same configuration does."
-    if made.manifest:
+    if reproduction.manifest:
         sentence = (
             "A run of the same configuration over the same files gives the same bytes, with manifest "
-            f"{made.manifest[:16]}."
+            f"{reproduction.manifest[:16]}."
         )
     return Section("made", QUESTIONS["made"], sentence)
