@@ -76,6 +76,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             f"{where} has init_lora_weights: {str(initialization)[:40]!r}, which needs files that are not in the "
             "folder; save the finished adapter with init_lora_weights: true"
         )
+    # A rank is a size of matrices: a huge one would take all memory before weights are compared.
     ranks = [data.get("r", 8), *_values(data.get("rank_pattern"))]
     if not all(type(rank) is int and 0 < rank <= _MOST_RANK for rank in ranks):
         raise ConfigError(

@@ -51,6 +51,7 @@ def read_launch(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | No
                 "prints a script that does"
             )
         return None
+    # torchrun sets the variables for one process as well.
     if environ.get("WORLD_SIZE") == "1":
         return None
     variables = ", ".join(f"{name}={environ[name]}" for name in NEEDED if environ.get(name))

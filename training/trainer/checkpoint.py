@@ -82,6 +82,7 @@ def write_marker(folder: Path, state: CheckpointState) -> None:
     draft = folder / f".{MARKER}.part"
     with draft.open("w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, **asdict(state), "files": _files(folder)}, file, indent=1)
+        # On the disk before it has its name: a marker that a crash cut short would not be read.
         file.flush()
         os.fsync(file.fileno())
     draft.replace(folder / MARKER)
@@ -103,6 +104,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         raise ConfigError(f"the checkpoint {folder} {reason}: it has no {MARKER}") from None
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{folder / MARKER} cannot be read: {error}; resume from another checkpoint") from None
+    # Sizes and no hashes: weights have many gigabytes, and a crash leaves files that are shorter.
     sizes = _files(folder)
     for name, size in state.files.items():
         if sizes.get(name) != size:

@@ -69,6 +69,7 @@ class HeldOut:
         """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
         ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
         origins = self.rows.origins(ids.tolist())
+        # In the order in which sources first come, for columns of the log that stay as they are.
         numbers: dict[str, int] = {}
         source_numbers = [numbers.setdefault(origins[doc_id].source, len(numbers)) for doc_id in ids.tolist()]
         return tuple(numbers), ids, np.array(source_numbers, np.int64)

@@ -43,6 +43,7 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
     rank_check()
     from .checkpoint import locked
 
+    # One rank holds the lock for all: the others could not take it.
     with locked(base / config.out) if detect_rank().rank == 0 else nullcontext():
         return _run(config, base, say)
 

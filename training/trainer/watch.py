@@ -58,6 +58,7 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
                     state, "worse_than_guessing", f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}",
                     f"another tokenizer than the model's, damaged or missing weights, or {_RATE}",
                 )  # fmt: skip
+        # Also by 0.5, because a small first loss is soon exceeded one and a half times.
         elif loss > RISEN * first and loss > first + 0.5:
             self._warn(state, "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first", _RATE)
         if norm == 0:
@@ -125,6 +126,7 @@ class Meter:
         self._begun = None if self._begun is None else time_now
         self._waited = 0.0
         self._tokens = 0
+        # All ranks wait for the slowest in every step, so its time is that of the step.
         slowest = max(rank_seconds for rank_seconds, _, _ in ranks)
         longest_wait = max(rank_waited for _, rank_waited, _ in ranks)
         tokens = sum(rank_tokens for _, _, rank_tokens in ranks)
