@@ -19,7 +19,7 @@ from .ledger import Ledger
 from .names import MANIFEST
 
 if TYPE_CHECKING:
-    from ..config.config import PackConfig
+    from ..config.packing import PackConfig
 
 FORMAT = 7
 
@@ -167,7 +167,7 @@ class Manifest(Shown):
     @property
     def pack(self) -> "PackConfig":
         """How its rows are packed and padded."""
-        from ..config.config import PackConfig  # here, because it imports pydantic
+        from ..config.packing import PackConfig  # here, because it imports pydantic
 
         return PackConfig.model_validate(self.plan["config"].get("pack", {}))
 

@@ -15,9 +15,10 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example, Message, Messages
-from .base import DOCUMENTS, KWARGS, Column, Columns, Format, is_truth
+from .base import Column, Columns, Format, is_truth
 from .message_checks import REPLACES_CONTENT, check_messages
 from .rowjson import decode_json
+from .template_inputs import DOCUMENTS, KWARGS
 
 OBJECTS = "a JSON list of objects"
 TOOLS = Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS)
