@@ -50,7 +50,7 @@ class Dataset(Shown):
         return self.manifest.ledger
 
     def documents(self) -> "pa.Table":
-        """The table of packed documents: doc_id, id, source, file, line and more; `to_pandas()` makes a DataFrame.
+        """The table of all examples, packed or not, with what became of each; `to_pandas()` makes a DataFrame.
 
         Raises:
             IntegrityError: documents.parquet is missing or damaged.
