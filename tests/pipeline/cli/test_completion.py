@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -54,6 +55,38 @@ def completed(*words: str) -> list[str]:
 )
 def test_a_tab(words: tuple[str, ...], offered: set[str]) -> None:
     assert set(completed(*words)) == offered
+
+
+SETTINGS = [
+    ("packtrain run --set pack.stra", {"pack.strategy="}),
+    ("packtrain run --set mask=l", {"mask=last_assistant"}),
+    ("packtrain run --mask ", set(POLICIES)),
+]
+
+
+@pytest.mark.parametrize(("line", "offered"), SETTINGS)
+def test_zsh_is_offered_whole_settings(line: str, offered: set[str]) -> None:
+    """What its completion function evaluates."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "packtrain"], capture_output=True, text=True, check=True,
+        env={"_PACKTRAIN_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line},
+    )  # fmt: skip
+    assert set(re.findall(r'"(.*?)"', done.stdout)) == offered
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize(("line", "offered"), SETTINGS)
+def test_fish_is_offered_whole_settings(line: str, offered: set[str], tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # typer would detect the shell that runs the tests.
+    home = {"HOME": str(tmp_path), "PATH": path, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    subprocess.run(
+        ["packtrain", "--install-completion", "fish"], check=True, capture_output=True, env=os.environ | home
+    )
+    done = subprocess.run(
+        ["fish", "-c", f"complete -C '{line}'"], check=True, capture_output=True, text=True, env=os.environ | home
+    )
+    assert set(done.stdout.split()) == offered
 
 
 def test_a_tab_for_a_training() -> None:
