@@ -121,7 +121,7 @@ def _describe_value(item: Any, fields: Sequence[str]) -> str:
     if not isinstance(value, (dict, list)) and shown_value not in message:
         message += f" (got {shown_value})"
     expected = item.get("ctx", {}).get("expected")
-    if isinstance(value, str) and expected:
+    if isinstance(value, str) and isinstance(expected, str):
         message += did_you_mean(value, re.findall(r"'([^']*)'", expected))
     return message
 

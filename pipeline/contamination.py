@@ -253,10 +253,12 @@ class ContaminationHits:
     def hits(self) -> Iterator[Hit]:
         """All hits, in the order of the run, with ids as in documents.parquet."""
         for file, block, block_hits in self.by_block():
+            # `sub` is which example of its row it is. Hits in the cache name no source, which other runs may call
+            # otherwise.
             for row, sub, hit in block_hits.hits:
                 row_file, line = file.at(block, row)
-                id = example_id(file.source, row_file.label, line, sub)
-                yield msgspec.structs.replace(hit, id=id, source=file.source, share=round(hit.share, 4))
+                document_id = example_id(file.source, row_file.label, line, sub)
+                yield msgspec.structs.replace(hit, id=document_id, source=file.source, share=round(hit.share, 4))
 
     def put(self, out: Store, name: str = HITS_FILE) -> FileRecord:
         """Write all hits to a file, and return its entry in the manifest."""

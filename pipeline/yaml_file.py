@@ -75,7 +75,7 @@ def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None)
         look: sees the nodes, which know their lines, before aliases are written out.
 
     Raises:
-        yaml.YAMLError: it is something else, or nested too deeply.
+        yaml.YAMLError: the text is not YAML, or is nested too deeply.
     """
     loader = _Loader(text)
     try:
@@ -87,7 +87,7 @@ def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None)
     except RecursionError:
         problem = "nested too deeply; an alias (*name) may not stand inside its own anchor (&name)"
         raise yaml.MarkedYAMLError(problem=problem) from None
-    except ConfigError:
+    except ConfigError:  # of `look`; it is a ValueError, too
         raise
     except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
         raise yaml.MarkedYAMLError(problem=f"a value does not fit its tag (!!…), or is too long ({error})") from None

@@ -97,6 +97,7 @@ def put_adapter(model: Any, folder: Path) -> Any:
     for key in ("runtime_config", "auto_mapping"):  # a class to import, which only peft's own loader asks for
         data.pop(key, None)
     if data.get("init_lora_weights", True) in _DRAWN:
+        # The adapter's weights replace what is drawn here. Other ways to draw would decompose weights, or need data.
         data["init_lora_weights"] = True
     try:
         config = peft.LoraConfig.from_peft_type(**peft.LoraConfig.check_kwargs(**data))

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+MAX_COUNT = 2**62
+"""The largest number of rows in a state: sums with it fit into 64 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepDocument:
@@ -218,7 +221,7 @@ class PackedLoader:
         """
         if isinstance(state, Mapping):  # the same rows may be in a dataset with another manifest
             state = {key: value for key, value in state.items() if key != LINEAGE}
-        rows = read_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        rows = checked_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
         if rows > self.total_rows:
             raise ConfigError(
                 f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "
@@ -286,7 +289,7 @@ def refuse_workers(name: str) -> None:
         )
 
 
-def read_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Collection[str]) -> dict[str, Any]:
+def checked_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Collection[str]) -> dict[str, Any]:
     """A state that was saved, from untrusted plain data.
 
     Args:
@@ -301,8 +304,9 @@ def read_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Collec
     for key in {**beginning, **state}:
         value: Any = state.get(key)
         expected: Any = beginning.get(key)
-        # The same type first: True is 1, and would pass for a count.
-        fits = type(value) is type(expected) and (0 <= value <= 2**62 if key in counts else value == expected)
+        fits = type(value) is type(expected)  # True is 1, and would pass for a count
+        if fits:
+            fits = 0 <= value <= MAX_COUNT if key in counts else value == expected
         if not fits:
             raise ConfigError(
                 f"the state of a {owner} does not fit: {escape_line(str(key))} differs: here it is {expected!r}, in "

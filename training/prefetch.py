@@ -153,8 +153,10 @@ class ShardsAhead:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._corpus = steps.corpus
-        # Four steps, or about two shards of rows where shards are larger than steps.
-        rows_per_shard = len(self._corpus) // max(1, self._corpus.shard_of(len(self._corpus) - 1))
+        # Four steps, or about two shards of rows where shards are larger than steps. The last shard may be short, so
+        # that the number of the last shard is that of the full ones.
+        full_shards = self._corpus.shard_of(len(self._corpus) - 1)
+        rows_per_shard = len(self._corpus) // max(1, full_shards)
         self._rows = max(4 * steps.rows_per_step, 2 * rows_per_shard)
         self._next_position = -1
         """Before it, nothing new is asked for."""

@@ -19,7 +19,7 @@ from ..schemas.errors import ConfigError, InputError, IntegrityError, choice
 from ..schemas.units import plural
 from .batch import flatten, untrained
 from .branches import require_attention
-from .loader import read_state, refuse_workers
+from .loader import checked_state, refuse_workers
 from .order import Tail
 from .rank_info import detect_rank, divisible
 
@@ -162,7 +162,7 @@ class PackedStream:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
         beginning = {**self._beginning, **dict.fromkeys(_COUNTS, 0)}
-        checked = read_state(state, beginning, "PackedStream", _COUNTS)
+        checked = checked_state(state, beginning, "PackedStream", _COUNTS)
         self._position = (checked["epoch"], checked["window"], checked["row"])
         self._rows = checked["rows"]
 

@@ -87,8 +87,10 @@ def _key_of(error: Any) -> str | None:
     """The key that an unknown option means, such as `pack.max_docs` for --max-docs, if its command takes keys."""
     option = getattr(error, "option_name", None)
     context = error.ctx
-    if option is None or context is None or all("--set" not in parameter.opts for parameter in context.command.params):
+    if option is None or context is None:
         return None
+    if not any("--set" in parameter.opts for parameter in context.command.params):
+        return None  # the command takes no keys
     name = str(option).lstrip("-").replace("-", "_")
     keys = config_keys(training=context.command.name in ("train", "explain-loss"))
     return next((key for key in keys if f".{key}".endswith(f".{name}")), None)

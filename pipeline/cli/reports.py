@@ -185,10 +185,11 @@ def inspect(
 
 
 def _row_lines(row: "ShownRow") -> "Lines":
+    """The summary of a row, how trained text is marked, then each document."""
     from ...schemas.report import ShownPiece
 
     yield row.summary()
-    yield [ShownPiece("marks: not trained, ", 0, 0), ShownPiece("trained", 1, 0)]
+    yield [ShownPiece("marks: not trained, ", weight=0, tokens=0), ShownPiece("trained", weight=1, tokens=0)]
     for document in row.documents:
         yield ""
         origin = f", {document.origin}" if document.origin else ""

@@ -146,11 +146,12 @@ def _describe_roles(findings: Sequence[BlockFindings]) -> Iterator[str]:
 
 
 def _role_advice(role: str) -> str:
-    """What to do about a role: `; did you mean 'assistant'?`, or "" if no role is near."""
+    """What to do about a role: which format reads it, or `; did you mean 'assistant'?`; "" if no role is near."""
     # Renaming the role alone would not help: a call would be trained as an answer in words.
     if role.strip().lower() in sharegpt.CALLS_AND_RESULTS:
         return "; format: sharegpt with keys: {conversations: messages} reads it"
     near = sharegpt.nearest_role(role)
+    # `OTHERS` stands for many roles that are counted together, and is near to none of them.
     return f"; did you mean {near!r}?" if near and role != OTHERS else ""
 
 

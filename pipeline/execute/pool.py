@@ -177,6 +177,7 @@ class Pool(Executor):
         busy = self._busy_workers()
         if not busy:
             return True
+        # A task over which a worker died is tried again without others, because they may have used up the memory.
         runs_alone = any(worker.deaths for worker in busy)
         return len(busy) < self.workers and not alone and not runs_alone
 

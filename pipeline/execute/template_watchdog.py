@@ -86,7 +86,7 @@ class RenderingLimits:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is MemoryError:
-            _Process.address_space = 0
+            _Process.address_space = 0  # the failed rendering may have left more mapped, so it is read again
         if _Process.is_worker:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         resource.setrlimit(resource.RLIMIT_AS, self._limits_before)

@@ -125,17 +125,20 @@ def forecast_sharing(table: Table, config: "RunConfig") -> Sharing | None:
     sizes = np.array([int(kept[group].sum(dtype=np.int64)) for group in groups], np.int64)
     if not len(sizes):
         return None
-    every = max(1, -(-int(sizes.sum()) // FORECAST_TOKENS))
+    # Every n-th group is compared, so that about `FORECAST_TOKENS` are read.
+    step = max(1, -(-int(sizes.sum()) // FORECAST_TOKENS))
     segments = Segments.of(table)
-    longer_rows = max(config.row_length, 2 * config.truncate.max_length)
+    # The length of rows that the advice names: two of the longest documents then find room beside each other.
+    align = pack.alignment.document
+    longer_rows = max(config.row_length, -(-2 * config.truncate.max_length // align) * align)
     saved = saved_in_longer_rows = 0
-    for group in groups[::every]:
+    for group in groups[::step]:
         documents = table.documents.at(group)
         tokens = segments.tokens(documents, documents.low, documents.high - documents.low)
         first_trained = _first_trained(documents, segments)
-        saved += _saved(share_prefixes(tokens, first_trained, config.row_length))
-        saved_in_longer_rows += _saved(share_prefixes(tokens, first_trained, longer_rows))
-    scale = float(sizes.sum() / max(1, sizes[::every].sum()))
+        saved += _saved(share_prefixes(tokens, first_trained, config.row_length, align))
+        saved_in_longer_rows += _saved(share_prefixes(tokens, first_trained, longer_rows, align))
+    scale = float(sizes.sum() / max(1, sizes[::step].sum()))
     tokens_in_all = int(kept[table.documents.copies > 0].sum(dtype=np.int64))
     return Sharing(
         is_used=pack.share == "row",

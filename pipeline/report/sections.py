@@ -259,7 +259,7 @@ def losing_sources(flow: Flow) -> Iterator[str]:
         lost_shares[name] = lost / max(entry.tokens_encoded, 1)
     by_loss = sorted(lost_shares, key=lambda name: -lost_shares[name])
     losing = [f"{name} {share(lost_shares[name])}" for name in by_loss if lost_shares[name] >= _LOSES_MUCH]
-    if losing and len(lost_shares) > 1:
+    if losing and len(lost_shares) > 1:  # named are as many as a table has columns
         yield f"Of their tokens, these sources lose to the limits: {', '.join(losing[:COLUMNS])}."
 
 

@@ -1,8 +1,8 @@
 """Which documents of a group begin with the same tokens, so that a row can store and compute these once.
 
 1. Sort the documents by their tokens. Each then shares most with the one before it: a sorted list is a trie.
-2. A document shares the first k tokens of the one before it if they are equal. It ends before its own first trained
-   token, so that each label belongs to one document, and keeps at least one token of its own.
+2. A document shares the first k tokens of the one before it if they are equal, and at least `FEWEST_SHARED`. They end
+   before its own first trained token, so that each label belongs to one document, and leave it at least one token.
 3. Its piece begins with the last shared token, which predicts the first token of its own: so the piece has
    `length - (k - 1)` tokens, and k - 1 tokens of other pieces come before them.
 4. Its parent is the piece that holds the last of these k - 1 tokens, not an ancestor of it: one form for each content.
@@ -83,10 +83,11 @@ def share_prefixes(
             stored = _padded(len(document), align)
             continue
         prefix = common - 1
+        # Leave out pieces of which this document continues nothing: those before them hold all of its prefix.
         while len(path) > 1 and path[-2][1] >= prefix:
             path.pop()
         parent = path[-1][0]
-        path[-1] = (parent, prefix)
+        path[-1] = (parent, prefix)  # what the parent holds behind the prefix is not on the new path
         path.append((number, len(document)))
         shared[number] = common
         parents[number] = number - parent

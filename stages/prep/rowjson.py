@@ -114,7 +114,10 @@ def _damage(complaint: str, line: bytes) -> str:
     if "truncated" in complaint:
         return "the line ends early"
     place = _BYTE.search(complaint)
-    word = _NO_NUMBER.search(line, int(place[1]) - 1, int(place[1]) + 9) if place and int(place[1]) else None
+    position = int(place[1]) if place is not None else 0
+    # msgspec names the byte behind the first letter of NaN or Infinity, and there is no such word before byte 1. The
+    # longest of them, -Infinity, has 9 bytes.
+    word = _NO_NUMBER.search(line, position - 1, position + 9) if position else None
     if word is not None:
         return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"
     return complaint

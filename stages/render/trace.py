@@ -191,13 +191,22 @@ def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, text_before:
     """Guard a content against beginning with what the generation prompt has behind a turn's begin, such as an empty
     thinking block: a turn with such a content begins after it.
 
+    With a prompt that ends in `<|assistant|><think></think>`, the turn of the content `Yes.` begins before `Yes.`, for
+    the text lacks the empty block. The turn of the content `<think></think>Yes.` begins behind the block, as the text
+    begins with the whole prompt. So the trace holds for the first content, and not for the second.
+
+    Args:
+        begin: where the turn of the placeholder begins.
+        text_before: the messages before it with a generation prompt, rendered.
+
     Raises:
         TraceAbortedError: this cannot be said of the content alone.
     """
     rest_of_prompt = text_before[begin:]
     if not rest_of_prompt:
         return
-    begins_with_content = chat.text[begin : begin + 1] == chr(FIRST_PLACEHOLDER + message)
+    placeholder = chr(FIRST_PLACEHOLDER + message)
+    begins_with_content = chat.text[begin : begin + 1] == placeholder
     if PRIVATE_CHARACTER.search(rest_of_prompt) or not begins_with_content:
         raise TraceAbortedError("where a turn begins depends on the contents")
     guard.absent_texts.add(rest_of_prompt)

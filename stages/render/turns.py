@@ -175,32 +175,48 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
     is_complete = {message_of(origin) for origin in chat.tracked.contents} <= first_places.keys()
     for message in assistant_messages:
         if message not in first_places:
+            # Its content is blank. It gets a blank span, and all is located again: once for each such message.
             return _turns_of_source_spans(with_blank_span(chat, message, is_complete=is_complete))
-    messages_with_calls = chat.tracked.messages_with(TOOL_CALL)
     tails = PromptTails(chat)
     turns: list[Turn] = []
     for message in assistant_messages:
         first = first_places[message]
-        last = last_places[message]
-        turn_spans = chat.source_spans[first : last + 1]
-        if message in messages_with_calls and not any(span.origin & TOOL_CALL for span in turn_spans):
-            raise UnprovedError("the template leaves its tool calls out of the text", message)
-        if first < last:
-            last = last_span_of_turn(chat, first, last)
-            if messages[first : last + 1].count(message) <= last - first:
-                raise UnprovedError("it contains words of other messages", message)
+        _require_written_calls(chat, message, first, last_places[message])
+        last = _last_own_span(chat, message, first, last_places[message])
         last_span = chat.source_spans[last]
         begin = find_turn_begin(chat, first, last_span.end, is_complete=is_complete, tails=tails)
         if turns and begin < turns[-1].end:
             raise UnprovedError("it begins before the previous turn ends", message)
         next_message, gap_end = _next_message(chat, message, last)
         ends_with_call = last_span.origin & TOOL_CALL > 0
+        # A turn begins behind its last span where all of its contents are blank, and the prompt writes something there.
         contents_end = max(last_span.end, begin)
         stop_begin, end = find_turn_end(
             chat, message, contents_end, next_message, gap_end, ends_with_call=ends_with_call
         )
         turns.append(Turn(message, begin, stop_begin, end, end))
     return turns
+
+
+def _require_written_calls(chat: RenderedChat, message: int, first: int, last: int) -> None:
+    """Raise UnprovedError if a message has tool calls and none of its spans, `first` to `last`, comes from them."""
+    spans = chat.source_spans[first : last + 1]
+    if message in chat.tracked.messages_with(TOOL_CALL) and not any(span.origin & TOOL_CALL for span in spans):
+        raise UnprovedError("the template leaves its tool calls out of the text", message)
+
+
+def _last_own_span(chat: RenderedChat, message: int, first: int, last: int) -> int:
+    """The last span of a turn, among those of its message from `first` to `last`.
+
+    Raises:
+        UnprovedError: spans of other messages stand between them.
+    """
+    if first == last:
+        return last
+    last = last_span_of_turn(chat, first, last)
+    if any(span.message != message for span in chat.source_spans[first : last + 1]):
+        raise UnprovedError("it contains words of other messages", message)
+    return last
 
 
 def _assistant_messages(chat: RenderedChat) -> list[int]:

@@ -54,16 +54,22 @@ class SupervisedDigests:
             bases: (M,) the place where the document of each range begins.
             low, high: (M,) the places where each range begins and ends; `high` is not below `low`.
         """
-        digests: NDArray[np.uint64] = self._up_to(bases, high) - self._up_to(bases, low)
+        digests: NDArray[np.uint64] = self._digests_before(bases, high) - self._digests_before(bases, low)
         return digests
 
-    def _up_to(self, bases: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """(M,) the digest of all supervised tokens before each place, of its document and of those before it."""
+    def _digests_before(self, bases: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """(M,) the digest of all supervised tokens before each place, of its document and of those before it.
+
+        Args:
+            bases, places: as in `between`: where each document begins, and a place in it or at its end.
+        """
         index = self._index
-        # The span that ends behind the place. At the end of a document that is the next one's, which begins there.
+        # The span that ends behind the place. At the end of a document that is the next one's, which begins there; at
+        # the end of the last document there is none, so one more that is not supervised stands for it.
         span = np.searchsorted(index.ends, places, side="right")
-        supervised = np.append(index.supervised, False)[span]
-        begins = np.where(supervised, index.begins[span], places)
+        is_supervised = np.append(index.supervised, False)[span]
+        # Whole spans before the place, and of a supervised one the part before it. Of others the range is empty.
+        begins = np.where(is_supervised, index.begins[span], places)
         return self._before[span] + range_digests(begins - bases, places - bases)
 
 

@@ -210,7 +210,9 @@ def _without_parts(documents: Iterable[FoundDocument]) -> list[FoundDocument]:
 
 
 def _gaps(ids: NDArray[np.int64], padding: NDArray[np.bool_], documents: list[FoundDocument]) -> list[Gap]:
-    """What is neither documents nor padding, which a mask hides, or which is one token again and again."""
+    """Stretches of a batch that are neither documents nor padding. Padding is what a mask hides, and stretches of one
+    token again and again.
+    """
     unknown = ~padding
     for document in documents:
         unknown[document.row, document.begin : document.end] = False

@@ -85,6 +85,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         self._batches = 0
         # A hook on each: some trainers call the wrapper, some what it wraps; the first one that runs looks.
         for module in wrappers_of(_model_in(model)):
+            # These call what they wrap by its `__call__`, so that its own hook runs, and would look twice with another.
             if type(module).__name__ not in _CALL_WHAT_THEY_WRAP:
                 self._hooks.append(module.register_forward_pre_hook(self._look, with_kwargs=True, prepend=True))
 
