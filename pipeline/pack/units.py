@@ -10,6 +10,7 @@ Parts are read once more for it.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,24 +57,29 @@ def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch
         scratch: a folder for an anonymous file.
     """
     file = open_unnamed_file(scratch)
-    for group in _groups(table):
-        if len(group) > 1:
-            _share_group(table, segments, group, config).tofile(file)
+    for documents, offsets in _groups_of_several(table):
+        for first, last in pairwise(offsets.tolist()):
+            _share_group(table, segments, documents[first:last], config).tofile(file)
     file.flush()
     if file.tell():
         table.units = np.memmap(file, PIECE, "r")
 
 
-def _groups(table: Table) -> Iterator[NDArray[np.int64]]:
-    """Yield the documents, ascending, of each group that may share tokens; most groups are one document."""
+def _groups_of_several(table: Table) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the groups of documents that may share tokens, those of a slice of the table together: the documents,
+    ascending, and (G + 1,) where each group begins among them. Documents that are alone in their group are left out
+    before anything is done for each: most data has millions of them.
+    """
     for _, documents in table.slices():
         columns = table.documents.at(documents)
         places = np.flatnonzero((columns.copies > 0) & ~columns.has(SPLIT))
         if not len(places):
             continue
         keys = np.stack([groups_of_rows(table, documents), columns.has(HELD_OUT), columns.copies])[:, places]
-        is_first = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
-        yield from np.split(places + documents.start, np.flatnonzero(is_first)[1:])
+        begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
+        sizes = np.diff(np.append(begins, len(places)))
+        is_in_group = np.repeat(sizes > 1, sizes)
+        yield places[is_in_group] + documents.start, offsets_of(sizes[sizes > 1])
 
 
 def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], config: "RunConfig") -> Pieces:
@@ -120,26 +126,28 @@ def forecast_sharing(table: Table, config: "RunConfig") -> Sharing | None:
     pack = config.pack
     if not pack.does.keeps_groups or pack.parallel is not None or pack.max_docs is not None:
         return None
-    groups = [group for group in _groups(table) if len(group) > 1]
-    kept = table.documents.high - table.documents.low
-    sizes = np.array([int(kept[group].sum(dtype=np.int64)) for group in groups], np.int64)
-    if not len(sizes):
+    tokens_of_groups = sum(_kept_tokens(table, documents) for documents, _ in _groups_of_several(table))
+    if not tokens_of_groups:
         return None
     # Every n-th group is compared, so that about `FORECAST_TOKENS` are read.
-    step = max(1, -(-int(sizes.sum()) // FORECAST_TOKENS))
+    step = -(-tokens_of_groups // FORECAST_TOKENS)
     segments = Segments.of(table)
     # The length of rows that the advice names: two of the longest documents then find room beside each other.
     align = pack.alignment.document
     longer_rows = max(config.row_length, -(-2 * config.truncate.max_length // align) * align)
-    saved = saved_in_longer_rows = 0
-    for group in groups[::step]:
-        documents = table.documents.at(group)
-        tokens = segments.tokens(documents, documents.low, documents.high - documents.low)
-        first_trained = _first_trained(documents, segments)
-        saved += _saved(share_prefixes(tokens, first_trained, config.row_length, align))
-        saved_in_longer_rows += _saved(share_prefixes(tokens, first_trained, longer_rows, align))
-    scale = float(sizes.sum() / max(1, sizes[::step].sum()))
-    tokens_in_all = int(kept[table.documents.copies > 0].sum(dtype=np.int64))
+    compared = saved = saved_in_longer_rows = 0
+    for documents, offsets in _groups_of_several(table):
+        for first, last in list(pairwise(offsets.tolist()))[::step]:
+            group = table.documents.at(documents[first:last])
+            tokens = segments.tokens(group, group.low, group.high - group.low)
+            first_trained = _first_trained(group, segments)
+            compared += sum(map(len, tokens))
+            saved += _saved(share_prefixes(tokens, first_trained, config.row_length, align))
+            saved_in_longer_rows += _saved(share_prefixes(tokens, first_trained, longer_rows, align))
+    scale = tokens_of_groups / compared
+    tokens_in_all = sum(
+        _kept_tokens(table, np.flatnonzero(table.documents.copies[here]) + here.start) for _, here in table.slices()
+    )
     return Sharing(
         is_used=pack.share == "row",
         tokens=tokens_in_all,
@@ -148,6 +156,12 @@ def forecast_sharing(table: Table, config: "RunConfig") -> Sharing | None:
         longer_row_length=longer_rows,
         stored_in_longer_rows=tokens_in_all - round(saved_in_longer_rows * scale),
     )
+
+
+def _kept_tokens(table: Table, documents: NDArray[np.int64]) -> int:
+    """Tokens of some documents that the limits keep."""
+    kept = table.documents.high[documents] - table.documents.low[documents]
+    return int(kept.sum(dtype=np.int64))
 
 
 def _saved(prefixes: SharedPrefixes) -> int:
