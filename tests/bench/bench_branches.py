@@ -1,6 +1,6 @@
 """Measures what `pack.share: row` saves: tokens, the time to pack, and the time of a training step.
 
-    python -m tests.bench.bench_branches [--chats 400] [--row-length 8192] [--hidden 512] [--layers 2]
+    python -m tests.bench.bench_branches [--chats 400] [--row-length 8192] [--hidden 512] [--layers 2] [--skip-steps]
 
 Prints Markdown tables. Chats have one example a turn; problems have all their solutions. A step is the forward and
 backward pass of one row, by one CPU thread, of a small Qwen3 with random weights, whose head is computed where tokens
@@ -35,7 +35,8 @@ def sources(data: Path, chats: int, folder: Path) -> dict[str, dict[str, Any]]:
     out: dict[str, dict[str, Any]] = {}
     for name, file in (("sgd", "chat/sgd_dev.jsonl"), ("tau-bench", "chat/tau_bench_gpt4o_airline.jsonl")):
         if (data / file).exists():
-            lines = (data / file).read_text().splitlines()[:chats]
+            lines = (data / file).read_text().splitlines()
+            lines = lines[:: max(1, len(lines) // chats)][:chats]  # evenly from the file, whose chats grow longer
             (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
             out[name] = {"path": str(folder / f"{name}.jsonl"), "format": "messages", "expand": "per_turn"}
     problems = [str(path) for path in (data / "apps" / "train.jsonl",) if path.exists()]
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--row-length", type=int, default=8192)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--skip-steps", action="store_true", help="measure tokens and packing only")
     options = parser.parse_args()
     data = Path(os.environ["PACKTRAIN_REALDATA"])
     tokenizer = data / "tokenizers" / "qwen3"
@@ -160,9 +162,13 @@ def main() -> None:
                     f"{rows[1]:,}", f"{plain_seconds:.1f} s", f"{shared_seconds:.1f} s",
                 ]
             )  # fmt: skip
+            if options.skip_steps:
+                continue
             steps.append([name, *measure_step(folder / "row", options.row_length, options.hidden, options.layers)])
     head = ("data", "tokens", "stored", "factor", "rows", "rows that share", "packing", "packing, shared")
     print_table(f"Stored tokens, rows of {options.row_length:,}", PACKAGES, head, stored)
+    if options.skip_steps:
+        return
     head = ("data", "tokens of a row's documents", "stored", "factor", "step", "step, shared", "speed", "loss differs")
     print_table(f"Forward and backward, hidden {options.hidden}, {options.layers} layers", PACKAGES, head, steps)
 
