@@ -21,7 +21,8 @@ def groups(draw: st.DrawFn) -> tuple[list[Tokens], list[int], int]:
         cut = draw(st.integers(0, len(parent)))
         own = draw(st.lists(st.sampled_from([0, 1, 258, 2**30]), min_size=not cut, max_size=6))
         documents.append(parent[:cut] + own)
-    trained = [draw(st.integers(0, len(document))) for document in documents]
+    is_prompt = draw(st.booleans())  # half of the groups are trained nowhere, and share as much as they can
+    trained = [len(document) if is_prompt else draw(st.integers(0, len(document))) for document in documents]
     longest = max(map(len, documents))
     return documents, trained, draw(st.integers(longest, 3 * longest))
 
@@ -93,6 +94,8 @@ def test_units_fit_and_a_unit_stores_what_a_trie_does(group: tuple[list[Tokens],
         ([[1, 2, 3, 4], [1, 2, 3, 9]], [2, 2], [(0, 0, 0), (1, 2, 1)]),  # never beyond the first trained token
         ([[1, 2, 3], [1, 2, 3]], [3, 3], [(0, 0, 0), (1, 2, 1)]),  # equal documents keep a token of their own
         ([[1, 2], [1, 3]], [2, 2], [(0, 0, 0), (1, 0, 0)]),  # one token is not worth it
+        # Each continues the one before it, which alone holds the last token of the prefix.
+        ([[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]], [9, 9, 9], [(0, 0, 0), (1, 3, 1), (2, 5, 1)]),
         ([[256, 1, 1], [1, 1, 1]], [3, 3], [(1, 0, 0), (0, 0, 0)]),  # by the numbers of tokens
     ],
 )
