@@ -132,8 +132,11 @@ def choose(
     if lengths == CANDIDATES:
         points = _worth_showing(points, stats, configured, advice)
     configured_point = next(point for point in points if point.max_length == configured)
-    fuller = _fuller_strategy(stats, config, configured_point)
-    longer_rows = _longer_rows(stats, config, configured_point) if _fixed_row_length(config) else None
+    fuller = None
+    longer_rows = None
+    if config.pack.share == "none":  # of documents that share tokens, lengths alone do not say how full rows are
+        fuller = _fuller_strategy(stats, config, configured_point)
+        longer_rows = _longer_rows(stats, config, configured_point) if _fixed_row_length(config) else None
     train = next((figures for figures in packed if figures.split == "train"), None)
     if train is not None and documents == documents_in_all:
         points = [_as_packed(point, train) if point is configured_point else point for point in points]

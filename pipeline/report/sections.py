@@ -166,6 +166,8 @@ def _choice(choice: Choice) -> Section:
         sentence += f" Advice: {advice}"
     if sharing := describe_sharing(choice.sharing):
         sentence += f" {sharing}"
+    if choice.sharing is not None and choice.sharing.is_used:
+        sentence += " Rows of other lengths are counted as if nothing were shared."
     advised = choice.advice.max_length if choice.advice is not None else None
     marks = {choice.max_length: "configured", advised: "advised"}
     if advised == choice.max_length:

@@ -148,7 +148,10 @@ def test_plans_and_runs_say_what_sharing_saves(tmp_path: Path) -> None:
     narrow = kit.merged(config, {"truncate": {"max_length": 200}, "out": str(tmp_path / "narrow")})
     assert "pack.row_length=400" in " ".join(kit.cli("plan", kit.saved(narrow)).out.split())
     shared = kit.merged(config, {"pack": {"share": "row"}, "out": str(tmp_path / "shares")})
-    assert "pack.share=row stores" in " ".join(kit.cli("run", kit.saved(shared)).out.split())
+    ended = " ".join(kit.cli("run", kit.saved(shared)).out.split())
+    assert "pack.share=row stores" in ended
+    assert "pack.strategy=tight" not in ended  # which would be compared by documents that share nothing
+    assert "as if nothing were shared" in " ".join(kit.cli("plan", kit.saved(shared)).out.split())
     alone = kit.configure(tmp_path, "texts", out=str(tmp_path / "alone"))
     assert "pack.share" not in kit.cli("plan", kit.saved(alone)).out
 
