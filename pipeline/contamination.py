@@ -18,7 +18,7 @@ from ..schemas.dataset.manifest import FileRecord
 from ..schemas.errors import ConfigError, InputError, IntegrityError, RowRejectedError
 from ..schemas.escape import escape_json
 from ..schemas.fingerprint import fingerprint, version
-from ..schemas.report import Hit
+from ..schemas.report.evaluation_hits import Hit
 from ..schemas.rows import example_id
 from ..stages.contamination.examples import evaluation_texts, search_examples
 from ..stages.contamination.index import ContaminationIndex

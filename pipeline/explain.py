@@ -20,7 +20,7 @@ from ..schemas.errors import InputError, IntegrityError
 from ..schemas.escape import escape_line
 from ..schemas.jsontext import decode_note
 from ..schemas.notebook import Shown, Table
-from ..schemas.report import COUNTED_ONLY, Reject
+from ..schemas.report.flow import COUNTED_ONLY, Reject
 from ..schemas.rows import PACKED_OUTCOME, example_id
 from ..schemas.tables.reasons import NOT_DRAWN, REASONS
 from ..schemas.units import plural

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..schemas.config.config import RunConfig
 from ..schemas.layout import fill_of
-from ..schemas.report import Point
+from ..schemas.report.length_choice import Point
 from ..schemas.tables.strategies import STRATEGIES
 from .pack.bounds import bound_of_whole_pieces, size_counts
 from .pack.plan_rows import count_rows

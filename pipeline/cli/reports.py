@@ -29,7 +29,9 @@ from .options import (
 from .output import show
 
 if TYPE_CHECKING:
-    from ...schemas.report import Contamination, Report, ShownRow
+    from ...schemas.report.evaluation_hits import Contamination
+    from ...schemas.report.report import Report
+    from ...schemas.report.shown_rows import ShownRow
     from ..explain import Story
     from ..observer import Observer
     from ..report.grid import Lines
@@ -186,7 +188,7 @@ def inspect(
 
 def _row_lines(row: "ShownRow") -> "Lines":
     """The summary of a row, how trained text is marked, then each document."""
-    from ...schemas.report import ShownPiece
+    from ...schemas.report.shown_rows import ShownPiece
 
     yield row.summary()
     yield [ShownPiece("marks: not trained, ", weight=0, tokens=0), ShownPiece("trained", weight=1, tokens=0)]

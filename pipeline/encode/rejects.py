@@ -8,7 +8,7 @@ import msgspec
 
 from ...schemas.config.config import RunConfig
 from ...schemas.escape import escape_json
-from ...schemas.report import COUNTED_ONLY, Reject
+from ...schemas.report.flow import COUNTED_ONLY, Reject
 from ...schemas.tables.reasons import OWN_REASON, REASONS, UNPROVED
 from ...stages.mask.policy import Mask
 from ...stages.tokenize.encode_counts import DROPPED, REJECTED

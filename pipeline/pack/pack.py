@@ -25,7 +25,7 @@ from ...schemas.dataset.ledger import Ledger
 from ...schemas.dataset.manifest import FileRecord, SplitRecord
 from ...schemas.errors import ConfigError, IntegrityError
 from ...schemas.layout import Alignment, Certificate, fill_of
-from ...schemas.report import SplitFigures
+from ...schemas.report.report import SplitFigures
 from ...schemas.rows import ROW_SIZES, ROW_SIZES_NAME
 from ..encode.driver import Encoded
 from ..encode.spec import TokenizerSpec

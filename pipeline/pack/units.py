@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import begins_of, offsets_of
-from ...schemas.report import Sharing
+from ...schemas.report.length_choice import Sharing
 from ...stages.pack.shared_prefixes import SharedPrefixes, share_prefixes
 from ..store.local import open_unnamed_file
 from .segments import Segments

@@ -23,20 +23,10 @@ from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.escape import without_secrets
 from ...schemas.files.foreign import read_lines
 from ...schemas.fingerprint import version
-from ...schemas.report import (
-    COUNTED_ONLY,
-    Choice,
-    Contamination,
-    Flow,
-    Histogram,
-    Made,
-    Packing,
-    Reject,
-    Report,
-    Sample,
-    SplitFigures,
-    Training,
-)
+from ...schemas.report.evaluation_hits import Contamination
+from ...schemas.report.flow import COUNTED_ONLY, Flow, Reject
+from ...schemas.report.length_choice import Choice, Histogram
+from ...schemas.report.report import Made, Packing, Report, Sample, SplitFigures, Training
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url

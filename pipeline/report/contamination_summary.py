@@ -14,7 +14,7 @@ import msgspec
 
 from ...schemas.errors import StoreError
 from ...schemas.files.foreign import read_lines
-from ...schemas.report import Contamination, ContaminationCount, Hit
+from ...schemas.report.evaluation_hits import Contamination, ContaminationCount, Hit
 from ...schemas.units import plural, share
 from ..contamination import HITS_FILE
 from ..store.open_store import Store

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ...schemas.report import ShownPiece
+from ...schemas.report.shown_rows import ShownPiece
 
 _CELL = 1_000
 """Maximum number of characters of a cell."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger, rejected_of
-from ...schemas.report import Supervision
+from ...schemas.report.flow import Supervision
 from ...schemas.tables.reasons import NOT_DRAWN, OWN_REASON, REASONS
 from ...schemas.units import plural, share
 from .grid import Grid

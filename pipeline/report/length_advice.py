@@ -5,7 +5,7 @@ Each clause is about one case, and names what it is about: a length, the model, 
 
 from collections.abc import Iterator
 
-from ...schemas.report import Advice, Choice, Point, Sharing
+from ...schemas.report.length_choice import Advice, Choice, Point, Sharing
 from ...schemas.tables.strategies import STRATEGIES
 from ...schemas.units import plural, share
 from .lengths import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at

@@ -27,7 +27,8 @@ from ...schemas.errors import PacktrainError
 from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 from ...schemas.models.model_facts import Limit, stretching
-from ...schemas.report import Advice, Choice, Histogram, Point, SplitFigures
+from ...schemas.report.length_choice import Advice, Choice, Histogram, Point
+from ...schemas.report.report import SplitFigures
 from ...stages.forecast import CANDIDATES, LengthStats, estimate, rows_and_bound
 from ..encode.tokenizer import find_tokenizer
 

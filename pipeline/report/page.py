@@ -15,7 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ...schemas.dataset.ledger import SourceLedger
 from ...schemas.escape import escape
-from ...schemas.report import Choice, Flow, Histogram, Packing, Report, ShownRow, SplitFigures
+from ...schemas.report.flow import Flow
+from ...schemas.report.length_choice import Choice, Histogram
+from ...schemas.report.report import Packing, Report, SplitFigures
+from ...schemas.report.shown_rows import ShownRow
 from ...schemas.units import plural, share
 from .grid import Section, clipped
 from .lengths import lost_at

@@ -8,7 +8,7 @@ import msgspec
 
 from ...schemas.errors import OutputError, PacktrainError
 from ...schemas.escape import escape_json
-from ...schemas.report import Report
+from ...schemas.report.report import Report
 from ...stages.tokenize.engines import reference_tokenizer
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset

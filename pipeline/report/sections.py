@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger, reasons_of, rejected_of
-from ...schemas.report import Choice, Flow, Made, Packing, Point, Report, SplitFigures, Training
+from ...schemas.report.flow import Flow
+from ...schemas.report.length_choice import Choice, Point
+from ...schemas.report.report import Made, Packing, Report, SplitFigures, Training
 from ...schemas.tables.reasons import NOT_DRAWN
 from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share

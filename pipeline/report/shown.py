@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ...schemas.errors import PacktrainError
-from ...schemas.report import ShownDocument, ShownPiece, ShownRow
+from ...schemas.report.shown_rows import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, find_decoder, load_decoder, pieces
 from ..dataset.open_dataset import Finished, open_dataset
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...schemas.config.config import ContaminationConfig, RunConfig
 from ...schemas.errors import ConfigError, OutputError
-from ...schemas.report import Contamination
+from ...schemas.report.evaluation_hits import Contamination
 from ..configfile import Setting, load_config
 from ..contamination import find_contamination, prepare_evaluation
 from ..inputs.scan import scan_inputs

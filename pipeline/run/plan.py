@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
-from ...schemas.report import Flow, Made, Packing, Report, Sample, SplitFigures, Training
+from ...schemas.report.flow import Flow
+from ...schemas.report.report import Made, Packing, Report, Sample, SplitFigures, Training
 from ...stages.forecast import CANDIDATES
 from ..configfile import load_config, settings_of
 from ..encode.rejects import list_rejects

@@ -54,7 +54,7 @@ from .workers import Workspace, open_workers, open_workspace
 if TYPE_CHECKING:
     import datasets
 
-    from ...schemas.report import Report
+    from ...schemas.report.report import Report
 
 
 def run(

@@ -105,7 +105,7 @@ LAYERS = {
         "contamination",
     ),
     "training": ("trainer", "launch", "first_batch", "foreign", "attention"),
-    "schemas": ("dataset", "config", "tables", "files", "models"),
+    "schemas": ("report", "dataset", "config", "tables", "files", "models"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""
 

@@ -11,7 +11,7 @@ import packtrain as package
 import pytest
 from packtrain.pipeline.report.sections import lead
 from packtrain.pipeline.run.plan import plan
-from packtrain.schemas.report import Report
+from packtrain.schemas.report.report import Report
 
 from tests import kit
 

@@ -20,7 +20,7 @@ from packtrain.pipeline.report.report_files import report_json
 from packtrain.pipeline.report.shown import ROW_CHARACTERS
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.ledger import Ledger, reasons_of, rejected_of
-from packtrain.schemas.report import Report
+from packtrain.schemas.report.report import Report
 from packtrain.schemas.rows import IGNORE_INDEX
 
 from tests import kit

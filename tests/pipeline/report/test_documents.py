@@ -12,7 +12,7 @@ from packtrain.pipeline.pack import read_parts
 from packtrain.pipeline.report.length_advice import describe_advice
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.manifest import Manifest
-from packtrain.schemas.report import Choice, Point
+from packtrain.schemas.report.length_choice import Choice, Point
 
 from tests import kit
 

@@ -23,7 +23,7 @@ from packtrain.pipeline.report.lengths import (
 )
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
-from packtrain.schemas.report import Choice
+from packtrain.schemas.report.length_choice import Choice
 from packtrain.schemas.tables.strategies import CUTTING
 from packtrain.schemas.units import share
 from packtrain.stages.forecast import CANDIDATES, LengthStats

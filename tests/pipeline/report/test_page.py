@@ -10,16 +10,10 @@ import pytest
 from packtrain.pipeline.report.lengths import lost_at
 from packtrain.pipeline.report.page import lengths_chart, report_html
 from packtrain.pipeline.report.shown import LISTED
-from packtrain.schemas.report import (
-    Contamination,
-    ContaminationCount,
-    Hit,
-    Reject,
-    Report,
-    ShownDocument,
-    ShownPiece,
-    ShownRow,
-)
+from packtrain.schemas.report.evaluation_hits import Contamination, ContaminationCount, Hit
+from packtrain.schemas.report.flow import Reject
+from packtrain.schemas.report.report import Report
+from packtrain.schemas.report.shown_rows import ShownDocument, ShownPiece, ShownRow
 
 from tests import kit
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from packtrain.pipeline.report.ledger_lines import supervision_style
 from packtrain.schemas.errors import InputError
-from packtrain.schemas.report import Supervision
+from packtrain.schemas.report.flow import Supervision
 from packtrain.schemas.tables.reasons import REASONS
 
 from tests import kit

@@ -1,0 +1,1 @@
+"""What the packing report shows: one struct for each of its sections."""

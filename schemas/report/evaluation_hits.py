@@ -1,0 +1,67 @@
+"""The section on contamination: examples that share text with evaluation rows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from ..notebook import Shown, Table
+from ..units import share
+
+
+@dataclass(frozen=True, slots=True)
+class ContaminationCount:
+    """Examples of a source that share text with rows of an evaluation file."""
+
+    source: str
+    evaluation: str
+    """Name of the evaluation file."""
+    examples: int
+    most: int
+    """Those that have at least 80 % of an evaluation text's n-grams."""
+    rows: int
+    """Evaluation rows of which something was found."""
+
+
+class Hit(msgspec.Struct, frozen=True):
+    """A line of contamination.jsonl: an example and an evaluation row that share text."""
+
+    id: str
+    """The example's id, as in documents.parquet."""
+    source: str
+    evaluation: str
+    """Name of the evaluation file."""
+    evaluation_line: int
+    """The row's line in it, from 1."""
+    kind: str
+    """`prompt` or `answer` of the evaluation row."""
+    share: float
+    """The share of the evaluation text's n-grams that the example has; 1 if all of it is there."""
+    shared: str
+    """The longest run of words that both share, without case and punctuation; at most 60 words."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Contamination(Shown):
+    """Is the evaluation data in it?"""
+
+    sentence: str
+    action: str
+    """`report` or `drop`; "" if nothing is packed."""
+    examples: int
+    """Examples that share text with any evaluation row."""
+    counts: list[ContaminationCount]
+    shown: list[Hit]
+    """Some hits, the strongest first."""
+
+    def summary(self) -> str:
+        return self.sentence
+
+    def tables(self) -> Iterator[Table]:
+        counts = ((count.source, count.evaluation, count.examples, count.most, count.rows) for count in self.counts)
+        head = ("source", "evaluation file", "examples", "nearly all", "evaluation rows")
+        yield Table("Examples that share text", head, counts)
+        hits = (
+            (hit.id, hit.evaluation, hit.evaluation_line, hit.kind, share(hit.share), hit.shared) for hit in self.shown
+        )
+        yield Table("The strongest", ("example", "evaluation file", "line", "of", "share", "shared text"), hits)

@@ -1,0 +1,54 @@
+"""The section on what became of the data: supervised tokens, ledgers, and rows that could not be used."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from ..dataset.ledger import SourceLedger
+
+COUNTED_ONLY = "more"
+"""The reason of a line of rejects.jsonl that counts further rows, which are not listed."""
+
+
+class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of rejects.jsonl: a row or an example that could not be used."""
+
+    source: str
+    file: str
+    line: int
+    """Line in its file, from 1."""
+    reason: str
+    detail: str
+    example: int = -1
+    """Which example of its row; -1 for the whole row."""
+    remedy: str = ""
+    """What the reason means, and what to do."""
+    excerpt: str = ""
+    """The row's keys and the beginnings of its values, or the beginning of its line; empty if it cannot be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """What became of the supervised tokens: those that the mask wants trained."""
+
+    supervised: int
+    """Those of all examples before anything was cut or dropped, and of further copies."""
+    trained: int
+    lost: dict[str, int]
+    """Those that are not trained, most frequent reason first: `max_length` if they are truncated, `first_token` if they
+    come first in a piece, else why their example or piece was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What happened to my data? The ledger, and some rejected rows."""
+
+    supervision: Supervision
+    """Over all sources."""
+
+    sources: dict[str, SourceLedger]
+    """The ledger of each source."""
+    rejects: list[Reject]
+    """Some rejects of each reason."""
+    rejects_file: str | None
+    """The file that lists all rejects."""

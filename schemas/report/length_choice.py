@@ -1,0 +1,123 @@
+"""The section on `max_length`: what other lengths and strategies would make of the data, and what is advised."""
+
+from dataclasses import dataclass
+
+from ..models.model_facts import Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of numbers in B bins."""
+
+    edges: list[float]
+    """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
+    counts: list[int]
+    """(B,) how many numbers are in each bin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What one strategy makes of the data at one length; see `stages.forecast.estimate`."""
+
+    strategy: str
+    max_length: int
+    """The most tokens of a document."""
+    row_length: int
+    """Capacity of the rows, in tokens."""
+    documents: int
+    """Documents packed, whole or in part."""
+    documents_cut: int
+    documents_lost: int
+    """Documents left out because nothing trained remains, or because they are too long and not cut."""
+    rows: int
+    bound: int
+    """Lower bound on the rows of any plan of the same pieces."""
+    tokens: int
+    """Packed tokens, without padding."""
+    tokens_lost: int
+    labels: int
+    labels_lost: int
+    fill: float
+    """Share of the rows that holds tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The advised length."""
+
+    max_length: int
+    reached: bool
+    """Whether the length keeps enough; else it is the best of those compared."""
+    bounded: bool
+    """Whether longer lengths were compared that the model is not made for."""
+    shorter: int
+    """The next shorter length that was compared, and may be advised; 0 if there is none."""
+    longer: int
+    """Documents longer than `shorter`, if that would not keep enough: where they are few, they alone decide. Else 0."""
+    instead_of: int
+    """The shortest length that keeps enough, if a longer one is advised because its rows are fuller; else 0."""
+    saves: float
+    """The share of the space that these fuller rows save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which max_length? A comparison of lengths, over the documents of the train split."""
+
+    documents: int
+    """Documents that were read."""
+    documents_in_all: int
+    """All documents; more than `documents` if a sample was read."""
+    lengths: Histogram
+    """Lengths of the documents, before `max_length`."""
+    longest: list[tuple[str, int]]
+    """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
+    points: list[Point]
+    """By ascending length. See `docs/report.md`."""
+    strategy: str
+    """The configured strategy, which all points have."""
+    max_length: int
+    """The configured length, which is always among the points."""
+    key: str
+    """What is compared: `max_length`, or `row_length` if the strategy cuts documents at rows of their own length."""
+    row_length: int
+    """Capacity of the rows at the configured length."""
+    longer_rows: Point | None
+    """Longer rows of the same documents, if they would be fuller; else None."""
+    overlong: str
+    """What the configuration does with longer documents. The points do the same."""
+    cuts: bool
+    """Whether longer documents are cut into pieces, of which none is lost."""
+    texts: bool
+    """Whether nearly all tokens are those of plain texts, which can be cut anywhere, and not of conversations."""
+    advice: Advice | None
+    """None if there is nothing to choose."""
+    limit: Limit | None
+    """The longest document that the model is made for; None if unknown."""
+    over_limit: int | None
+    """Documents longer than `limit`, if the configured length is above it; else None."""
+    other: Point | None
+    """Another strategy at the configured length, if it would save rows; else None."""
+    other_saves: float
+    """The share of the rows that it would save, both in one window."""
+    sharing: "Sharing | None" = None
+    """What documents share; None if no two were made of one source row, or the configuration does not let them share.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What `pack.share: row` stores of the documents that are packed, each counted once."""
+
+    is_used: bool
+    """Whether this dataset shares tokens."""
+    tokens: int
+    """Tokens of the documents."""
+    stored: int
+    """Tokens that rows store if documents share, estimated from some of them."""
+    row_length: int
+    """Capacity of a row."""
+    longer_row_length: int
+    """Twice the longest document that the limits allow, or `row_length` if that is more."""
+    stored_in_longer_rows: int
+    """As `stored`, in rows of that length, where fewer groups of documents are cut."""

@@ -1,0 +1,83 @@
+"""Packed rows as text, with what of them is trained."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..notebook import Shown, Table
+from ..units import plural, share
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPiece:
+    """A stretch of text."""
+
+    text: str
+    weight: float
+    """The loss weight of its tokens; 0 if it is not trained."""
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDocument:
+    """A document, or a piece of one, in a packed row; or a prompt or a completion of a preference pair."""
+
+    id: str
+    source: str
+    start: int
+    """First token within the document."""
+    tokens: int
+    trained: int
+    pieces: list[ShownPiece]
+    shortened: bool
+    """Whether text was left out."""
+    continues: str = ""
+    """The id of the document whose first tokens it shares (`pack.share`), or ""."""
+    shared: int = 0
+    """How many tokens of that document come before these."""
+
+    @property
+    def origin(self) -> str:
+        """Where in its document it begins, in words; "" at its beginning."""
+        if self.continues:
+            return f"continues {self.continues} after {plural(self.shared, 'token')}"
+        return f"from its token {self.start:,} on" if self.start else ""
+
+    @property
+    def text(self) -> str:
+        """Its text; what is trained is between ⟦ and ⟧."""
+        return "".join(f"⟦{piece.text}⟧" if piece.weight else piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShownRow(Shown):
+    """A packed row as text, or a preference pair: prompt, chosen and rejected completion."""
+
+    split: str
+    row: int
+    tokens: int
+    capacity: int
+    """Tokens that the row can hold; for a pair, its own tokens."""
+    documents: list[ShownDocument]
+    pair: bool = False
+    """Whether it is a preference pair."""
+
+    @property
+    def trained(self) -> int:
+        """Trained tokens."""
+        return sum(document.trained for document in self.documents)
+
+    def summary(self) -> str:
+        place = f"row {self.row} of {self.split}"
+        if self.pair:
+            return f"{place}: a preference pair, {self.tokens:,} tokens, {self.trained:,} trained"
+        documents = plural(len(self.documents), "document")
+        fill = share(self.tokens / self.capacity, fixed=True)
+        return f"{place}: {documents}, {self.tokens:,} of {self.capacity:,} tokens ({fill}), {self.trained:,} trained"
+
+    def tables(self) -> Iterator[Table]:
+        head = ("document", "source", "first token", "tokens", "trained", "text, ⟦trained⟧")
+        rows = (
+            (document.id, document.source, document.start, document.tokens, document.trained, document.text)
+            for document in self.documents
+        )
+        yield Table("", head, rows)
