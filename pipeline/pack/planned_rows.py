@@ -57,7 +57,9 @@ class RowForm:
     def packed_columns(self) -> tuple[RowColumn, ...]:
         """The columns of a packed row."""
         weighted = self.weights is not None
-        return packed_columns(conditions_of(parallel=self.alignment.unpadded, weighted=weighted, shared=self.branches))
+        return packed_columns(
+            conditions_of(parallel=self.alignment.unpadded, weighted=weighted, shared=self.branches, pairs=False)
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -14,6 +14,7 @@ from ..fingerprint import fingerprint
 from ..jsontext import indented_json, parse_json
 from ..layout import Certificate, fill_of
 from ..notebook import Shown, Table
+from ..tables.columns import SIDES
 from ..units import plural
 from .ledger import Ledger
 from .names import MANIFEST
@@ -136,8 +137,13 @@ class Manifest(Shown):
 
     @property
     def preference(self) -> bool:
-        """Whether its rows are preference pairs (`schemas.tables.columns.PREFERENCE`) instead of packed rows."""
+        """Whether each row is one preference pair (`schemas.tables.columns.PREFERENCE`), which is not packed."""
         return "chosen_ids" in self.schema
+
+    @property
+    def pairs(self) -> bool:
+        """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one."""
+        return SIDES in self.schema
 
     @property
     def weighted(self) -> bool:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ..arrays import view
 from ..errors import IntegrityError
-from ..tables.columns import PARENTS, UNPADDED, USUAL_COLUMNS, WEIGHTS, Per, with_usual_names
+from ..tables.columns import PARENTS, SIDES, UNPADDED, USUAL_COLUMNS, WEIGHTS, Per, with_usual_names
 
 
 @dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and a step makes many
@@ -45,6 +45,8 @@ class Row:
     """(T,) how much each label counts; None if all count 1."""
     parents: NDArray[np.int32] | None = field(default=None, kw_only=True)
     """(D,) how many pieces before it stands the piece whose path it continues, or 0; None without branches."""
+    sides: NDArray[np.int8] | None = field(default=None, kw_only=True)
+    """(D,) of preference pairs: 0 for a chosen side, 1 for the rejected one after it; None for other documents."""
 
     @property
     def own_lengths(self) -> NDArray[np.int32]:
@@ -113,6 +115,7 @@ class RowBatch:
             seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
             loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
             parents=values[PARENTS][pieces] if PARENTS in values else None,
+            sides=values[SIDES][pieces] if SIDES in values else None,
         )
 
     def pieces(self) -> BatchPieces:

@@ -30,6 +30,8 @@ class Condition(StrEnum):
     WEIGHTED = "if loss weights differ from 1"
     SHARED = "with `pack.share`"
     """The documents of a row share tokens; then other columns stand in the place of the usual ones."""
+    PAIRS = "of preference pairs"
+    """Two pieces of a row, after each other, are the two sides of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ class RowColumn:
 UNPADDED = "seq_lengths_unpadded"
 WEIGHTS = "loss_weights"
 PARENTS = "parents"
+SIDES = "sides"
+CHOSEN_SIDE = 0
+REJECTED_SIDE = 1
+"""The values of SIDES."""
 
 PACKED_COLUMNS = (
     RowColumn("input_ids", pa.int32(), Per.TOKEN, "token ids"),
@@ -98,6 +104,13 @@ PACKED_COLUMNS = (
         "how much each token counts in the loss; 0 where it is not trained",
         Condition.WEIGHTED,
     ),
+    RowColumn(
+        SIDES,
+        pa.int8(),
+        Per.PIECE,
+        "0 for the chosen side of a pair, which is prompt and completion; 1 for the rejected side of the one before it",
+        Condition.PAIRS,
+    ),
 )
 """Columns of a packed row, in their order in a shard.
 
@@ -134,6 +147,7 @@ SHARED_COLUMNS = (
         usual_name=PARENTS,
     ),
     _USUAL[WEIGHTS],
+    _USUAL[SIDES],
 )
 """Columns of a packed row whose documents share tokens, in their order in a shard.
 
@@ -181,9 +195,14 @@ PREFERENCE = schema_of_columns(PAIR_COLUMNS)
 """The schema of preference pairs."""
 
 
-def conditions_of(*, parallel: bool, weighted: bool, shared: bool) -> frozenset[Condition]:
+def conditions_of(*, parallel: bool, weighted: bool, shared: bool, pairs: bool) -> frozenset[Condition]:
     """The conditions that a dataset meets."""
-    met = {Condition.PARALLEL: parallel, Condition.WEIGHTED: weighted, Condition.SHARED: shared}
+    met = {
+        Condition.PARALLEL: parallel,
+        Condition.WEIGHTED: weighted,
+        Condition.SHARED: shared,
+        Condition.PAIRS: pairs,
+    }
     return frozenset(condition for condition, is_met in met.items() if is_met)
 
 

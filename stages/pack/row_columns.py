@@ -12,7 +12,16 @@ from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS, Per, conditions_of, packed_columns, schema_of_columns
+from ...schemas.tables.columns import (
+    PARENTS,
+    SIDES,
+    UNPADDED,
+    WEIGHTS,
+    Per,
+    conditions_of,
+    packed_columns,
+    schema_of_columns,
+)
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -66,6 +75,8 @@ class PlannedPieces:
     """None for rows without `loss_weights`."""
     branches: Branches | None = None
     """None for rows whose documents share nothing."""
+    sides: NDArray[np.int8] | None = None
+    """(D,) which side of its preference pair each piece is; None for other documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +119,11 @@ def _parents(tokens: RowTokens) -> NDArray[np.int32]:
     return tokens.pieces.branches.parents
 
 
+def _sides(tokens: RowTokens) -> NDArray[np.int8]:
+    assert tokens.pieces.sides is not None, "rows with this column are preference pairs"
+    return tokens.pieces.sides
+
+
 VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
     "input_ids": lambda tokens: tokens.input_ids,
     "labels": lambda tokens: tokens.labels,
@@ -118,6 +134,7 @@ VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
     UNPADDED: lambda tokens: tokens.pieces.lengths,
     WEIGHTS: _loss_weights,
     PARENTS: _parents,
+    SIDES: _sides,
 }
 """The values of each packed column of `schemas.tables.columns`, by its usual name: (T,), (D,) or (R,)."""
 
@@ -159,7 +176,12 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
         weight_sums = np.add.reduceat(weights, begins, dtype=np.float64)
 
     columns = packed_columns(
-        conditions_of(parallel=alignment.unpadded, weighted=weights is not None, shared=pieces.branches is not None)
+        conditions_of(
+            parallel=alignment.unpadded,
+            weighted=weights is not None,
+            shared=pieces.branches is not None,
+            pairs=pieces.sides is not None,
+        )
     )
     list_offsets = {
         Per.TOKEN: offsets[pieces.row_offsets],
