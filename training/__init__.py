@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from .first_batch.guard import guard as guard
     from .foreign.packed_dataset import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
+    from .preference import document_logps as document_logps
+    from .preference import predicting_positions as predicting_positions
+    from .preference import preference_loss as preference_loss
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
@@ -24,7 +27,10 @@ _HOMES = {
     "PackedTrainer": ".trainer.trainer",
     "collate": ".batch",
     "cp_part": ".batch",
+    "document_logps": ".preference",
     "guard": ".first_batch.guard",
+    "predicting_positions": ".preference",
+    "preference_loss": ".preference",
     "probe": ".attention.isolation_probe",
     "train": ".trainer.train",
     "use_packed": ".attention.packed_attention",

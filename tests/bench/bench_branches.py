@@ -20,7 +20,7 @@ import torch
 from packtrain.schemas.dataset.row_batch import Row
 from packtrain.training import PackedLoader, collate, use_packed
 from packtrain.training.branches import expanded
-from packtrain.training.trainer.loss import find_targets, token_losses
+from packtrain.training.targets import find_targets, token_losses
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from tests.bench.tables import print_table

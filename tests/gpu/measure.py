@@ -23,7 +23,8 @@ from packtrain.training.attention.kernels import HALF, flash, per_document, why_
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_setup import to_device
 from packtrain.training.batch import flatten, unpack
-from packtrain.training.trainer.loss import Forward, find_targets, fuse_loss
+from packtrain.training.targets import find_targets
+from packtrain.training.trainer.loss import Forward, fuse_loss
 from transformers import AutoConfig, AutoModelForCausalLM
 
 LARGE = {

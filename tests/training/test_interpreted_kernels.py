@@ -26,7 +26,8 @@ import json, sys
 sys.path.insert(0, ".")
 import torch
 from packtrain.training.attention.packed_attention import use_packed
-from packtrain.training.trainer.loss import Forward, fuse_loss, find_targets
+from packtrain.training.targets import find_targets
+from packtrain.training.trainer.loss import Forward, fuse_loss
 from tests.training.probe.architectures import batch, build
 
 def relative_error(actual, expected):

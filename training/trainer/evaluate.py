@@ -27,8 +27,9 @@ from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import PackedRows
+from ..targets import Targets, find_targets, token_losses
 from .checkpoint import last_whole, read_checkpoint
-from .loss import Forward, Targets, find_targets, token_losses
+from .loss import Forward
 from .train_config import TrainConfig
 
 Logits = Callable[[dict[str, Any], Targets], torch.Tensor]

@@ -17,7 +17,6 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,16 +25,12 @@ from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
 
 from ...schemas.errors import ConfigError
-from ...schemas.rows import IGNORE_INDEX
 from ..attention.kernels import HALF
 from ..attention.model_parts import unwrap
 from ..attention.probe_setup import is_compiled
-from ..branches import piece_bounds
+from ..targets import Targets, token_losses
 
 _LOG = logging.getLogger(__name__)
-
-CHUNK = 8192
-"""Number of positions whose logits are widened to float32 at once."""
 _MAX_CHUNKS = 8
 """Most chunks of the chunked loss in bf16 and fp16."""
 _MIN_CHUNK_ROWS = 512
@@ -48,62 +43,6 @@ _COMPARED = 64
 """Tokens whose fused loss is compared with the plain one before the first step."""
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
 """`kernel(hidden (n, H), weight (V, H), bias (V,), tokens (n,))` → the sum of their cross-entropies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """The trained tokens of a batch."""
-
-    index: torch.Tensor
-    """(n,) int64, positions whose logits predict a trained token."""
-    tokens: torch.Tensor
-    """(n,) int64, the trained tokens."""
-    weights: torch.Tensor | None = None
-    """(n,) float32, how much each token counts; None if all count 1."""
-
-    @property
-    def units(self) -> float:
-        """The tokens' part of what the step's loss is divided by: the sum of their weights."""
-        return float(len(self.tokens)) if self.weights is None else float(self.weights.double().sum())
-
-    def to(self, device: torch.device | str) -> "Targets":
-        """The targets moved to a device. From memory that is not pinned CUDA copies before it returns, so that
-        `non_blocking` gains nothing there, and is safe.
-        """
-        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
-        return Targets(self.index.to(device, non_blocking=True), self.tokens.to(device, non_blocking=True), weights)
-
-    def document_sums(self, values: torch.Tensor, batch: Mapping[str, Any]) -> torch.Tensor:
-        """float64 (D,): the sums of the tokens' values (n,) over each of the D documents of their batch, on the CPU."""
-        bounds = piece_bounds(batch)
-        document = torch.searchsorted(bounds[1:].cpu().long(), self.index.cpu() + 1, right=True)
-        sums = torch.zeros(len(bounds) - 1, dtype=torch.float64)
-        return sums.index_add_(0, document, values.detach().double().cpu())
-
-
-def find_targets(batch: Mapping[str, Any]) -> Targets:
-    """What a packed batch is trained on. The label of its first token is never trained.
-
-    Args:
-        batch: `labels` int64 (1, T), not shifted; `loss_weights` float32 (1, T), if they differ.
-    """
-    labels = batch["labels"][0]
-    # The logits at a position predict the next token: of the labels [-100, 5, 6, -100, 8], 5, 6 and 8 are predicted
-    # at the positions 0, 1 and 3. The first label has no position before it.
-    label_places = (labels[1:] != IGNORE_INDEX).nonzero()[:, 0] + 1
-    weights = batch["loss_weights"][0][label_places] if "loss_weights" in batch else None
-    return Targets(label_places - 1, labels[label_places], weights)
-
-
-def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """(n,) float32 the cross-entropy of each token, from its logits (n, V)."""
-    chunks = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
-    losses = [
-        # In float32: bf16 has three digits, too few for a sum over a vocabulary.
-        functional.cross_entropy(chunk_logits.float(), chunk_tokens, reduction="none")
-        for chunk_logits, chunk_tokens in chunks
-    ]
-    return torch.cat(losses)
 
 
 class Forward:

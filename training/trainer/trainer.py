@@ -52,10 +52,11 @@ from ..model import (
 )
 from ..rank_info import detect_rank
 from ..sharded import find_shards
+from ..targets import Targets, find_targets
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, loss_metrics, measure, open_held_out
 from .finite import not_finite
-from .loss import Forward, Targets, find_targets, forget_compiled, fuse_loss, offloaded
+from .loss import Forward, forget_compiled, fuse_loss, offloaded
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
+from packtrain.training.targets import Targets, find_targets
 from packtrain.training.trainer import loss
-from packtrain.training.trainer.loss import FusedHead, find_targets, fuse_loss, offloaded
+from packtrain.training.trainer.loss import FusedHead, fuse_loss, offloaded
 
 from tests.training.trainer.tiny_models import batch, loss_of, make, needs_fused_loss
 
@@ -162,7 +163,7 @@ def test_the_head_s_gradient_is_nearly_as_exact_as_of_one_product(dtype: torch.d
     head = torch.nn.Linear(width, words, bias=False, dtype=dtype)
     head.weight.data.copy_(weight)
     fused = FusedHead(head, "chunked")
-    with fused.of(loss.Targets(torch.arange(rows), tokens)):
+    with fused.of(Targets(torch.arange(rows), tokens)):
         (head(hidden[None]) * rows).sum().backward()
     theirs = weight.clone().requires_grad_()
     options = torch.nn.LinearCrossEntropyOptions()

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from packtrain.training.trainer.loss import Forward, FusedHead, find_targets
+from packtrain.training.targets import find_targets
+from packtrain.training.trainer.loss import Forward, FusedHead
 
 needs_fused_loss = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
