@@ -4,7 +4,7 @@ shows it.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nlargest
 from itertools import groupby
@@ -29,6 +29,77 @@ _MOST_OF_TEXT = 0.8
 """Share of an evaluation text that counts as most of it."""
 
 
+_SourceAndFile = tuple[str, str]
+"""A source, and an evaluation file."""
+
+
+class _Tally:
+    """Counts the examples that share text with evaluation rows, by source and evaluation file."""
+
+    def __init__(self) -> None:
+        self.examples = 0
+        self.examples_with_most = 0
+        """Examples that have most or all of an evaluation text."""
+        self.example_counts = Counter[_SourceAndFile]()
+        self.counts_with_most = Counter[_SourceAndFile]()
+        self.evaluation_rows = defaultdict[_SourceAndFile, set[int]](set)
+
+    def add(self, example_hits: Sequence[Hit]) -> None:
+        """Count one example, by all of its hits."""
+        largest_shares: dict[_SourceAndFile, float] = {}
+        for hit in example_hits:
+            pair = (hit.source, hit.evaluation)
+            self.evaluation_rows[pair].add(hit.evaluation_line)
+            largest_shares[pair] = max(largest_shares.get(pair, 0.0), hit.share)
+        pairs_with_most = [pair for pair, text_share in largest_shares.items() if text_share >= _MOST_OF_TEXT]
+        self.examples += 1
+        self.examples_with_most += bool(pairs_with_most)
+        self.example_counts.update(largest_shares.keys())
+        self.counts_with_most.update(pairs_with_most)
+
+    def counts(self) -> list[ContaminationCount]:
+        """A count for each source and evaluation file, in the order in which they were met."""
+        return [
+            ContaminationCount(
+                source, file, count, self.counts_with_most[source, file], len(self.evaluation_rows[source, file])
+            )
+            for (source, file), count in self.example_counts.items()
+        ]
+
+    def sentence(self, compared: int, evaluation: Mapping[str, Any]) -> str:
+        """How many of the compared examples share text, and with how many evaluation rows."""
+        all_rows = plural(evaluation["counts"]["rows"], "evaluation row")
+        if not self.examples:
+            return f"No example shares {evaluation['ngram']} words in a row with any of {all_rows}."
+        # A row that several sources share text with counts once.
+        shared_rows = {(file, line) for (_, file), lines in self.evaluation_rows.items() for line in lines}
+        compared_examples = plural(compared, "example")
+        shared = f"{self.examples:,} of {compared_examples} share text with {len(shared_rows):,} of {all_rows}"
+        if not self.examples_with_most:
+            return f"{shared}."
+        return f"{shared}, {self.examples_with_most:,} of them most or all of a question or an answer."
+
+
+class _LargestHits:
+    """The hits with the largest shares. Of hits of one row that show the same text, only the first example's."""
+
+    def __init__(self) -> None:
+        self.hits: list[Hit] = []
+        self._row = ""
+        self._texts_of_row: set[tuple[str, int, str]] = set()
+
+    def add(self, example_hits: Sequence[Hit]) -> None:
+        """Look at the hits of one example. Examples of one row come together, as they do in the file."""
+        row = _row_of(example_hits[0].id)
+        if row != self._row:
+            self._row = row
+            self._texts_of_row = set()
+        # Examples of one row, such as the solutions of a problem, share the same text with the evaluation data.
+        new_texts = [hit for hit in example_hits if _text_of(hit) not in self._texts_of_row]
+        self._texts_of_row.update(map(_text_of, new_texts))
+        self.hits = nlargest(_SHOWN_HITS, [*self.hits, *new_texts], key=lambda hit: hit.share)
+
+
 def contamination_of(
     hits: Iterable[Hit], evaluation: Mapping[str, Any], compared: int, action: str = ""
 ) -> Contamination:
@@ -39,63 +110,19 @@ def contamination_of(
         compared: how many examples were compared.
         action: see `Contamination`.
     """
-    examples = 0
-    examples_with_most = 0  # that have most or all of an evaluation text
-    # By (source, evaluation file):
-    example_counts: Counter[tuple[str, str]] = Counter()
-    counts_with_most: Counter[tuple[str, str]] = Counter()
-    evaluation_rows: dict[tuple[str, str], set[int]] = defaultdict(set)
-    shown: list[Hit] = []
-    current_row = ""
-    texts_of_row: set[tuple[str, int, str]] = set()
-    for example, group in groupby(hits, lambda hit: hit.id):
+    tally = _Tally()
+    largest = _LargestHits()
+    for _, group in groupby(hits, lambda hit: hit.id):
         example_hits = list(group)
-        shares: dict[tuple[str, str], float] = {}
-        for hit in example_hits:
-            pair = (hit.source, hit.evaluation)
-            evaluation_rows[pair].add(hit.evaluation_line)
-            shares[pair] = max(shares.get(pair, 0.0), hit.share)
-        examples += 1
-        examples_with_most += max(shares.values()) >= _MOST_OF_TEXT
-        example_counts.update(shares.keys())
-        counts_with_most.update(pair for pair, text_share in shares.items() if text_share >= _MOST_OF_TEXT)
-        # Examples of one row, such as the solutions of a problem, share the same text; it is shown once.
-        if _row_of(example) != current_row:
-            current_row = _row_of(example)
-            texts_of_row = set()
-        candidates = [hit for hit in example_hits if _text_of(hit) not in texts_of_row]
-        texts_of_row.update(_text_of(hit) for hit in candidates)
-        shown = nlargest(_SHOWN_HITS, [*shown, *candidates], key=lambda hit: hit.share)
-    counts = []
-    for (source, file), count in example_counts.items():
-        rows = len(evaluation_rows[source, file])
-        counts.append(ContaminationCount(source, file, count, counts_with_most[source, file], rows))
+        tally.add(example_hits)
+        largest.add(example_hits)
     return Contamination(
-        sentence=_describe(examples, examples_with_most, compared, evaluation_rows, evaluation),
+        sentence=tally.sentence(compared, evaluation),
         action=action,
-        examples=examples,
-        counts=counts,
-        shown=shown,
+        examples=tally.examples,
+        counts=tally.counts(),
+        shown=largest.hits,
     )
-
-
-def _describe(
-    examples: int,
-    examples_with_most: int,
-    compared: int,
-    evaluation_rows: Mapping[tuple[str, str], set[int]],
-    evaluation: Mapping[str, Any],
-) -> str:
-    all_rows = plural(evaluation["counts"]["rows"], "evaluation row")
-    if not examples:
-        return f"No example shares {evaluation['ngram']} words in a row with any of {all_rows}."
-    # A row that several sources share text with counts once.
-    shared_rows = {(file, line) for (_, file), lines in evaluation_rows.items() for line in lines}
-    most_clause = ""
-    if examples_with_most:
-        most_clause = f", {examples_with_most:,} of them most or all of a question or an answer"
-    shared = f"{examples:,} of {plural(compared, 'example')} share text with {len(shared_rows):,} of {all_rows}"
-    return f"{shared}{most_clause}."
 
 
 def _text_of(hit: Hit) -> tuple[str, int, str]:

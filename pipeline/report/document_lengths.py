@@ -70,17 +70,20 @@ def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:
     """(N,) how often each document of the table counts."""
-    documents, bounds = selected.table.documents, selected.table.bounds.tolist()
+    documents = selected.table.documents
+    bounds = selected.table.bounds.tolist()
     copies = documents.copies.copy()
     for source, first, last in zip(selected.config.sources, bounds, bounds[1:], strict=False):
-        some = documents.at(slice(first, last))
-        drawn = some.copies[np.isin(some.outcome, (0, _NOT_DRAWN)) & ~some.has(HELD_OUT)]
-        often = drawn.mean() if len(drawn) else source.repeat or 1
-        left_out = np.flatnonzero(np.isin(some.outcome, BY_LENGTH))
-        copies[left_out + first] = np.diff(np.floor(np.arange(len(left_out) + 1) * often))
+        of_source = documents.at(slice(first, last))
+        fits = np.isin(of_source.outcome, (0, _NOT_DRAWN))
+        drawn_copies = of_source.copies[fits & ~of_source.has(HELD_OUT)]
+        average = drawn_copies.mean() if len(drawn_copies) else source.repeat or 1
+        too_long = np.flatnonzero(np.isin(of_source.outcome, BY_LENGTH))
+        # An average of 1.5 gives 1, 2, 1, 2, …: whole copies, whose sum is right to one copy.
+        copies[too_long + first] = np.diff(np.floor(np.arange(len(too_long) + 1) * average))
     rows = np.flatnonzero(copies)
     if selected.config.duplicates == "drop" and len(rows) > np.count_nonzero(documents.copies):
-        # A run compares only what the length leaves in.
+        # A run compares digests of what its length leaves in; what another length would leave in was not compared.
         copies[rows[is_later_copy(documents.first_digest[rows], documents.second_digest[rows])]] = 0
     copies[documents.has(HELD_OUT)] = 0
     return copies
