@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .preference import document_logps as document_logps
     from .preference import predicting_positions as predicting_positions
     from .preference import preference_loss as preference_loss
+    from .reference_pass import reference_logps as reference_logps
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
@@ -32,6 +33,7 @@ _HOMES = {
     "predicting_positions": ".preference",
     "preference_loss": ".preference",
     "probe": ".attention.isolation_probe",
+    "reference_logps": ".reference_pass",
     "train": ".trainer.train",
     "use_packed": ".attention.packed_attention",
 }

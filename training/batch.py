@@ -8,6 +8,11 @@ A batch of two rows, of which the first holds a document of 3 tokens and one of 
     cu_seq_lens_q     0    3    5    7                     (D + 1 = 4,)
     max_length_q      3
     seq_idx           0    0    0    1    1    2    2      (1, T)      only if asked for
+
+Of preference pairs, each document is one side of a pair, and the rejected side stands behind the chosen one:
+
+    sides             0    1   -1                          (D,)        -1: padding, or a row that fills up a step
+    reference      -9.5 -7.2    0                          (D,)        only if there is one; 0 where the side is -1
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +28,19 @@ from ..schemas.errors import ConfigError
 from ..schemas.layout import ParallelLayout
 from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
-from ..schemas.tables.columns import COLUMNS, PARENTS, WEIGHTS
+from ..schemas.tables.columns import COLUMNS, PARENTS, SIDES, WEIGHTS
 from .branches import expanded, path_arguments, require_attention
 from .packed_rows import PackedRows
 
 if TYPE_CHECKING:
     from .attention.packed_attention import Applied
+    from .reference import Reference
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
+REFERENCE = "reference"
+"""Key of a batch for the log-probabilities of documents under the reference model."""
+NO_SIDE = -1
+"""The side of a document that is in no pair: padding, or a document of a row that only fills up a step."""
 
 
 class FixedShape(NamedTuple):
@@ -71,24 +81,36 @@ class FixedShape(NamedTuple):
         )
 
 
-def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | None = None) -> dict[str, Any]:
+def flatten(
+    rows: Sequence[Row],
+    *,
+    seq_idx: bool = False,
+    shape: FixedShape | None = None,
+    reference: Sequence[NDArray[np.float64]] | None = None,
+) -> dict[str, Any]:
     """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
 
     Args:
         seq_idx: also return the number of each token's document, for convolution and state-space layers.
         shape: pad every row to this.
+        reference: of each row of pairs, the log-probabilities of its documents under the reference model.
 
     Returns:
         `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
         `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
         `use_cache`: False, because the cache's mask lets documents see each other; if asked for, `seq_idx`: int32
         (1, T); of rows with weights, `loss_weights`: float32 (1, T), each at its label; of rows that say their lengths
-        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,). Never an attention mask. Of rows with branches, in the
-        place of `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
+        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,); of preference pairs, `sides`: int8 (D,), and with a
+        reference, `reference`: float64 (D,). Never an attention mask. Of rows with branches, in the place of
+        `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
     """
     has_unpadded = rows[0].seq_lengths_unpadded is not None
     if shape is not None:
-        rows = [part for row in rows for part in (row, shape.padding(row))]
+        padding = [shape.padding(row) for row in rows]
+        rows = [part for pair in zip(rows, padding, strict=True) for part in pair]
+        if reference is not None:
+            zeros = [np.zeros(len(part.seq_lengths)) for part in padding]
+            reference = [part for pair in zip(reference, zeros, strict=True) for part in pair]
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))  # int32, as FlashAttention's kernels take them
     longest = int(lengths.max(initial=0)) if shape is None else shape.longest
@@ -116,19 +138,24 @@ def flatten(rows: Sequence[Row], *, seq_idx: bool = False, shape: FixedShape | N
     if has_unpadded:
         unpadded = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded, np.int32))
-    return batch
+    return batch | _pair_values(rows, reference)
 
 
-def collate(examples: Sequence[Mapping[str, Any]], attention: "Applied | None" = None) -> dict[str, Any]:
+def collate(
+    examples: Sequence[Mapping[str, Any]], attention: "Applied | None" = None, reference: "Reference | None" = None
+) -> dict[str, Any]:
     """A `collate_fn` for rows as `datasets.load_from_disk` reads them from a packed folder: one flattened batch; see
     `flatten`.
 
     Args:
         attention: what `use_packed(model)` returned, as in `partial(collate, attention=use_packed(model))`: only rows
             whose documents share tokens need it.
+        reference: of preference pairs, see `reference_logps`. A row is found in it by its tokens, in whatever order,
+            subset or part the dataset is.
 
     Raises:
-        ConfigError: documents share tokens, and the model is not known to follow their paths.
+        ConfigError: documents share tokens, and the model is not known to follow their paths; or the reference is of
+            other rows.
     """
     rows = []
     for example in examples:
@@ -136,19 +163,26 @@ def collate(examples: Sequence[Mapping[str, Any]], attention: "Applied | None" =
         columns = [np.asarray(values[name], np.int32) for name in (*_COLUMNS, "seq_lengths")]
         weights = np.asarray(values[WEIGHTS], np.float32) if WEIGHTS in values else None
         parents = np.asarray(values[PARENTS], np.int32) if PARENTS in values else None
-        rows.append(Row(*columns, loss_weights=weights, parents=parents))
+        sides = np.asarray(values[SIDES], np.int8) if SIDES in values else None
+        rows.append(Row(*columns, loss_weights=weights, parents=parents, sides=sides))
     if rows and rows[0].parents is not None:
         require_attention(attention, "the dataset")
-    return flatten(rows)
+    return flatten(rows, reference=None if reference is None else [reference.of_content(row) for row in rows])
 
 
-def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
+def unpack(
+    rows: Sequence[Row], pad_id: int, *, reference: Sequence[NDArray[np.float64]] | None = None
+) -> dict[str, Any]:
     """Make a batch with one document per row, padded to the longest, for models that cannot separate packed documents.
+
+    Args:
+        pad_id: the token id of padding.
+        reference: as `flatten` takes it.
 
     Returns:
         `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; `use_cache`
-        False; and `loss_weights`, float32 (D, L), as `flatten`. This undoes packing: the padding is what it would have
-        saved. Documents that share tokens are whole again.
+        False; and `loss_weights`, float32 (D, L), `sides` and `reference`, as `flatten`. This undoes packing: the
+        padding is what it would have saved. Documents that share tokens are whole again.
     """
     rows = [expanded(row) for row in rows]
     lengths = np.concatenate([row.seq_lengths for row in rows])
@@ -171,7 +205,7 @@ def unpack(rows: Sequence[Row], pad_id: int) -> dict[str, Any]:
     weights = _weights_of(rows)
     if weights is not None:
         batch["loss_weights"] = spread(weights, 0, np.float32)
-    return batch
+    return batch | _pair_values(rows, reference)
 
 
 def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict[str, Any]:
@@ -188,8 +222,15 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
         layout: as the data's `pack.parallel` says.
 
     Raises:
-        ConfigError: the documents, or the sequence, cannot be divided equally, or the layout is not known.
+        ConfigError: the documents, or the sequence, cannot be divided equally, or the layout is not known; or the batch
+            has preference pairs.
     """
+    if SIDES in batch:
+        # Each device would have the log-probability of a part of a side, and the loss is not a sum over parts.
+        raise ConfigError(
+            "preference pairs are not divided among the devices of a context-parallel group: a pair's loss needs the "
+            "log-probabilities of its whole sides; leave context parallelism out"
+        )
     if layout not in get_args(ParallelLayout):
         raise ConfigError(f"layout={layout!r}: choose one of {', '.join(get_args(ParallelLayout))}")
     if not 0 <= rank < size:
@@ -247,9 +288,29 @@ def _places_of_chunks(
 
 
 def untrained(row: Row) -> Row:
-    """The row without labels, to fill up a step."""
+    """The row without labels and without pairs, to fill up a step."""
     weights = None if row.loss_weights is None else np.zeros_like(row.loss_weights)
-    return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=weights)
+    # Two sides without labels would be a pair with a loss of ln 2.
+    sides = None if row.sides is None else np.full_like(row.sides, NO_SIDE)
+    return replace(row, labels=np.full_like(row.labels, IGNORE_INDEX), loss_weights=weights, sides=sides)
+
+
+def _pair_values(rows: Sequence[Row], reference: Sequence[NDArray[np.float64]] | None) -> dict[str, torch.Tensor]:
+    """`sides`, and `reference` if there is one, of the documents of a batch; nothing if they are not in pairs.
+
+    Args:
+        rows: those of the batch, and their padding, which has no sides.
+        reference: (D,) of each of them.
+    """
+    if rows[0].sides is None:
+        return {}
+    sides = np.concatenate(
+        [np.full(len(row.seq_lengths), NO_SIDE, np.int8) if row.sides is None else row.sides for row in rows]
+    )
+    if reference is None:
+        return {SIDES: torch.from_numpy(sides)}
+    values = np.where(sides == NO_SIDE, 0.0, np.concatenate(reference, dtype=np.float64))
+    return {SIDES: torch.from_numpy(sides), REFERENCE: torch.from_numpy(values)}
 
 
 def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:

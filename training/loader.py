@@ -16,13 +16,12 @@ step.
 
 import logging
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..schemas.dataset.files import CACHE_BYTES
-from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import ConfigError, choice
 from ..schemas.escape import escape_line
 from .batch import FixedShape, flatten, unpack, untrained
@@ -31,6 +30,7 @@ from .order import Order, Steps, Tail
 from .packed_rows import LINEAGE, PackedRows
 from .prefetch import ShardsAhead, results_ahead
 from .rank_info import detect_rank, divisible
+from .reference import Reference
 
 if TYPE_CHECKING:
     from .attention.packed_attention import Applied
@@ -85,6 +85,8 @@ class PackedLoader:
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
+        reference: of preference pairs, what the batches have as `reference`; see `reference_logps`. May be set later,
+            as the attribute.
         cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
 
     Raises:
@@ -112,6 +114,7 @@ class PackedLoader:
         seq_idx: bool = False,
         accumulate: int = 1,
         attention: "Applied | None" = None,
+        reference: Reference | None = None,
         cache: str | Path | None = None,
         cache_bytes: int = CACHE_BYTES,
         storage_options: dict[str, Any] | None = None,
@@ -153,6 +156,7 @@ class PackedLoader:
             )
         self.shape = FixedShape.of(self.corpus) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
+        self.reference = reference
         self._rows = 0
 
     def __getitem__(self, index: object) -> dict[str, Any]:
@@ -165,6 +169,25 @@ class PackedLoader:
             "a PackedLoader gives whole batches by itself, and makes them ahead in a thread; iterate over it, without "
             "a torch DataLoader around it"
         )
+
+    @property
+    def reference(self) -> Reference | None:
+        """The log-probabilities of the rows' documents under the reference model of a preference training.
+
+        Setting it raises ConfigError if it is of other rows.
+        """
+        return self._reference
+
+    @reference.setter
+    def reference(self, reference: Reference | None) -> None:
+        if reference is not None:
+            reference.require_rows(self.corpus)
+        self._reference = reference
+
+    @property
+    def rows_per_batch(self) -> int:
+        """Rows of one batch of this rank."""
+        return self.rows_per_step // (self.place.world_size * self.accumulate)
 
     @property
     def total_rows(self) -> int:
@@ -253,15 +276,36 @@ class PackedLoader:
         """This rank's batches of the step that begins at a position."""
         step = self.steps.at(position)
         share = step.shares[self.place.rank]
-        rows = [self.corpus.row(index) for index in step.rows[share].tolist()]
-        if step.real < self.rows_per_step:  # rows that fill up the last step are trained at their own places already
-            rows = [row if index < step.real else untrained(row) for index, row in zip(share, rows, strict=True)]
+        rows = step.rows[share].tolist()
+        # Rows that fill up the last step are trained at their own places already.
+        fills_up = [index >= step.real for index in share]
         # With accumulate=2, a share of 4 rows gives two batches: rows 0 and 1, then 2 and 3.
-        batch_size = len(rows) // self.accumulate
-        return [self._batch(rows[begin : begin + batch_size]) for begin in range(0, len(rows), batch_size)]
+        size = self.rows_per_batch
+        parts = [slice(begin, begin + size) for begin in range(0, len(rows), size)]
+        return [self.batch_of(rows[part], fills_up[part]) for part in parts]
 
-    def _batch(self, rows: list[Row]) -> dict[str, Any]:
-        return unpack(rows, self._pad_id) if self.unpacked else flatten(rows, seq_idx=self.seq_idx, shape=self.shape)
+    def batch_of(self, indices: Sequence[int], fills_up: Sequence[bool] | None = None) -> dict[str, Any]:
+        """A batch of rows, by their numbers in the split, in the form that iterating gives; the state is not moved.
+
+        Args:
+            fills_up: of each row, whether it only fills up a step, without labels.
+
+        Raises:
+            IndexError: there is no such row.
+            IntegrityError: a shard, or the reference, is damaged.
+        """
+        rows = [self.corpus.row(index) for index in indices]
+        reference = None
+        # By the number of the row: no order of the rows, and no division among ranks, can exchange references.
+        if self._reference is not None:
+            reference = [
+                self._reference.of_row(index, len(row.seq_lengths)) for index, row in zip(indices, rows, strict=True)
+            ]
+        if fills_up is not None:
+            rows = [untrained(row) if fills else row for row, fills in zip(rows, fills_up, strict=True)]
+        if self.unpacked:
+            return unpack(rows, self._pad_id, reference=reference)
+        return flatten(rows, seq_idx=self.seq_idx, shape=self.shape, reference=reference)
 
     def _describe_wait(self, position: int) -> str:
         """What the batches of a step wait for."""

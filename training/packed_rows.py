@@ -56,8 +56,8 @@ class PackedRows:
         self._split = split
         if self.manifest.preference:
             raise InputError(
-                f"{address} holds preference pairs, which are not packed rows; open it with datasets.load_from_disk, "
-                "for TRL's DPOTrainer"
+                f"{address} was packed with pack.strategy: none, which gives preference pairs as columns for TRL's "
+                "DPOTrainer: open it with datasets.load_from_disk, or pack with pack.strategy: bfd for this reader"
             )
         self._shards = self._reader.split(split).shards
         # The first row of each shard, and the number of all rows: shards of 3 and 2 rows give 0, 3, 5.
@@ -82,6 +82,11 @@ class PackedRows:
     def shares_tokens(self) -> bool:
         """Whether documents of a row share tokens."""
         return shares_tokens(self.manifest.schema)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether its documents are the sides of preference pairs."""
+        return self.manifest.pairs
 
     @property
     def row_length(self) -> int:

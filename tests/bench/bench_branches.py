@@ -107,7 +107,7 @@ def measure_step(folder: Path, row_length: int, hidden: int, layers: int) -> lis
     fullest = max(range(len(corpus)), key=lambda index: len(corpus.row(index).input_ids))
     row = corpus.row(fullest)
     whole = expanded(row)
-    shared_batch = PackedLoader(folder, rows_per_step=1, attention=attention)._batch([row])
+    shared_batch = PackedLoader(folder, rows_per_step=1, attention=attention).batch_of([fullest])
     documents = sorted(examples_of(whole), key=lambda example: -len(example["input_ids"]))
     rows: list[list[dict[str, Any]]] = []
     room: list[int] = []

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from packtrain.schemas.dataset.row_batch import Row
 from packtrain.training.batch import FixedShape, flatten
 
@@ -48,8 +47,8 @@ def random_pairs(count: int, seed: int = 0, *, vocabulary: int = 500, longest: i
     ]
 
 
-def pair_row(pairs: Sequence[Pair], *, shares: bool = False) -> tuple[Row, NDArray[np.int8]]:
-    """A packed row of pairs, and the side of each document.
+def pair_row(pairs: Sequence[Pair], *, shares: bool = False) -> Row:
+    """A packed row of pairs.
 
     Args:
         shares: store each prompt once. The rejected document then begins with the prompt's last token, repeated.
@@ -68,26 +67,23 @@ def pair_row(pairs: Sequence[Pair], *, shares: bool = False) -> tuple[Row, NDArr
             positions += range(first, first + len(piece))
             lengths.append(len(piece))
             parents.append(1 if first else 0)
-    row = Row(
+    return Row(
         np.array(tokens, np.int32),
         np.array(labels, np.int32),
         np.array(positions, np.int32),
         np.array(lengths, np.int32),
+        doc_ids=np.repeat(np.arange(len(pairs)), 2),
         parents=np.array(parents, np.int32) if shares else None,
+        sides=np.tile(np.array([0, 1], np.int8), len(pairs)),
     )
-    return row, np.tile(np.array([0, 1], np.int8), len(pairs))
 
 
 def pair_batch(
     rows: Sequence[Sequence[Pair]], *, shares: bool = False, shape: FixedShape | None = None
 ) -> tuple[dict[str, Any], torch.Tensor]:
     """A batch of rows of pairs, and its sides int8 (D,), -1 for documents of padding."""
-    made = [pair_row(pairs, shares=shares) for pairs in rows]
-    sides: list[NDArray[np.int8]] = []
-    for row, row_sides in made:
-        padding = 0 if shape is None else len(shape.padding(row).seq_lengths)
-        sides += [row_sides, np.full(padding, -1, np.int8)]
-    return flatten([row for row, _ in made], shape=shape), torch.from_numpy(np.concatenate(sides))
+    batch = flatten([pair_row(pairs, shares=shares) for pairs in rows], shape=shape)
+    return batch, batch.pop("sides")
 
 
 def padded(pairs: Sequence[Pair], pad_id: int = 0) -> tuple[PaddedHalf, PaddedHalf]:

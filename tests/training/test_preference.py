@@ -139,9 +139,9 @@ def test_another_document_moves_no_log_probability_by_a_bit(shares: bool) -> Non
 
 def test_unpacked_documents_have_the_same_log_probabilities() -> None:
     model = policy()
-    rows = [pair_row(row)[0] for row in ROWS]
+    rows = [pair_row(row) for row in ROWS]
     batch = unpack(rows, pad_id=0)
-    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    inputs = {name: value for name, value in batch.items() if name not in ("labels", "sides")}
     with torch.no_grad():
         unpacked = document_logps(model(**inputs).logits, batch)
         use_packed(model)
@@ -183,7 +183,7 @@ EXPECTED = {
     "orpo": [2 - 0.3 * log_sigmoid(odds(-2) - odds(-1.5)), 4 - 0.3 * log_sigmoid(odds(-4) - odds(-0.5))],
     "reward": [-log_sigmoid(3), -log_sigmoid(-6)],
 }
-REWARDS = {
+REWARDS: dict[str, list[float]] = {
     "dpo": [0.15, -0.9],
     "ipo": [0.075, -0.375],
     "simpo": [-0.15, -1.05],

@@ -1,0 +1,282 @@
+"""Computes the reference of a preference training once, by the policy's own forward pass, or reads what was computed.
+
+A reference must come from the policy's own forward pass. From another kernel, precision or form of batches, it differs
+from the policy by more than a first step changes, and the first steps of a training undo that difference.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from ..schemas.errors import ConfigError, PacktrainError, StoreError
+from ..schemas.fingerprint import new_hasher
+from ..schemas.ragged import offsets_of
+from ..schemas.tables.columns import SIDES
+from ..schemas.units import plural
+from .loader import PackedLoader
+from .reference import Reference, digest_of, read_reference, write_reference
+
+if TYPE_CHECKING:
+    from .attention.packed_attention import Applied
+
+_LOG = logging.getLogger(__name__)
+
+LogpsOf = Callable[[dict[str, Any]], torch.Tensor]
+"""`logps_of(batch)`: the log-probabilities of a batch's D documents, (D,): sums over the trained tokens of each."""
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
+"""What torch puts into names of weights inside of a model; they are the same weights."""
+
+
+# What a reference is of
+
+
+def hash_weights(model: torch.nn.Module) -> str:
+    """The hash of a model's weights: their names, types, shapes and values, 64 hexadecimal digits.
+
+    With FSDP 2, every rank must call it: each weight is gathered, one at a time.
+
+    Raises:
+        ConfigError: the weights cannot be read as a whole (ZeRO-3), or the model has adapters.
+    """
+    from .attention.model_parts import unwrap, wrappers_of
+
+    if any(hasattr(wrapper, "peft_config") for wrapper in wrappers_of(model)):
+        raise ConfigError(
+            "the model has adapters: their base model is the reference, so take its hash before they are added"
+        )
+    if any(hasattr(parameter, "ds_shape") for parameter in model.parameters()):
+        raise ConfigError("under ZeRO-3 no rank has a model's weights; take their hash before DeepSpeed divides them")
+    hasher = new_hasher()
+    for name, tensor in sorted(unwrap(model).state_dict().items()):
+        if not isinstance(tensor, torch.Tensor):  # what a layer keeps besides, such as statistics of its precision
+            continue
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        hasher.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
+        # As bytes: numpy has no bfloat16.
+        content = whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        hasher.update(memoryview(content.numpy()))
+    return hasher.hexdigest()
+
+
+def reference_key(loader: PackedLoader, model: torch.nn.Module, attention: "Applied", weights: str) -> dict[str, str]:
+    """What a reference is of, by `KEYS`.
+
+    Call it where the model's forward is called, under the same autocast.
+
+    Args:
+        loader: gives the rows, and the form of batches.
+        attention: what computes the model's attention, on its device.
+        weights: see `hash_weights`.
+    """
+    parameters = list(model.parameters())
+    types = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()}
+    dtype = ", ".join(sorted(types))
+    device = parameters[0].device.type
+    if torch.is_autocast_enabled(device):
+        dtype += f" under autocast to {str(torch.get_autocast_dtype(device)).removeprefix('torch.')}"
+    return {
+        "rows": loader.corpus.fingerprint,
+        "weights": weights,
+        "dtype": dtype,
+        "attention": attention.name + (", one document a row" if loader.unpacked else ""),
+        "kernel": attention.kernel,
+    }
+
+
+# Computed once, then read
+
+
+def reference_logps(model: torch.nn.Module, loader: PackedLoader, file: str | Path, logps_of: LogpsOf) -> Reference:
+    """The reference of a training loop: read from its file, or computed by the model as it is now, and stored there.
+
+    Call it before the first step, with the weights of the reference: also when training is resumed, before the weights
+    of the checkpoint are loaded. Trained weights are refused, because their hash differs. Every rank must call it.
+
+    Args:
+        model: the reference. It is in eval mode during the pass.
+        loader: of the training, whose rows, ranks and form of batches are taken.
+        file: the Arrow file, beside the dataset or the training.
+        logps_of: the policy's own forward pass, so that both differ by nothing else than the weights.
+
+    Raises:
+        ConfigError: the file is of other rows, weights, precision or attention; the data has no preference pairs.
+        PacktrainError: a log-probability is not a number.
+        StoreError: the file cannot be written.
+    """
+    from .attention.packed_attention import applied_on
+
+    device = next(model.parameters()).device
+    key = reference_key(loader, model, applied_on(model, device), hash_weights(model))
+    was_training = model.training
+    model.eval()
+    try:
+        return stored_reference(file, key, loader, logps_of, device)
+    finally:
+        model.train(was_training)
+
+
+def stored_reference(
+    file: str | Path,
+    key: Mapping[str, str],
+    loader: PackedLoader,
+    logps_of: LogpsOf | None,
+    device: torch.device,
+    *,
+    rows: int | None = None,
+) -> Reference:
+    """The reference in a file; if there is none, it is computed, and the first rank writes it. Every rank must call it.
+
+    Only the first rank reads the file, because a folder may be on its machine alone.
+
+    Args:
+        key: see `reference_key`.
+        loader: its rows are computed in batches of the size and form that the policy gets.
+        logps_of: the reference's forward pass, in eval mode; None where the model's weights are trained already, so
+            that a missing file is an error.
+        device: of tensors that ranks exchange.
+        rows: only the first so many rows of the split; None for all.
+
+    Raises:
+        As `reference_logps`; ConfigError if the file is missing and cannot be computed.
+    """
+    if not loader.corpus.has_pairs:
+        raise ConfigError(
+            f"{loader.corpus.files.address} has no preference pairs, and needs no reference; pack sources of format "
+            "preference"
+        )
+    count = len(loader.corpus) if rows is None else min(rows, len(loader.corpus))
+    world_size = loader.place.world_size
+    is_first = loader.place.rank == 0
+    _require_ranks(world_size)
+    path = Path(file)
+    stored: Reference | None = None
+    refusal: PacktrainError | None = None
+    if is_first:
+        try:
+            stored = read_reference(path, key, count, loader.corpus.max_docs)
+        except PacktrainError as error:
+            refusal = error
+    # Every rank must do the same, also where the first one refuses: the others would wait for it.
+    states = _summed(np.array([stored is not None, refusal is not None], np.int64), device, world_size)
+    if refusal is not None:
+        raise refusal
+    if states[1]:
+        raise ConfigError(f"the first rank refuses the reference {path}; its message says why")
+    if states[0]:
+        return _shared(stored, key, count, device, world_size)
+    if logps_of is None:
+        raise ConfigError(
+            f"there is no reference {path}, and it cannot be computed from weights that are trained already; put the "
+            "file of this training back, or start again from the beginning"
+        )
+    reference = _computed(key, loader, count, logps_of, device)
+    failure: StoreError | None = None
+    if is_first:
+        try:
+            write_reference(path, reference)
+        except StoreError as error:
+            failure = error
+    states = _summed(np.array([failure is not None], np.int64), device, world_size)
+    if failure is not None:
+        raise failure
+    if states[0]:
+        raise StoreError(f"the first rank cannot write the reference {path}; its message says why")
+    return reference
+
+
+def _computed(
+    key: Mapping[str, str], loader: PackedLoader, count: int, logps_of: LogpsOf, device: torch.device
+) -> Reference:
+    """The reference of the first `count` rows: rank r of w computes rows r, r + w, r + 2w, … in batches of the policy's
+    size.
+    """
+    rank, world_size, _ = loader.place
+    size = loader.rows_per_batch
+    lengths = np.zeros(count, np.int64)
+    row_digests = np.zeros((count, 2), np.int64)
+    values: dict[int, NDArray[np.float64]] = {}
+    # Sharded models need all ranks in every pass, so all make as many passes, and batches are never smaller. Of 5 rows,
+    # rank 1 of 2 computes rows 1 and 3, and then row 0, which is not its own and is dropped.
+    passes = -(-count // (world_size * size))
+    _LOG.info("computing the reference of %s in %s", plural(count, "row"), plural(passes, "pass", "passes"))
+    for number in range(passes):
+        places = [(number * size + place) * world_size + rank for place in range(size)]
+        batch = loader.batch_of([place % count for place in places])
+        is_side = batch[SIDES] >= 0
+        with torch.no_grad():
+            logps = logps_of(dict(batch))
+        if logps.shape != is_side.shape:
+            raise ConfigError(
+                f"logps_of gives a tensor of shape {tuple(logps.shape)} for a batch of {len(is_side):,} documents; it "
+                "must give one number for each document"
+            )
+        sides = logps.double().cpu()[is_side].numpy()
+        begin = 0
+        for place in places:
+            if place >= count:
+                break
+            row = loader.corpus.row(place)
+            lengths[place] = len(row.seq_lengths)
+            row_digests[place] = digest_of(row)
+            values[place] = sides[begin : begin + lengths[place]]
+            begin += lengths[place]
+    bounds = offsets_of(_summed(lengths, device, world_size))
+    logps_of_all = np.zeros(bounds[-1])
+    for index, row_values in values.items():
+        logps_of_all[bounds[index] : bounds[index + 1]] = row_values
+    logps_of_all = _summed(logps_of_all, device, world_size)
+    reference = Reference(dict(key), logps_of_all, bounds, _summed(row_digests, device, world_size))
+    unusable = np.flatnonzero(~np.isfinite(reference.logps))
+    if len(unusable):
+        place = int(np.searchsorted(bounds, unusable[0], side="right")) - 1
+        raise PacktrainError(
+            f"the reference's log-probability of a document in row {place:,} is {reference.logps[unusable[0]]}: its "
+            "weights are unusable, or its precision too low; nothing was stored"
+        )
+    return reference
+
+
+# Ranks
+
+
+def _require_ranks(world_size: int) -> None:
+    """Raise ConfigError if the ranks of the loader are not those that torch.distributed joins."""
+    joined = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if joined != world_size:
+        raise ConfigError(
+            f"the loader divides rows among {plural(world_size, 'rank')}, and torch.distributed joins {joined:,}: call "
+            "torch.distributed.init_process_group first; ranks that share rows (tensor parallelism) cannot compute a "
+            "reference, so compute it with as many ranks as divide rows"
+        )
+
+
+def _summed(values: NDArray[Any], device: torch.device, world_size: int) -> NDArray[Any]:
+    """The sum of an array over all ranks. Where all but one have 0, it is that one's number, to the bit."""
+    if world_size == 1:
+        return values
+    tensor = torch.tensor(values, device=device)  # a copy, because what was read is not writable
+    dist.all_reduce(tensor)
+    summed: NDArray[Any] = tensor.cpu().numpy()
+    return summed
+
+
+def _shared(
+    stored: Reference | None, key: Mapping[str, str], rows: int, device: torch.device, world_size: int
+) -> Reference:
+    """What the first rank has read, on every rank.
+
+    Args:
+        stored: None on all ranks but the first.
+    """
+    bounds = _summed(np.zeros(rows + 1, np.int64) if stored is None else stored.bounds, device, world_size)
+    logps = _summed(np.zeros(bounds[-1]) if stored is None else stored.logps, device, world_size)
+    row_digests = np.zeros((rows, 2), np.int64) if stored is None else stored.digests
+    return Reference(dict(key), logps, bounds, _summed(row_digests, device, world_size))
