@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ...schemas.dataset.manifest import Manifest, read_manifest
 from ...schemas.dataset.names import PLAN, REJECTS
 from ...schemas.errors import IntegrityError, OutputError, StoreError
+from ...schemas.escape import escape_line
 from ...schemas.jsontext import decode_note, indented_json
 from ..inputs.blocks import InputFile
 from ..store.local import TEMPORARY, LocalStore, check_tree
@@ -27,6 +28,10 @@ _SECTIONS = {
 """Part of a plan → what it is called."""
 _LISTED_CHANGES = 20
 """Most differences between two plans that a message lists."""
+_NAMED_SOURCES = 8
+"""Most names of sources in a line of such a message."""
+_ORDER = "order of the sources"
+"""The key of the names of sources, in their order."""
 Figures = dict[str, dict[str, Any]]
 """Section → key → value."""
 
@@ -117,10 +122,9 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     if not stored_plan or stored == plan:
         return
     try:
-        differences = changes(plan_figures(stored), plan_figures(plan))
+        lines = [f"  {line}" for line in _describe_changes(stored, plan)]
     except (KeyError, TypeError, AttributeError, ValueError):  # a note in a folder may contain anything
-        differences = []
-    lines = [f"  {_describe_change(change)}" for change in differences]
+        lines = []
     if not lines:
         lines = ["  its settings cannot be read, or are of another version"]
     if len(lines) > _LISTED_CHANGES:
@@ -130,6 +134,40 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
         f"out: {store.url} belongs to another run. Differences (there → here):\n{listed}\n"
         "Choose another folder with --out (encoded parts are reused), or delete this one."
     )
+
+
+def _describe_changes(stored: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each key that differs; one line for all sources that only one of the two plans has."""
+    left = _sources_of(stored)
+    right = _sources_of(plan)
+    gone = [name for name in left if name not in right]
+    added = [name for name in right if name not in left]
+    differences = changes(plan_figures(stored), plan_figures(plan))
+    if gone or added:
+        yield f"sources: {_list_names(left)} → {_list_names(right)}{_describe_renaming(left, right, gone, added)}"
+        # Each key of such a source differs, which says no more than that the source is not there.
+        prefixes = tuple(f"sources.{name}." for name in (*gone, *added))
+        differences = [change for change in differences if change.key != _ORDER and not change.key.startswith(prefixes)]
+    yield from (_describe_change(change) for change in differences)
+
+
+def _sources_of(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The settings of each source, by its name, in their order."""
+    return {source["name"]: source for source in plan.get("config", {}).get("sources", ())}
+
+
+def _list_names(names: Iterable[str]) -> str:
+    listed = [escape_line(name) for name in names]  # a plan that lies in a folder may name them as it likes
+    return ", ".join(listed[:_NAMED_SOURCES]) + (", …" if len(listed) > _NAMED_SOURCES else "")
+
+
+def _describe_renaming(
+    left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[str, Any]], gone: list[str], added: list[str]
+) -> str:
+    """Say that two sources differ in their names alone; "" where it is not so."""
+    if len(gone) != 1 or len(added) != 1 or {**left[gone[0]], "name": added[0]} != right[added[0]]:
+        return ""
+    return " (another name, the same settings)"
 
 
 def _describe_change(change: "Change") -> str:
@@ -195,7 +233,7 @@ def _by_name(part: Any) -> Mapping[str, Any]:
     if isinstance(part, list):
         return {f"{file['source']}/{file['file']}": f"{file['bytes']:,} bytes, {file['hash'][:16]}" for file in part}
     sources = part.get("sources", ())
-    order = {"order of the sources": [source["name"] for source in sources]} if sources else {}
+    order = {_ORDER: [source["name"] for source in sources]} if sources else {}
     return {**part, **order, "sources": {source["name"]: source for source in sources}}
 
 

@@ -366,7 +366,8 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     rows = max(1, round(_BATCH / pieces_of_row))
     # Not of a few rows: no training makes batches of so few.
     if pieces_of_row > 1 and 4 * rows <= main.rows:
-        sentence += f": {plural(rows, 'row')} a step {'holds' if rows == 1 else 'hold'} about {_BATCH} of them"
+        batch = f"{rows:,} packed rows" if rows > 1 else "1 packed row"
+        sentence += f"; a batch of {batch} replaces one of {_BATCH} documents without packing"
     sentence += "."
     for split in packing.splits:
         if split is not main:

@@ -141,6 +141,10 @@ class ConfigModel(BaseModel):
         schema["description"] = cls.summary
         return schema
 
+    def __repr_args__(self) -> Iterator[tuple[str, Any]]:
+        """Only keys that were set: with every default, a configuration takes pages of a notebook."""
+        yield from ((name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set)
+
     @field_validator("*", mode="after")
     @classmethod
     def _within_64_bits(cls, value: Any) -> Any:

@@ -16,8 +16,8 @@ from ..tables.reasons import DECISIONS, OWN_REASON, REASONS
 from ..units import share
 
 
-@dataclass(slots=True)
-class SourceLedger:
+@dataclass(slots=True, repr=False)
+class SourceLedger(Shown):
     """The counts of one source: rows, examples, tokens, labels. Each equation must close."""
 
     rows_read: int = 0
@@ -107,6 +107,27 @@ class SourceLedger:
         """Packed tokens of documents, without padding for `pack.align` and `pack.parallel`."""
         return self.tokens_packed - self.tokens_created.get("alignment", 0)
 
+    def summary(self) -> str:
+        packed = sum(self.examples_packed.values())
+        return f"{self.rows_read:,} rows read, {packed:,} examples packed, {self.supervision()}"
+
+    def supervision(self) -> str:
+        """How many of the supervised tokens are trained, in a few words."""
+        supervised = self.supervised_encoded + self.supervised_repeated
+        trained = share(self.labels_trained / supervised) if supervised else "none"
+        return f"{trained} of {supervised:,} supervised tokens trained"
+
+    def tables(self) -> Iterator[Table]:
+        """Every count that is not 0; a count by reason has a row for each reason."""
+        rows: list[tuple[str, object]] = []
+        for name in type(self).__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, Mapping):
+                rows += [(f"{name}: {reason}", count) for reason, count in value.items()]
+            elif value:
+                rows.append((name, value))
+        yield Table("Counts that are not 0", ("", "count"), rows)
+
     def equations(self) -> Iterator[tuple[str, int, int]]:
         """(equation, left side, right side) of all equations."""
         yield (
@@ -153,16 +174,11 @@ class Ledger(Shown):
     sources: dict[str, SourceLedger] = field(default_factory=dict)
 
     def summary(self) -> str:
-        total = self.total()
-        packed = sum(total.examples_packed.values())
-        return f"{total.rows_read:,} rows read, {packed:,} examples packed, {self.supervision()}"
+        return self.total().summary()
 
     def supervision(self) -> str:
         """How many of the supervised tokens are trained, in a few words."""
-        total = self.total()
-        supervised = total.supervised_encoded + total.supervised_repeated
-        trained = share(total.labels_trained / supervised) if supervised else "none"
-        return f"{trained} of {supervised:,} supervised tokens trained"
+        return self.total().supervision()
 
     def tables(self) -> Iterator[Table]:
         rows = [

@@ -1,10 +1,12 @@
 """The section on what became of the data: supervised tokens, ledgers, and rows that could not be used."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from ..dataset.ledger import SourceLedger
+from ..dataset.ledger import Ledger, SourceLedger
+from ..notebook import Shown, Table
 
 COUNTED_ONLY = "more"
 """The reason of a line of rejects.jsonl that counts further rows, which are not listed."""
@@ -39,8 +41,8 @@ class Supervision:
     come first in a piece, else why their example or piece was dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+@dataclass(frozen=True, slots=True, repr=False)
+class Flow(Shown):
     """What happened to my data? The ledger, and some rejected rows."""
 
     supervision: Supervision
@@ -52,3 +54,9 @@ class Flow:
     """Some rejects of each reason."""
     rejects_file: str | None
     """The file that lists all rejects."""
+
+    def summary(self) -> str:
+        return Ledger(self.sources).summary()
+
+    def tables(self) -> Iterator[Table]:
+        yield from Ledger(self.sources).tables()

@@ -1,18 +1,29 @@
 """The section on `max_length`: what other lengths and strategies would make of the data, and what is advised."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..models.model_facts import Limit
+from ..notebook import Shown, Table
+from ..units import plural, share
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+@dataclass(frozen=True, slots=True, repr=False)
+class Histogram(Shown):
     """Counts of numbers in B bins."""
 
     edges: list[float]
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
     counts: list[int]
     """(B,) how many numbers are in each bin."""
+
+    def summary(self) -> str:
+        between = f" from {self.edges[0]:,g} to {self.edges[-1]:,g}" if self.edges else ""
+        return f"{plural(sum(self.counts), 'number')} in {plural(len(self.counts), 'bin')}{between}"
+
+    def tables(self) -> Iterator[Table]:
+        bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
+        yield Table("Bins with numbers", ("from", "below", "numbers"), [bin for bin in bins if bin[2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,8 @@ class Advice:
     """The share of the space that these fuller rows save."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@dataclass(frozen=True, slots=True, repr=False)
+class Choice(Shown):
     """Which max_length? A comparison of lengths, over the documents of the train split."""
 
     documents: int
@@ -103,6 +114,17 @@ class Choice:
     sharing: "Sharing | None" = None
     """What documents share; None if no two were made of one source row, or the configuration does not let them share.
     """
+
+    def summary(self) -> str:
+        advised = f"{self.advice.max_length:,} is advised" if self.advice is not None else "nothing is advised"
+        return f"{plural(self.documents, 'document')} at {self.key} {self.max_length:,}; {advised}"
+
+    def tables(self) -> Iterator[Table]:
+        points = (
+            (point.max_length, point.documents_cut, point.documents_lost, point.rows, share(point.fill), point.tokens)
+            for point in self.points
+        )
+        yield Table("At each length", (self.key, "cut", "left out", "rows", "full", "tokens"), points)
 
 
 @dataclass(frozen=True, slots=True)

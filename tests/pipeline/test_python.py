@@ -6,7 +6,8 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ FUNCTIONS = (
     "verify",
 )
 REPR_CHARACTERS = 300
+"""Most characters of the `repr` of a result, or of a part of it."""
 ACTIVE = '<script>alert("x")</script>\x1b[31m\u202e'
 
 
@@ -96,6 +98,40 @@ def test_results_are_plain_and_short(here: Path) -> None:
         assert page.count("<table>") == page.count("</table>")
         assert page.count("<tr>") == page.count("</tr>")
         assert len(page) < 200_000
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """A result, and every object that its attributes lead to."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from parts_of(item)
+    elif is_dataclass(value):
+        yield value
+        for field in fields(value):
+            yield from parts_of(getattr(value, field.name))
+
+
+def test_parts_of_results_are_short_too(here: Path) -> None:
+    """A shell shows the ledger of a source, the comparison of lengths or a histogram in a line, never in pages."""
+    report = packtrain.report("packed")
+    dataset = packtrain.open("packed")
+    kinds = set()
+    for part in parts_of([report, dataset.ledger, dataset.ledger.total(), packtrain.plan("mix.yaml")]):
+        if isinstance(part, Shown):
+            kinds.add(type(part).__name__)
+            assert len(repr(part)) <= REPR_CHARACTERS, repr(part)
+    assert kinds >= {"Report", "Choice", "Histogram", "Flow", "Ledger", "SourceLedger", "ShownRow"}
+    total = dataset.ledger.total()
+    assert f"{total.rows_read:,} rows read" in repr(total)
+    assert f"<td>{total.tokens_packed:,}</td>" in total._repr_html_()
+
+
+def test_a_configuration_shows_what_is_set(here: Path) -> None:
+    config = packtrain.RunConfig.model_validate(kit.configure(here, "texts", seed=7))
+    assert "seed=7" in repr(config)
+    assert "keep_untrained" not in repr(config), "a default"
 
 
 def test_what_comes_from_data_is_escaped(tmp_path: Path) -> None:
