@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
 
-_SHOWN = 3
+_MAX_LISTED_FILES = 3
 """Files of a cache that are listed before they are removed: the names are hashes, which say little."""
 _TARGETS = (*EXPORT_FORMATS, "model", "hf://")
-_TO = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gather a checkpoint."
+_TO_HELP = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gather a checkpoint."
 
 
 def wait(folder: str, timeout: Annotated[float, typer.Option(min=0)] = 3600.0) -> None:
@@ -53,23 +53,30 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
     from ..dataset.verify import verify as check
     from ..run.repair import repair as rebuild
 
-    def make(observer: "Observer") -> "Verification | Repair":
-        if repair is not None:
-            return rebuild(folder, repair, observer=observer)
-        return check(folder, deep=deep, observer=observer)
+    name = without_secrets(folder)
 
-    def view(done: Any) -> "Lines":
-        name = without_secrets(folder)
-        return _repaired(name, done) if repair is not None else _checked(name, deep, done)
+    def plain(outcome: "Verification | Repair") -> dict[str, Any]:
+        return {"folder": name, "sound": outcome.sound, "findings": outcome.findings}
 
-    def plain(done: "Verification | Repair") -> dict[str, Any]:
-        return {"folder": without_secrets(folder), "sound": done.sound, "findings": done.findings}
-
-    if not show(make, view, plain, as_json=as_json).sound:
+    outcome: Verification | Repair
+    if repair is None:
+        verify_dataset = partial(check, folder, deep=deep)
+        outcome = show(
+            lambda observer: verify_dataset(observer=observer), partial(_verified_lines, name, deep), plain,
+            as_json=as_json,
+        )  # fmt: skip
+    else:
+        rebuild_dataset = partial(rebuild, folder, repair)
+        outcome = show(
+            lambda observer: rebuild_dataset(observer=observer), partial(_repaired_lines, name), plain, as_json=as_json
+        )
+    # A script reads the exit code: an unsound dataset is a result, and no error of the command.
+    if not outcome.sound:
         raise typer.Exit(1)
 
 
-def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
+def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines":
+    # The findings first, so that the verdict is the last line, which a terminal shows.
     yield from map(str, outcome.findings)
     counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
     checked = ", ".join(plural(number, noun) for number, noun in counts)
@@ -81,13 +88,14 @@ def _checked(folder: str, deep: bool, outcome: "Verification") -> "Lines":
     yield f"{folder} is sound: {checked}; {how}"
 
 
-def _repaired(folder: str, done: "Repair") -> "Lines":
-    for finding in done.findings:
-        yield f"{'still' if finding in done.remaining else 'was'} wrong: {finding}"
-    if not done.sound:
+def _repaired_lines(folder: str, outcome: "Repair") -> "Lines":
+    for finding in outcome.findings:
+        yield f"{'still' if finding in outcome.remaining else 'was'} wrong: {finding}"
+    if not outcome.sound:
         yield f"{folder} is NOT sound: rebuilding files cannot fix what is still wrong"
         return
-    yield f"{folder} is sound: manifest {done.manifest.hash[:16]}, as before"
+    # The same hash: a repair rebuilds bytes, and never another dataset.
+    yield f"{folder} is sound: manifest {outcome.manifest.hash[:16]}, as before"
 
 
 def clean(
@@ -107,6 +115,7 @@ def clean(
     from ..store.open_store import open_store, resolve_place
 
     store = open_store(resolve_place(cache, Path.cwd()))
+    # Of an object store's files, only the store knows when they were used last.
     if not isinstance(store, LocalStore):
         raise ConfigError(
             f"the cache {cache} is not on this machine; let a lifecycle rule of the store expire its objects, and "
@@ -120,7 +129,7 @@ def clean(
         remove_files(store, items)
         print_line(f"removed {files}; a run makes again what it needs")
         return
-    for path in islice(items, _SHOWN):
+    for path in islice(items, _MAX_LISTED_FILES):
         print_line(f"{path} ({size(items[path])})")
     days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
     print_line(f"{files}, older than {days}" + ("; --yes removes them" if items else ""))
@@ -146,16 +155,17 @@ def prep(
 
     loaded, base = load_run(config, settings, input, format=format)
     chosen = [candidate for candidate in loaded.sources if source is None or candidate.name == source]
+    # Several sources cannot go into one file, whose rows would not say which they are of.
     if len(chosen) != 1:
         names = [candidate.name for candidate in loaded.sources]
         raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
     show(
         lambda observer: prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer),
-        partial(_prepared, output),
+        partial(_prepared_lines, output),
     )
 
 
-def _prepared(output: Path, counts: "PrepCounts") -> "Lines":
+def _prepared_lines(output: Path, counts: "PrepCounts") -> "Lines":
     yield f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}"
     for label in ("rejected", "filtered", "skipped"):
         for reason, number in sorted(getattr(counts, label).items()):
@@ -170,7 +180,7 @@ def _targets(incomplete: str) -> list[str]:
 
 def export(
     folder: str,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help=_TO, autocompletion=_targets)],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=_TO_HELP, autocompletion=_targets)],
     out: Annotated[str | None, typer.Option("--out", "-o")] = None,
     eos_id: int | None = None,
     private: bool = False,
@@ -189,6 +199,7 @@ def export(
         dry_run: hf://: print the card and what would go, without asking the Hub.
     """
     if to == "model":
+        # Refused, because an option that does nothing leaves its user with a wrong belief.
         for name, is_given in (("--eos-id", eos_id is not None), ("--private", private), ("--dry-run", dry_run)):
             if is_given:
                 owner = "olmo-core" if name == "--eos-id" else "hf://OWNER/NAME"
@@ -203,24 +214,29 @@ def export(
     def write(observer: "Observer") -> "Exported | Published":
         return export_dataset(folder, to, out, eos_id=eos_id, private=private, dry_run=dry_run, observer=observer)
 
-    def view(done: "Exported | Published") -> "Lines":
-        return _published_lines(to, done) if isinstance(done, Published) else _exported_lines(done)
+    def view(outcome: "Exported | Published") -> "Lines":
+        return _published_lines(to, outcome) if isinstance(outcome, Published) else _exported_lines(outcome)
 
     show(write, view)
 
 
-def _exported_lines(done: "Exported") -> "Lines":
-    for name, split in done.splits.items():
+def _exported_lines(exported: "Exported") -> "Lines":
+    for name, split in exported.splits.items():
         yield f"{name}: {plural(split.rows, 'row')}, {split.tokens:,} tokens, of which {split.trained:,} are trained"
-    yield f"{done.out}: {plural(done.files, 'file')}, {size(done.bytes)}"
+    yield f"{exported.out}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
 
 
-def _published_lines(target: str, done: "Published") -> "Lines":
-    if done.commit is None:
-        yield from done.card.splitlines()
-    yield f"{target}: {plural(len(done.files), 'file')}, {size(sum(done.files.values()))}"
-    yield from (f"  {name} ({size(held)})" for name, held in done.files.items())
-    yield f"{done.url}: commit {done.commit[:12]}" if done.commit is not None else "nothing was published: --dry-run"
+def _published_lines(target: str, published: "Published") -> "Lines":
+    # The card is the one page that everybody will read: a dry run shows it whole, to be checked before it is public.
+    if published.commit is None:
+        yield from published.card.splitlines()
+    yield f"{target}: {plural(len(published.files), 'file')}, {size(sum(published.files.values()))}"
+    for name, file_bytes in published.files.items():
+        yield f"  {name} ({size(file_bytes)})"
+    if published.commit is None:
+        yield "nothing was published: --dry-run"
+    else:
+        yield f"{published.url}: commit {published.commit[:12]}"
 
 
 def _gather(checkpoint: Path, out: Path, observer: "Observer") -> None:

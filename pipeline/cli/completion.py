@@ -45,8 +45,10 @@ def key_values(key: str, *, training: bool) -> list[str]:
     if field is None:
         return []
     section = section_of(field.annotation)
-    if section is not None and "policy" in section.model_fields:  # `mask: assistant` is short for its policy
+    # `mask: assistant` is short for `mask: {policy: assistant}`.
+    if section is not None and "policy" in section.model_fields:
         field = section.model_fields["policy"]
+    # A format is a text in the model, because it may also name a user's own reader.
     if last == "format" and not training:
         from ...schemas.config.source import AUTO
         from ...schemas.tables.row_formats import ROW_FORMATS
@@ -66,7 +68,7 @@ def _values_of(annotation: Any) -> Iterator[str]:
 
 
 def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
-    """Completes a `KEY=VALUE`."""
+    """Completes a `KEY=VALUE`: the key first, and its values once `=` is written."""
 
     def complete(incomplete: str) -> list[str]:
         key, equals, _ = incomplete.partition("=")
@@ -84,7 +86,8 @@ def whole_settings() -> Iterator[None]:
     """Let typer complete `KEY=VALUE` in bash, too, which takes the text after `=` for a word of its own: the body sees
     the words joined, and what it prints is given to bash without what stands before that word.
     """
-    joined = _joined(os.environ) if os.environ.get(_VARIABLE) == "complete_bash" else None
+    # Of the shells, bash alone cuts words at `=`.
+    joined = _join_setting(os.environ) if os.environ.get(_VARIABLE) == "complete_bash" else None
     if joined is None:
         yield
         return
@@ -99,15 +102,19 @@ def whole_settings() -> Iterator[None]:
             sys.stdout.write(f"{line.removeprefix(prefix)}\n")
 
 
-def _joined(environment: Mapping[str, str]) -> tuple[list[str], str] | None:
-    """The words up to the cursor, with `KEY`, `=` and `VALUE` as one, and `KEY=`; None if they end in no setting."""
+def _join_setting(environment: Mapping[str, str]) -> tuple[list[str], str] | None:
+    """The words up to the cursor, with `KEY`, `=` and `VALUE` as one, and `KEY=`; None if they end in no setting.
+
+    `packtrain run --set mask = as` gives `packtrain run --set mask=as`, and `mask=`.
+    """
     try:
         words = environment["COMP_WORDS"].split("\n")[: int(environment["COMP_CWORD"]) + 1]
     except (KeyError, ValueError):
         return None
     if words and words[-1] == "=":
         words.append("")  # the cursor stands behind it
+    # The last four are `--set`, KEY, `=` and VALUE.
     if len(words) < 4 or words[-2] != "=" or words[-4] != "--set":
         return None
-    key, value = words[-3], words[-1]
-    return [*words[:-3], f"{key}={value}"], f"{key}="
+    prefix = f"{words[-3]}="
+    return [*words[:-3], prefix + words[-1]], prefix

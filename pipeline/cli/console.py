@@ -16,13 +16,16 @@ from ..report.grid import Grid, Line, clipped
 
 QUIET_SECONDS = 1.0
 """Stages shorter than this print nothing."""
-_WHOLE = 34
+_MAX_UNBROKEN_CHARACTERS = 34
 """Cells of the first column with at most this many characters are kept on one line."""
+_PRINT_SECONDS = 5.0
+"""Between two lines of progress where there is no terminal: often enough to see life, without filling a log."""
 
 
 def make_console(stderr: bool = False) -> Console:
     """A console on standard output or standard error, 120 columns wide without a terminal."""
     stream = sys.stderr if stderr else sys.stdout
+    # A fixed width: what a pipe or a file gets does not depend on the terminal behind it.
     return Console(file=stream, width=None if stream.isatty() else 120)
 
 
@@ -44,19 +47,24 @@ def put(console: Console, line: Line) -> None:
     else:
         words, style = (line, "") if isinstance(line, str) else line
         text.append(escape(words), style)
+    # As `Text`, in which rich takes no brackets of the data for its markup.
     console.print(text, soft_wrap=True)
 
 
 def _table(grid: Grid) -> Table:
     table = Table(show_edge=False, pad_edge=False)
     for column, name in enumerate(grid.head):
-        keeps_line = column == 0 and all(len(row[0]) <= _WHOLE for row in grid.rows)
+        # A name that is broken over two lines is hard to find; long ones would take the width of the figures.
+        keeps_line = column == 0 and all(len(row[0]) <= _MAX_UNBROKEN_CHARACTERS for row in grid.rows)
         head = Text(escape_line(name))
         justify: Literal["left", "right"] = "left" if grid.is_words(column) else "right"
         table.add_column(head, justify=justify, overflow="fold", no_wrap=keeps_line)
     for number, row in enumerate(grid.rows):
-        style = grid.styles[number] if grid.styles else ""
-        table.add_row(*(Text(escape_line(clipped(cell)), style="" if at else style) for at, cell in enumerate(row)))
+        cells = [Text(escape_line(clipped(cell))) for cell in row]
+        # The style is that of the row's name alone.
+        if grid.styles:
+            cells[0].style = grid.styles[number]
+        table.add_row(*cells)
     return table
 
 
@@ -68,8 +76,13 @@ class ConsoleObserver(Observer):
         self._progress: Progress | None = None
         self._stage = ""
         self._unit = "rows"
-        self._total = self._done = self._rows = self._tokens = 0
-        self._began_at = self._printed_at = 0.0
+        self._total = 0
+        self._done = 0
+        self._rows = 0
+        self._tokens = 0
+        self._began_at = 0.0
+        """By the monotonic clock, like `_printed_at`."""
+        self._printed_at = 0.0
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -82,8 +95,12 @@ class ConsoleObserver(Observer):
         self._stop()
         self._stage = stage
         self._total = total
-        self._done = self._rows = self._tokens = 0
-        self._began_at = self._printed_at = time.monotonic()
+        self._done = 0
+        self._rows = 0
+        self._tokens = 0
+        self._began_at = time.monotonic()
+        self._printed_at = self._began_at
+        # Bytes and tokens measure progress; what people count are rows.
         self._unit = unit if unit == "samples" else "rows"
         # With FORCE_COLOR, rich takes a pipe for a terminal; it asks for colours, not for bars in a log.
         if self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty():
@@ -102,7 +119,7 @@ class ConsoleObserver(Observer):
         self._tokens += tokens
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], advance=done, rates=self._rates())
-        elif time.monotonic() - self._printed_at >= 5 and self._total:
+        elif time.monotonic() - self._printed_at >= _PRINT_SECONDS and self._total:
             self._printed_at = time.monotonic()
             put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 

@@ -71,21 +71,26 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As click's. A help is shown without reading values, because typer imports pydantic for that: 0.1 s."""
-        command = self.get_command(ctx, args[0]) if args[1:] == ["--help"] else None
-        if command is not None or args == ["--help"]:
-            context = ctx if command is None else command.context_class(command, info_name=args[0], parent=ctx)
-            typer.echo(context.get_help())
+        help_context = None
+        if args == ["--help"]:
+            help_context = ctx
+        elif args[1:] == ["--help"] and (command := self.get_command(ctx, args[0])) is not None:
+            help_context = command.context_class(command, info_name=args[0], parent=ctx)
+        if help_context is not None:
+            typer.echo(help_context.get_help())
             ctx.exit()
         return list(super().parse_args(ctx, args))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command, with its help and examples."""
         command = self.commands.get(cmd_name)
+        # Filled in when a command is first asked for: most calls ask for one of nineteen.
         if command is not None and command.epilog is None:
             _explain(command)
             lines = next((group[cmd_name] for group in COMMANDS.values() if cmd_name in group), ())
+            title = "Examples:" if len(lines) > 1 else "Example:"
             # \b keeps click from wrapping the paragraph.
-            command.epilog = "\n".join(["\b", f"Example{'s' * (len(lines) > 1)}:", *(f"  {line}" for line in lines)])
+            command.epilog = "\n".join(["\b", title, *(f"  {line}" for line in lines)])
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -98,6 +103,7 @@ class Commands(TyperGroup):
 
 def _explain(command: Any) -> None:
     """Take the help and the placeholders of options from the docstring, and let flags only be set."""
+    # typer wraps the functions, and the docstrings are those of the functions.
     callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
     command.help, _, listed = (inspect.getdoc(callback) or "").partition("\n\nArgs:\n")
     # Each argument is `name (PLACEHOLDER): sentence`, over one or several lines.
@@ -107,7 +113,9 @@ def _explain(command: Any) -> None:
         entry = entries.get(parameter.name)
         if entry is not None:
             text = " ".join(entry[3].split())
+            # A help is a sentence; a name such as `hf://` or `olmo-core` keeps its spelling.
             parameter.help = text[0].upper() + text[1:] if re.match("[a-z]+ ", text) else text
             parameter.metavar = entry[2] or parameter.metavar
+        # Without typer's `--no-` twins: every flag is off by default.
         if getattr(parameter, "is_flag", False):
             parameter.secondary_opts = []

@@ -46,6 +46,7 @@ class Interruption:
 
     def tell(self) -> None:
         """Say once what happens."""
+        # The command and the thread may both be about to say it.
         with self._lock:
             if not self.is_told:
                 self.is_told = True
@@ -59,24 +60,31 @@ class Interruption:
 
     def watch(self, signals: int) -> None:
         """Follow the signals that Python writes into a pipe, by number, until it is closed. May end the process."""
-        number = b""
-        while not number or number[0] not in _SIGNALS:
-            number = os.read(signals, 1)
-            if not number:
-                os.close(signals)
-                return
+        if not _wait_for_signal(signals):
+            os.close(signals)
+            return
         began = time.monotonic()
         while (seconds := time.monotonic() - began) < GRACE_SECONDS:
+            # A command that has ended by now says nothing; a person waits as long without wondering.
             if seconds >= _SAY_AFTER_SECONDS:
                 self.tell()
-            until = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
-            ready, _, _ = select.select([signals], [], [], until - seconds)
+            next_step = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
+            ready, _, _ = select.select([signals], [], [], next_step - seconds)
             if ready and os.read(signals, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
                 break
         self.tell()
         if sys.stdout.isatty():
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)  # progress bars hide it
+        # Not `sys.exit`, which would wait for the main thread, and that may be what hangs.
         os._exit(INTERRUPTED)
+
+
+def _wait_for_signal(signals: int) -> bool:
+    """Wait for one of `_SIGNALS`: others have their own handlers. Returns False if the pipe is closed instead."""
+    while number := os.read(signals, 1):
+        if number[0] in _SIGNALS:
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -86,26 +94,31 @@ def interruptible() -> Iterator[Interruption]:
     After an interruption the process ends within `GRACE_SECONDS`, also while Python waits for threads.
     """
     interruption = Interruption()
-    replaced: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    before: dict[int, Any] = {}
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # where Python lets no handler be set
         yield interruption
         return
-    for number, default in replaced.items():
+    default_handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    replaced_handlers: dict[int, Any] = {}
+    for number, default in default_handlers.items():
+        # `nohup` ignores signals, and a program around us may have handlers of its own: both stay.
         if signal.getsignal(number) is default:
-            before[number] = signal.signal(number, interruption.handle)
-    ours, theirs = os.pipe()
-    os.set_blocking(theirs, False)
-    signal.set_wakeup_fd(theirs, warn_on_full_buffer=False)
-    threading.Thread(target=interruption.watch, args=(ours,), daemon=True, name="packtrain-interruption").start()
+            replaced_handlers[number] = signal.signal(number, interruption.handle)
+    pipe_reader, pipe_writer = os.pipe()
+    os.set_blocking(pipe_writer, False)  # which Python demands: a full pipe must not stop a handler
+    signal.set_wakeup_fd(pipe_writer, warn_on_full_buffer=False)
+    watcher = threading.Thread(
+        target=interruption.watch, args=(pipe_reader,), daemon=True, name="packtrain-interruption"
+    )
+    watcher.start()
     try:
         yield interruption
     finally:
+        # After an interruption the thread goes on, and ends the process if the rest of it takes too long.
         if not interruption.was_raised:
             signal.set_wakeup_fd(-1)
-            for number, handler in before.items():
+            for number, handler in replaced_handlers.items():
                 signal.signal(number, handler)
-            os.close(theirs)
+            os.close(pipe_writer)  # which ends the thread
 
 
 def _forget_in_child() -> None:

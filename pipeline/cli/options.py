@@ -133,15 +133,18 @@ def load_run(
     from ..store.open_store import resolve_place
     from ..yaml_file import refuse_data
 
-    given = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
     if out is not None:
+        # Of a command line, relative paths start in the working directory, not in the configuration's folder.
         options["out"] = resolve_place(out, Path.cwd())
+    # The last setting of a key counts: options win over `--set`, and `--set` over the demo's cache.
     overrides: list[str | Setting] = [Setting("cache", cache, "the cache")] if cache is not None else []
     overrides += settings or []
     for name, value in options.items():
         if value is not None:
-            typed = f"--{name.replace('_', '-')}"
-            overrides.append(Setting(_STANDS_FOR[name], value, typed if name == "against" else f"{typed} {value}"))
+            option = f"--{name.replace('_', '-')}"
+            # Paths of `against` were made absolute, and are not what the user wrote.
+            origin = option if name == "against" else f"{option} {value}"
+            overrides.append(Setting(_STANDS_FOR[name], value, origin))
     if config is not None:
         refuse_data(config)
         if inputs or tokenizer is not None:
@@ -150,12 +153,14 @@ def load_run(
         if format is not None:
             raise ConfigError("--format is for --input; in a configuration, each source has its own: sources.0.format=")
         return load_config(config, None, overrides)
-    missing = [name for name in needs if not given[name]]
+    values = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
+    missing = [name for name in needs if not values[name]]
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
     paths = list(inputs or [])
     sources = [{"name": name, "path": path} for name, path in zip(name_sources(paths), paths, strict=True)]
-    alone = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}
+    # A configuration must have an output and a tokenizer, also for a command that uses neither.
+    data = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}
     if format is not None:
         overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
-    return load_config(alone, Path.cwd(), overrides)
+    return load_config(data, Path.cwd(), overrides)

@@ -28,8 +28,9 @@ def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = Fals
 
 def print_json(value: Any) -> None:
     """Print plain data, dataclasses and structs as JSON in ASCII, without characters that control a terminal."""
-    import msgspec
+    import msgspec  # here, because most commands print no JSON
 
+    # NaN and infinities are no JSON, and other programs would refuse all of it.
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, allow_nan=False)
     print_line(text.replace("\x7f", "\\u007f"))  # DEL, which JSON leaves as it is
 
@@ -67,7 +68,7 @@ def show(
     """
     from .console import ConsoleObserver, make_console, put
 
-    console = make_console(stderr=as_json)
+    console = make_console(stderr=as_json)  # progress must not get into the JSON
     with ConsoleObserver(console) as observer:
         result = make(observer)
     # The progress is gone from the terminal before the first line is printed.

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     Written = tuple[Report, tuple[str, str] | None]
     """A report, and where its page and its numbers are, if they were written."""
 
-_PLACES = 20
-"""At most so many rows of an example are listed."""
+_MAX_LISTED_ROWS = 20
+"""Rows of an example that are listed."""
 
 
 def plan(
@@ -72,6 +72,7 @@ def plan(
     from ..store.local import LocalStore
     from ..store.open_store import is_url, resolve_place
 
+    # Looked at first: a mistake in an option is reported before any file is read.
     compared = _lengths_to_compare(lengths)
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length,
@@ -191,6 +192,7 @@ def _row_lines(row: "ShownRow") -> "Lines":
     from ...schemas.report.shown_rows import ShownPiece
 
     yield row.summary()
+    # A legend, marked as the texts below are.
     yield [ShownPiece("marks: not trained, ", weight=0, tokens=0), ShownPiece("trained", weight=1, tokens=0)]
     for document in row.documents:
         yield ""
@@ -205,21 +207,24 @@ def _row_lines(row: "ShownRow") -> "Lines":
 def _story_lines(folder: str, story: "Story") -> "Lines":
     yield story.id + (f" (document {story.doc_id:,})" if story.doc_id is not None else "")
     copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
+    # A rejected row was never tokenized.
     size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
-    yield ": ".join(word for word in (story.state, size, story.reason, story.detail) if word)
+    yield ": ".join(filter(None, (story.state, size, story.reason, story.detail)))
     if story.remedy:
         yield story.remedy
     if story.excerpt:
         yield f"the row: {story.excerpt}"
     if story.twin:
         yield f"the earlier one is {story.twin}"
-    for place in story.standings[:_PLACES]:
-        where = f"row {place.row:,} of {place.split}"
-        yield f"{where}: from token {place.start:,} of the example on, {place.trained:,} trained"
-        yield f"  packtrain inspect {shlex.quote(folder)} --row {place.row} --split {place.split}"
-    if len(story.standings) > _PLACES:
-        yield f"and {len(story.standings) - _PLACES:,} more rows"
-    yield from (f"cut: {plural(tokens, 'token')} by {limit}" for limit, tokens in story.cut.items())
+    for standing in story.standings[:_MAX_LISTED_ROWS]:
+        row = f"row {standing.row:,} of {standing.split}"
+        yield f"{row}: from token {standing.start:,} of the example on, {standing.trained:,} trained"
+        yield f"  packtrain inspect {shlex.quote(folder)} --row {standing.row} --split {standing.split}"
+    # An example has a row for each copy and each piece, which may be hundreds.
+    if len(story.standings) > _MAX_LISTED_ROWS:
+        yield f"and {len(story.standings) - _MAX_LISTED_ROWS:,} more rows"
+    for limit, tokens in story.cut.items():
+        yield f"cut: {plural(tokens, 'token')} by {limit}"
 
 
 def contamination(
@@ -243,7 +248,7 @@ def contamination(
     from ..run.find_contamination import contamination as find
     from ..store.open_store import cache_root, resolve_place
 
-    # Relative paths of a command line start here, and those of a configuration in its own folder.
+    # Relative paths of a command line start in the working directory, those of a configuration in its own folder.
     files = [str(Path(path).absolute()) if "://" not in path else path for path in against or ()]
     loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
     data = loaded.model_dump(mode="json", exclude_unset=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..report.grid import Lines
     from ..run.run import RunEnd
 
-_GARBAGE = 100_000
+_GARBAGE_THRESHOLD = 100_000
 """Number of new objects after which Python looks for garbage. By default it is 700, and imports alone make 300,000 that
 stay.
 """
@@ -44,7 +44,7 @@ def run(
         shard (I/N): this is run I, from 0, of N runs that share the work.
         demo: run the embedded sample.
     """
-    gc.set_threshold(_GARBAGE)
+    gc.set_threshold(_GARBAGE_THRESHOLD)
     began = time.perf_counter()
     cache = None
     if demo:
@@ -54,9 +54,9 @@ def run(
         if config is not None or input or tokenizer is not None or format is not None:
             raise ConfigError("--demo brings its own configuration, data, format and tokenizer; leave yours out")
         # As anywhere, --out wins over --set out=, and the last --set over those before it.
-        given_places = [setting.removeprefix("out=") for setting in settings or () if setting.startswith("out=")]
+        set_places = [setting.removeprefix("out=") for setting in settings or () if setting.startswith("out=")]
         config = Path(home.__file__).parent / "demo.yaml"
-        out = out or ["runs/demo", *given_places][-1]
+        out = out or ["runs/demo", *set_places][-1]
         # The demo's configuration lies in the package, where nothing may be written.
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
@@ -67,7 +67,8 @@ def run(
     )  # fmt: skip
     from ..encode.tokenizer import ask_ahead
 
-    ask_ahead(loaded.tokenizer.path, folder)  # a third of a second before the rest is imported
+    # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
+    ask_ahead(loaded.tokenizer.path, folder)
     from ..run.run import make_dataset
     from ..run.workers import open_workspace
 
@@ -93,6 +94,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     manifest = end.dataset.manifest
     report = end.report
     out = end.dataset.store
+    # A run that found its dataset finished has nothing to tell of it; the report has all.
     if not end.is_new:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
@@ -111,9 +113,10 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
     if report is not None:
         yield f"report: {out.where(HTML)}"
-        if report.choice is not None and (advice := describe_advice(report.choice)):
+    if report is not None and report.choice is not None:
+        if advice := describe_advice(report.choice):
             yield f"  Advice: {escape_line(advice)}"
-        if report.choice is not None and (sharing := describe_sharing(report.choice.sharing)):
+        if sharing := describe_sharing(report.choice.sharing):
             yield f"  {sharing}"
     if demo:
         yield from _next_commands(out.url, out.where(HTML) if report is not None else None)
@@ -123,8 +126,11 @@ def _from_here(path: str | Path) -> str:
     """A path relative to the current folder if it is below it; a URL as it is."""
     from ..store.open_store import is_url
 
-    relative = "" if is_url(str(path)) else os.path.relpath(path)
-    return relative if relative and not relative.startswith("..") else str(path)
+    if is_url(str(path)):
+        return str(path)
+    relative = os.path.relpath(path)
+    # A path that climbs out of the folder is longer, and harder to read.
+    return str(path) if relative.startswith("..") else relative
 
 
 def _next_commands(out: str, page: str | None) -> "Lines":
@@ -134,6 +140,7 @@ def _next_commands(out: str, page: str | None) -> "Lines":
         page: the report's page, if there is one.
     """
     dataset = _from_here(out)
+    # The demo's training reads `runs/demo` unless it is told otherwise.
     data = "" if dataset == str(Path("runs/demo")) else f" --set data={dataset}"
     yield ""
     yield "Look at it:"

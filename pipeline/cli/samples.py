@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from ..report.grid import Lines
     from ..samples.prompts import PromptSet
 
-_TOKENIZER = ("tokenizer", "vocab", "spiece", "tekken")
+_TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
-_LONGEST = 3600
-"""Most seconds that one test may take."""
+_MAX_TEST_SECONDS = 3600
+"""That one test may take."""
 
 
 def sample(
@@ -66,11 +67,13 @@ def sample(
     """
     from ...schemas.models.samples import SampleSettings
     from ..execute.executor import parse_shard
+    from ..samples.endpoint import EndpointEngine
     from ..samples.prompts import read_prompts
     from ..samples.sampling import SamplePlan, draw_samples, shard_file
     from ..store.appended import check_place
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
+        # The ranges of options let NaN pass. No token has a probability of 0 or less, so --top-p 0 leaves none.
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
             raise ConfigError(f"{name} {value}: give a number above 0")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
@@ -82,37 +85,24 @@ def sample(
     part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
-    if tokenizer is None and folder.is_dir() and not any(file.name.startswith(_TOKENIZER) for file in folder.iterdir()):
+    names = [file.name for file in folder.iterdir()] if tokenizer is None and folder.is_dir() else None
+    # Without this, transformers would say of the model's folder that it cannot be loaded, and not why.
+    if names is not None and not any(name.startswith(_TOKENIZER_FILES) for name in names):
         raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
     def draw(observer: "Observer") -> dict[str, int]:
-        if endpoint is None:
-            # Looked at before the prompts are read, because a mistake in the model is found at once.
-            place_of_model, device, sequences = _find_model(Path(model), base, batch)
+        # Looked at before the prompts are read, because a mistake in the model is found at once.
+        local_model = _find_model(Path(model), base, batch) if endpoint is None else None
         prompts = read_prompts(Path(data), config.tokenizer, place)
-        drawn = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
-        if endpoint is None:
-            from ...training.generate import GenerateEngine, load_for_generation
-
-            drawn = _settings_of_model(prompts, drawn, place_of_model, observer)
-            identity: dict[str, Any] = {
-                "engine": "generate",
-                "model": place_of_model.digest,
-                "dtype": dtype,
-                # How sequences are padded together changes the last bits of their logits.
-                "batch": sequences,
-            }
-            plan = SamplePlan(n, seed, part, sequences)
-            load = partial(load_for_generation, place_of_model, dtype=dtype, device=device)
-            make_engine: Callable[[], SampleEngine] = lambda: GenerateEngine(load(), drawn)  # noqa: E731
+        sampling = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
+        if local_model is not None:
+            source = _generation(local_model, prompts, sampling, dtype, observer)
         else:
-            from ..samples.endpoint import EndpointEngine
-
-            identity = {"engine": "endpoint", "model": model}
-            plan = SamplePlan(n, seed, part)
-            make_engine = partial(EndpointEngine, endpoint, model, drawn)
+            assert endpoint is not None
+            make_engine = partial(EndpointEngine, endpoint, model, sampling)
+            source = _EngineSource(make_engine, sampling, {"engine": "endpoint", "model": model})
         # What decides the samples: a file that was begun with other settings is not continued.
-        identity |= {
+        identity = source.identity | {
             "prompts": prompts.hash,
             "n": n,
             "temperature": temperature,
@@ -121,7 +111,8 @@ def sample(
             "max_new_tokens": max_new_tokens,
             "shard": shard or "0/1",
         }
-        return draw_samples(prompts, plan, drawn, identity, out, make_engine, observer)
+        plan = SamplePlan(n, seed, part, source.group_size)
+        return draw_samples(prompts, plan, source.settings, identity, out, source.make_engine, observer)
 
     show(draw, partial(_drawn_lines, out))
 
@@ -131,18 +122,72 @@ def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":
     yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({counts})' if counts else ''}"
 
 
-def _find_model(model: Path, base: Path | None, batch: int | None) -> "tuple[ModelFolder, torch.device, int]":
-    """The model, the device and the sequences at once."""
+@dataclass(frozen=True, slots=True)
+class _EngineSource:
+    """Where samples come from."""
+
+    make_engine: "Callable[[], SampleEngine]"
+    """Called only if a sample is missing: loading a model takes a minute."""
+    settings: "SampleSettings"
+    """With the tokens that end an answer."""
+    identity: dict[str, Any]
+    """What decides the samples, besides settings and prompts."""
+    group_size: int = 1
+    """Samples that are computed together."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalModel:
+    """A model of this machine, checked but not loaded."""
+
+    folder: "ModelFolder"
+    device: "torch.device"
+    sequences: int
+    """Drawn at once."""
+
+
+def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalModel:
+    """Find a model, and how it can be run here.
+
+    Args:
+        base: the model under an adapter.
+        batch: sequences at once; None for what the device can do.
+
+    Raises:
+        ConfigError: it is a sharded checkpoint, or cannot be used; or torch is not installed.
+    """
     with training_extra():
         from ...training.generate import SEQUENCES, find_model
         from ...training.model import default_device
         from ...training.sharded import find_shards
+    # transformers loads no sharded checkpoint, and would speak of missing weights.
     if find_shards(model) is not None:
         raise ConfigError(
             f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
         )
     device = default_device()
-    return find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"])
+    return _LocalModel(find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"]))
+
+
+def _generation(
+    model: _LocalModel, prompts: "PromptSet", settings: "SampleSettings", dtype: str, observer: "Observer"
+) -> _EngineSource:
+    """Answers that a model of this machine generates; see `_settings_of_model` for what is refused."""
+    from ...training.generate import GenerateEngine, load_for_generation
+
+    model_settings = _settings_of_model(prompts, settings, model.folder, observer)
+    identity = {
+        "engine": "generate",
+        "model": model.folder.digest,
+        "dtype": dtype,
+        # How sequences are padded together changes the last bits of their logits.
+        "batch": model.sequences,
+    }
+
+    def make_engine() -> "SampleEngine":
+        return GenerateEngine(load_for_generation(model.folder, dtype=dtype, device=model.device), model_settings)
+
+    return _EngineSource(make_engine, model_settings, identity, model.sequences)
 
 
 def _settings_of_model(
@@ -199,8 +244,9 @@ def eval_apps(
 
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
-    if not 0 < timeout <= _LONGEST:
-        raise ConfigError(f"--timeout: give more than 0 and at most {_LONGEST:,} seconds")
+    if not 0 < timeout <= _MAX_TEST_SECONDS:
+        raise ConfigError(f"--timeout: give more than 0 and at most {_MAX_TEST_SECONDS:,} seconds")
+    # Twice the CPU time by the clock: on a busy machine a correct program must not fail for having to wait.
     evaluate = partial(
         run_evaluation, data, out, samples, limits=ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout),
         unsafe=unsafe, jobs=jobs, compare=compare,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     """What a probe found, how attention was done, and of what model; or why the model cannot be trained packed."""
 
 
-_DOCUMENTS = 20
+_MAX_SHOWN_DOCUMENTS = 20
 """Documents of a step that are shown, those with the largest losses."""
 _STEP_HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
 
@@ -194,7 +194,7 @@ def _loss_lines(step: "StepLoss") -> "Lines":
             f"{document.share:.1%}",
             f"{document.row}",
         )
-        for document in step.documents[:_DOCUMENTS]
+        for document in step.documents[:_MAX_SHOWN_DOCUMENTS]
     ]
     yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
     if step.documents:

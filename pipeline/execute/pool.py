@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...schemas.errors import StoppedTemplateError, TaskError
 from ...schemas.units import duration
@@ -51,6 +51,7 @@ SERVER_ENVIRONMENT: dict[str, str] = {}
 """Variables for the server alone, which tell its modules what to load."""
 _INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 _NO_MORE_TASKS: Any = object()
+"""What stands for the end of tasks; None may be a task."""
 _STOP_SECONDS = 0.3
 """How long tasks that are stopped may take to remove their drafts. The next run removes what is left."""
 _STOPPED_EXIT_CODE = 143
@@ -71,6 +72,20 @@ class _Worker:
     """When it got the task, by the monotonic clock."""
     late: bool = False
     """Whether it was killed because its task took too long."""
+
+    def free(self) -> None:
+        """Forget the task, which has ended."""
+        self.task = None
+        self.busy = False
+        self.deaths = 0
+
+
+class _Suspect(NamedTuple):
+    """A task over which workers have died."""
+
+    task: Any
+    deaths: int
+    """How many."""
 
 
 class Pool(Executor):
@@ -101,40 +116,31 @@ class Pool(Executor):
         if self._shard is not None:
             all_tasks = list(tasks)
             tasks = (all_tasks[position] for position in shared_order(len(all_tasks), *self._shard))
-        new_tasks = iter(tasks)
-        suspects: deque[tuple[Task, int]] = deque()  # tasks over which workers died, and how many
+        # Asked as a task is taken, and not of all before: another run may do some of them meanwhile.
+        new_tasks = (task for task in tasks if not is_done(task))
+        suspects: deque[_Suspect] = deque()
         try:
             while True:
-                while self._has_room(alone=bool(suspects)):
-                    if suspects:
-                        task, deaths = suspects.popleft()
-                        self._assign(function, task, deaths)
-                        continue
-                    task = next(new_tasks, _NO_MORE_TASKS)
-                    if task is _NO_MORE_TASKS:
-                        break
-                    if not is_done(task):
-                        self._assign(function, task, 0)
+                self._assign_tasks(function, new_tasks, suspects)
                 if not self._busy_workers():
                     return
                 for worker in self._wait():
-                    answer = self._receive(worker)
                     task = worker.task
                     deaths = worker.deaths
-                    worker.task = None
-                    worker.busy = False
-                    worker.deaths = 0
+                    answer = self._receive(worker)
+                    worker.free()
                     if answer is None:
                         reason = self._remove_dead(worker, task)
                         if deaths + 1 == MAX_TRIES:
                             raise lost_task_error(task, reason)
-                        suspects.append((task, deaths + 1))
+                        suspects.append(_Suspect(task, deaths + 1))
                         continue
                     result, error = answer
                     if error is not None:
                         raise with_task_name(error, task) from error
                     yield result
         finally:
+            # A worker is busy here only if this was left early: its result would go to the next `map`.
             if self._busy_workers():
                 self.close()
 
@@ -168,6 +174,24 @@ class Pool(Executor):
     def _busy_workers(self) -> list[_Worker]:
         return [worker for worker in self._pool if worker.busy]
 
+    def _assign_tasks(
+        self, function: Callable[[Task], Result], new_tasks: Iterator[Task], suspects: deque[_Suspect]
+    ) -> None:
+        """Give tasks to workers while there is room: first suspects, then new ones.
+
+        Args:
+            suspects: those to run are taken from its left.
+        """
+        while self._has_room(alone=bool(suspects)):
+            if suspects:
+                suspect = suspects.popleft()
+                self._assign(function, suspect.task, suspect.deaths)
+                continue
+            task = next(new_tasks, _NO_MORE_TASKS)
+            if task is _NO_MORE_TASKS:
+                return
+            self._assign(function, task, 0)
+
     def _has_room(self, *, alone: bool) -> bool:
         """Whether another task may begin.
 
@@ -189,7 +213,7 @@ class Pool(Executor):
         worker.task = task
         worker.deaths = deaths
         worker.start = time.monotonic()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which `_wait` will show
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which `_wait` shows
             worker.pipe.send((function, task))
 
     def _start_worker(self) -> _Worker:
