@@ -57,6 +57,7 @@ def write_export(
     """
     observer = observer or Observer()
     _check_options(to, eos_id)
+    # Mistakes in options are found before the dataset is read, which takes minutes.
     destination = _free_destination(out)
     source = open_sound(dataset, observer)
     manifest = source.manifest
@@ -77,10 +78,12 @@ def write_export(
         ) as temporary:
             draft = Path(temporary) / destination.name
             draft.mkdir()
+            # Of the readers, that of Megatron-Bridge alone takes the loss from labels.
             labels = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
             _write(source, draft, to, layout, labels, observer)
             note = _export_note(manifest, to, draft)
             (draft / NOTE_FILE).write_bytes(indented_json(note, 1))
+            # All is on the disk before it gets its name, and then the name: a power failure leaves all or nothing.
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
             draft.rename(destination)
@@ -155,6 +158,11 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
 
 
 def _check_options(to: str, eos_id: int | None) -> None:
+    """Refuse a format that there is not, and a token for a format that needs none.
+
+    Raises:
+        ConfigError: says which there are, and what the token is for.
+    """
     if to not in EXPORT_FORMATS:
         targets = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
         raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
@@ -166,7 +174,11 @@ def _check_options(to: str, eos_id: int | None) -> None:
 
 
 def _document_multiple(source: Finished, to: str) -> int:
-    """The multiple to which a reader pads documents, which a dataset's `pack.parallel` asks for."""
+    """The multiple to which a reader pads documents, which a dataset's `pack.parallel` asks for.
+
+    Raises:
+        ConfigError: the dataset pads rows where the reader needs documents padded.
+    """
     parallel = source.manifest.pack.parallel
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
         raise ConfigError(
@@ -227,6 +239,7 @@ def _write(
         rows_before = 0
         for index, shard in enumerate(split.shards):
             try:
+                # A held-out split may have no rows; some readers fail on a file of none.
                 if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
                     batches = source.sound_batches(shard)
                     checked = batches if labels is None else labels.check(batches)

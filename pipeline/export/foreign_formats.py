@@ -153,6 +153,8 @@ def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, ind
 
 
 def _list_column(lists: list[Array]) -> pa.Array:
+    """A column of int32 lists, of (T,) arrays of any type of number, one for each row."""
+    # Padded arrays are of int64 or of floats; all their values are below 2³¹.
     values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
     offsets = offsets_of([len(values) for values in lists], np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_INT32_LIST)
@@ -164,6 +166,7 @@ def _write_part(table: pa.Table, folder: Path, split: str, index: int, layout: L
     split_folder = _make_folder(folder / split)
     with pa.OSFile(str(split_folder / names[index]), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+    # Shards are written in order, so the last one finds all others, of this split and of those before.
     if index < layout.shards - 1:
         return
     for name, content in split_files(table.schema, names, split, layout.dataset):
@@ -230,6 +233,7 @@ def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, 
             token_file.write(row["input_ids"].tobytes())
             mask_file.write(_trained_mask(row).tobytes())
             piece_lengths.append(row["seq_lengths"])
+    # Rows of 2 and 3 pieces have the bounds 0, 2 and 5.
     bounds = np.cumsum([0, *map(len, piece_lengths)])
     lengths = np.concatenate(piece_lengths)
     (token_folder / f"{index:05d}.idx").write_bytes(_megatron_index(lengths, bounds, np.dtype(np.int32)))
@@ -345,6 +349,7 @@ def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, inde
             token_file.write(row["input_ids"].astype(np.uint32).tobytes())
             token_file.write(np.full(padding, fill_id, np.uint32).tobytes())
             mask_file.write(_trained_mask(row).tobytes() + bytes(padding))
+            # A row from token 100 on with pieces of 3 and 2 tokens gives `100,103` and `103,105`.
             ends = row_start + np.cumsum(row["seq_lengths"])
             bounds += [f"{end - length},{end}\n" for end, length in zip(ends, row["seq_lengths"], strict=True)]
             row_start += len(row["input_ids"]) + padding

@@ -8,7 +8,7 @@ hash, so what a killed upload has sent is not sent again.
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from ..report.card import NAME as CARD
 from ..report.card import dataset_card
 from .export import open_sound
 
+_REPOSITORY_TYPE = "dataset"
 _TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
 
 
@@ -83,30 +84,56 @@ def publish(
         return plan
     with _hub_client(target) as hub:
         api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
-        where = {"repo_id": repository, "repo_type": "dataset"}
+        url = _make_repository(api, repository, target, private=private)
+        # huggingface_hub draws its bars also into a file.
         if not sys.stderr.isatty():
             hub.utils.disable_progress_bars()
-        url = api.create_repo(**where, private=private or None, exist_ok=True)
-        if private and not api.repo_info(**where).private:
-            raise OutputError(
-                f"{target} is there already, and public; make it private in its settings, or leave --private out"
-            )
-        # What else would be read as rows of a split: shards of an earlier dataset.
-        folders = {name.rpartition("/")[0] for name in shards}
-        published_names = api.list_repo_files(**where)
-        stale = [name for name in published_names if name not in shards and name.rpartition("/")[0] in folders]
-        changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale]
+        stale_names = _stale_names(api, repository, shards)
+        changes: list[Any] = [hub.CommitOperationDelete(name) for name in stale_names]
         changes.append(hub.CommitOperationAdd(CARD, card))
         for name, shard in shards.items():
-            path = source.store.local(shard)
-            changes.append(hub.CommitOperationAdd(name, path))
+            changes.append(hub.CommitOperationAdd(name, source.store.local(shard)))
         observer.note(f"uploading {len(sizes):,} files to {url}")
+        # In one commit: a program that loads the dataset meanwhile gets the old one or the new one, and no mixture.
         commit = api.create_commit(
-            **where,
+            repo_id=repository,
+            repo_type=_REPOSITORY_TYPE,
             operations=changes,
             commit_message=f"Dataset {source.manifest.hash[:16]}, by packtrain {version('packtrain')}",
         )
-    return replace(plan, commit=str(commit.oid), url=str(url))
+    return replace(plan, commit=str(commit.oid), url=url)
+
+
+def _make_repository(api: Any, repository: str, target: str, *, private: bool) -> str:
+    """Make the repository, unless it is there; returns its URL.
+
+    Args:
+        api: a `huggingface_hub.HfApi`.
+
+    Raises:
+        OutputError: it is there, and public where a private one is wanted.
+    """
+    # None leaves a repository of an organisation to the organisation's own default.
+    url = api.create_repo(
+        repo_id=repository, repo_type=_REPOSITORY_TYPE, private=True if private else None, exist_ok=True
+    )
+    # Asked again: a repository that was there keeps what it is, and rows that went out cannot be taken back.
+    if private and not api.repo_info(repo_id=repository, repo_type=_REPOSITORY_TYPE).private:
+        raise OutputError(
+            f"{target} is there already, and public; make it private in its settings, or leave --private out"
+        )
+    return str(url)
+
+
+def _stale_names(api: Any, repository: str, shards: Collection[str]) -> list[str]:
+    """What would be read as rows of a split besides these shards: the shards of an earlier dataset.
+
+    Args:
+        api: a `huggingface_hub.HfApi`.
+    """
+    folders = {name.rpartition("/")[0] for name in shards}
+    published_names = api.list_repo_files(repo_id=repository, repo_type=_REPOSITORY_TYPE)
+    return [name for name in published_names if name not in shards and name.rpartition("/")[0] in folders]
 
 
 @contextmanager

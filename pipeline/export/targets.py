@@ -84,6 +84,7 @@ def export(
         ("--out", out is not None, not to_hub, "a format or a model"),
     )
     for name, is_given, is_for_target, target in options:
+        # An option that would do nothing is refused: with an ignored --private, rows would be public.
         if is_given and not is_for_target:
             raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")
     if to_hub:

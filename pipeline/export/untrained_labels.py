@@ -66,7 +66,7 @@ class UntrainedLabels:
             labels = view(batch.column("labels").flatten())
             # The first label of each row is masked, so no label is behind a token of another row.
             is_untrained = (ids[:-1] == self._eos_id) & (labels[1:] != IGNORE_INDEX)
-            places = np.flatnonzero(is_untrained) + 1
+            places = np.flatnonzero(is_untrained) + 1  # of the labels' tokens in the batch
             for place in places.tolist():
                 if word := self._word(int(ids[place])):
                     offsets = view(batch.column("input_ids").offsets)
@@ -77,6 +77,7 @@ class UntrainedLabels:
             rows_before += batch.num_rows
 
     def _word(self, token_id: int) -> str:
+        """What a token says, without white space; "" for a special token."""
         if token_id not in self._words:
             text: Any = self._tokenizer.decode([token_id], skip_special_tokens=True)
             self._words[token_id] = str(text).strip()

@@ -36,6 +36,7 @@ def is_correct(problem: Problem, test_index: int, output: bytes) -> bool:
         SandboxError: the process that compares it failed, which says nothing of the program.
     """
     expected = problem.expected[test_index]
+    # Most outputs are small, and starting a process would take longer than the program ran.
     if len(output) <= MAX_INLINE_BYTES:
         return _is_expected(expected, output, is_call=problem.is_call, is_wrapped=problem.is_wrapped)
     question = json.dumps([expected, problem.is_call, problem.is_wrapped]).encode() + b"\n" + output

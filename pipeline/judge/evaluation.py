@@ -72,13 +72,42 @@ def run_evaluation(
     observer = observer or Observer()
     limits = limits or ProgramLimits()
     jobs = jobs or len(os.sched_getaffinity(0))
+    # 1. What is judged.
     problems = ProblemFile(data, references=samples is None)
     programs = _read_references(problems) if samples is None else _read_answers(samples, problems)
+    # 2. How it is judged.
     sandbox = open_sandbox(unsafe=unsafe)
     if unsafe:
         observer.note("programs run WITHOUT a sandbox, with all rights of this user")
-    # Everything that decides a verdict. Results under another identity are refused, not mixed with these.
-    identity = {
+    identity = _identity(problems, samples, limits, sandbox)
+    ids = {row: entry.id for row, entry in problems.entries.items()}
+    # 3. The files. The one to compare with is read first: a mistake in it must not show after hours of work.
+    compared_results = _read_compared(compare, identity, ids) if compare is not None else None
+    file, results = open_results(out, identity, ids)
+    with closing(file):
+        # 4. What has no result yet.
+        pending = {key: program for key, program in programs.items() if key not in results}
+        observer.begin("judge", len(programs), "samples")
+        observer.advance(len(programs) - len(pending))
+        with closing(_judge_programs(problems, pending, limits, sandbox, jobs)) as new_results:
+            for result in new_results:
+                file.append(msgspec.json.encode(result) + b"\n")
+                results[result.row, result.sample] = result
+                observer.advance(1, rows=1)
+        observer.end()
+        # 5. The numbers. In the order of the programs: a continued evaluation has the summary and page of an
+        # undisturbed one.
+        results = {key: results[key] for key in programs}
+        summary = summarise(problems, results, identity, compared_results)
+        store = LocalStore(out)
+        store.replace_bytes(PAGE_FILE, evaluation_page(data.name, summary, results, programs))
+        store.replace_bytes(SUMMARY_FILE, indented_json(summary, 2) + b"\n")
+    return summary
+
+
+def _identity(problems: ProblemFile, samples: Path | None, limits: ProgramLimits, sandbox: Sandbox) -> dict[str, Any]:
+    """Everything that decides a verdict. Results under another identity are refused, not mixed with these."""
+    return {
         "format": _FORMAT,
         "data": problems.hash,
         "samples": hash_file(samples).hash if samples is not None else REFERENCES,
@@ -86,25 +115,6 @@ def run_evaluation(
         "sandbox": sandbox.name,
         "python": platform.python_version(),
     }
-    ids = {row: entry.id for row, entry in problems.entries.items()}
-    compared_results = _read_compared(compare, identity, ids) if compare is not None else None
-    file, results = open_results(out, identity, ids)
-    pending = {key: program for key, program in programs.items() if key not in results}
-    with closing(file), closing(_judge_programs(problems, pending, limits, sandbox, jobs)) as new_results:
-        observer.begin("judge", len(programs), "samples")
-        observer.advance(len(programs) - len(pending))
-        for result in new_results:
-            file.append(msgspec.json.encode(result) + b"\n")
-            results[result.row, result.sample] = result
-            observer.advance(1, rows=1)
-        observer.end()
-        # In the order of the programs: a continued evaluation has the summary and page of an undisturbed one.
-        results = {key: results[key] for key in programs}
-        summary = summarise(problems, results, identity, compared_results)
-        store = LocalStore(out)
-        store.replace_bytes(PAGE_FILE, evaluation_page(data.name, summary, results, programs))
-        store.replace_bytes(SUMMARY_FILE, indented_json(summary, 2) + b"\n")
-    return summary
 
 
 def _read_answers(path: Path, problems: ProblemFile) -> Programs:
@@ -165,7 +175,10 @@ def _read_compared(folder: Path, identity: dict[str, Any], ids: dict[int, str]) 
 def _judge_programs(
     problems: ProblemFile, programs: Programs, limits: ProgramLimits, sandbox: Sandbox, jobs: int
 ) -> Generator[SampleResult, None, None]:
-    """Run programs in `jobs` threads; their results come in the order of the data's rows."""
+    """Run programs in `jobs` threads; their results come in the order of the data's rows.
+
+    Threads, because each only waits for a sandbox's process.
+    """
     samples_of_row: dict[int, list[int]] = {}
     for row, sample in programs:
         samples_of_row.setdefault(row, []).append(sample)
@@ -205,7 +218,7 @@ def judge_sample(
     seconds = 0.0
     for test_index, test in enumerate(problem.inputs):
         execution = sandbox.run(program, problem.function, test, limits, stop)
-        seconds = round(seconds + execution.wall_seconds, 6)
+        seconds = round(seconds + execution.wall_seconds, 6)  # microseconds: all that the clock gives
         verdict = execution.failure
         if verdict is None and not is_correct(problem, test_index, execution.output):
             verdict = Verdict.wrong

@@ -32,6 +32,7 @@ def main() -> None:
         os.dup2(value_descriptor, 3)
     # Not up to the limit of descriptors, which may be a billion: some builds of Python close them one by one.
     os.closerange(4 if is_call else 3, max(descriptors) + 1)
+    # Before any of the program's code is looked at: compiling it can fill the memory, too.
     set_limits(setup["limits"])
     sys.argv = ["program.py"]
     import _sitebuiltins
@@ -75,7 +76,7 @@ def set_limits(limits: dict[str, int]) -> None:
 
 
 def new_module(name: str) -> dict[str, Any]:
-    """The names of a new module."""
+    """The names of a new module, which the program finds in `sys.modules`, as pickle and dataclasses do."""
     module = types.ModuleType(name)
     sys.modules[name] = module
     return module.__dict__
@@ -97,6 +98,7 @@ def call_function(code: str, function: str) -> None:
         call = names[function]
     else:
         raise NameError(f"the program defines no {function!r}")
+    # A write may take only a part of what it is given.
     unwritten = memoryview(encode(call(*arguments)).encode())
     while unwritten:
         unwritten = unwritten[write(3, unwritten) :]

@@ -52,6 +52,7 @@ class ProblemFile:
     def __post_init__(self) -> None:
         if not require_regular(self.path, "--data").st_size:
             raise InputError(f"--data {self.path} is empty")
+        # All is read before the first program runs, so that a bad line is reported at once, not after hours.
         self.hash = hash_file(self.path).hash
         self.entries = {number: _problem_entry(row, number) for number, row in self._read_rows()}
         if all(entry.unusable for entry in self.entries.values()):
@@ -85,6 +86,7 @@ class ProblemFile:
 
 
 def _problem_entry(row: Any, number: int) -> ProblemEntry:
+    """What is kept of a row, by its number. One that cannot be judged is kept too: samples of it are no mistake."""
     try:
         problem = parse_problem(row, number)
     except RowRejectedError as error:

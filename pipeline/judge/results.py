@@ -59,6 +59,7 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
         if name not in _FILES:
             raise OutputError(f"--out {folder} holds something else ({name}); choose another folder")
     file = AppendedFile(folder / RESULTS_FILE, options)
+    # The caller closes what it is given; here, nothing is given.
     try:
         return file, _parse_lines(file.path, file.lines(), ids)
     except BaseException:
@@ -89,6 +90,7 @@ def _parse_lines(path: Path, lines: Iterable[bytes], ids: Mapping[int, str]) -> 
     for number, line in enumerate(lines, start=1):
         try:
             result = decode_note(line, SampleResult)
+            # The file may be of another data set that was put in the place of the first.
             if ids.get(result.row) != result.id:
                 raise ValueError(f"the data has another problem in row {result.row}, or none")
         except ValueError as error:

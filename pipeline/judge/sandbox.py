@@ -132,7 +132,7 @@ class Sandbox:
             except OSError as error:
                 raise SandboxError(f"a test of a program cannot be started: {error}") from error
             try:
-                ended = _wait(process.pid, start + limits.wall_seconds, stop)
+                has_ended = _wait(process.pid, start + limits.wall_seconds, stop)
             finally:
                 # The whole group: without bubblewrap, a program may have started other processes.
                 with suppress(ProcessLookupError):
@@ -148,9 +148,10 @@ class Sandbox:
             program_started = b'"exit-code"' in os.pread(files.status.fileno(), _STDERR_BYTES, 0)
         # A negative status: bubblewrap was killed from outside, as by the kernel for want of memory. Then it reports
         # nothing either, though the program may have been started.
-        if self.executable and ended and not program_started and process.returncode >= 0:
+        if self.executable and has_ended and not program_started and process.returncode >= 0:
             raise SandboxError(f"bubblewrap did not start the program: {stderr.strip()[-300:]}")
-        failure = _failure(process.returncode, wall_seconds, limits, stderr) if ended else Verdict.timeout
+        failure = _failure(process.returncode, wall_seconds, limits, stderr) if has_ended else Verdict.timeout
+        # This goes before any other failure: a program that cannot write on may end in any way.
         if largest_output > limits.output_bytes:
             failure = Verdict.output_limit
         if failure is None and function is not None and not output:
@@ -161,6 +162,7 @@ class Sandbox:
         def open_file(content: bytes = b"") -> FileIO:
             return stack.enter_context(_memory_file(content))
 
+        # In memory, because a program may fill them, and a disk is shared with everybody.
         return _ProgramFiles(
             setup=open_file(json.dumps(setup).encode()),
             stdin=open_file(test),
@@ -207,7 +209,7 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
         try:
             execution = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
         except SandboxError as error:
-            problem = str(error)
+            problem = str(error)  # that of the last user is told, if none works
             continue
         if execution.failure is None and execution.output == b"42\n":
             return sandbox
@@ -226,6 +228,7 @@ def find_bubblewrap() -> str | None:
 
 @cache
 def _python() -> tuple[str, ...]:
+    # As text: the sandbox shows no file of ours. -I and -S leave out installed packages and the user's variables.
     source = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
     return (os.path.realpath(sys.executable), "-I", "-S", "-B", "-X", "utf8", "-c", source)
 
@@ -241,6 +244,7 @@ def _namespace() -> tuple[str, ...]:
     # The system's own Python lies in /usr, whose places are in the list already.
     for path in dict.fromkeys((*_SYSTEM_PATHS, f"{base}/bin", f"{base}/lib", f"{base}/lib64", library)):
         options += ["--ro-bind-try", path, path]
+    # Hidden under an empty folder: which packages this machine has must not decide a verdict.
     for packages in Path(library).glob("*-packages"):
         options += ["--tmpfs", str(packages), "--remount-ro", str(packages)]
     for device in ("null", "zero", "random", "urandom"):

@@ -42,6 +42,7 @@ def summarise(
     compared_tallies = _tallies(compared_results or {})
     difficulties = {problems.entries[row].difficulty for row in tallies}
     scores: dict[str, Any] = {}
+    # A data set may call a difficulty `all`, too.
     for name in (ALL, *sorted(difficulties - {ALL})):
         group = {row: tally for row, tally in tallies.items() if name in (ALL, problems.entries[row].difficulty)}
         estimates = pass_at_k_scores(group) if identity["samples"] != REFERENCES else {}
@@ -145,6 +146,7 @@ def _shown_failures(results: Results) -> Iterator[SampleResult]:
 
 
 def _failure_grid(result: SampleResult, program: str) -> Grid:
+    """A program that failed, with what came of it. An empty text has no line."""
     texts = {"program": program, "what came out": result.actual, "errors": result.detail}
     rows = [(title, text[:_TEXT_LENGTH]) for title, text in texts.items() if text]
     test = f" in test {result.failed_test}" if result.failed_test is not None else ""

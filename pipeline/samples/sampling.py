@@ -99,12 +99,15 @@ def draw_samples(
             with closing(engine.answers(requests)) as answers:
                 for group in missing_groups:
                     samples = []
+                    # Answers come one a request, in the order of the requests.
                     for prompt, number in group:
                         samples.append(_sample(prompt, number, next(answers), decode, stop_ids))
+                    # Only whole groups are appended, so that the next run begins with a whole one.
                     file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
                     observer.advance(len(samples), rows=len(samples), tokens=tokens)
             observer.end()
+        # Read from the file: samples of earlier runs count, too.
         return dict(Counter(sample.finish_reason or "unknown" for sample in read_samples(out)))
 
 
