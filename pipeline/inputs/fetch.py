@@ -75,6 +75,7 @@ def _find_files(url: str) -> list[FoundInput]:
 
 
 def _found_input(url: str, size: int | None, metadata: dict[str, Any]) -> FoundInput:
+    # Of a file without any, `fetch` refuses to make a copy: nothing would show that it is outdated.
     versions = [f"{key}={metadata[key]}" for key in _VERSION_KEYS if metadata.get(key) is not None]
     stamp = int.from_bytes(hash_to_bytes("\n".join(versions).encode(), 7)) if versions else 0
     return FoundInput(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))

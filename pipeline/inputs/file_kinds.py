@@ -120,6 +120,7 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     named_kind = named_kind or Container.JSONL
     text_kind = named_kind if named_kind in TEXT_KINDS else Container.JSONL
     kind_of_content = _kind_of_magic_bytes(head)
+    # The content goes before the name: people rename files, and a wrong reader would find rows in noise.
     # What a compressed file contains shows when it is read; see `refuse_inner`.
     if isinstance(kind_of_content, Compression):
         return text_kind, kind_of_content

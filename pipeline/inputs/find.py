@@ -84,31 +84,51 @@ def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> li
         splits = sorted(state.parent.name for state in Path(path).glob(f"*/{_DATASET_FILE}"))
         return _saved_files(Path(path) / choose_split(splits, source.split, where, path))
     _refuse_split(source, text)
+    if is_folder and (Path(path) / _DATASET_FILE).is_file():
+        return _saved_files(Path(path))
     if is_folder:
-        if (Path(path) / _DATASET_FILE).is_file():
-            return _saved_files(Path(path))
-        paths = []
-        for folder in _folders(path, where, (".", "_")):
-            paths += [inner_path for _, inner_path, is_inner_folder in _entries(folder) if not is_inner_folder]
-        # By names of folders, so that `a/b.jsonl` comes before `a-b.jsonl`.
-        files = data_files(path, sorted(paths, key=lambda inner_path: inner_path.split("/")))
-        if not files:
-            raise ConfigError(
-                f"{where}: {path} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
-                ".parquet, .arrow); name the files, or a pattern"
-            )
-        return files
+        return _folder_files(path, where)
+    # A file may be called `a[1].jsonl`: what is there is meant as it is written.
     if os.path.lexists(path) or not _PATTERN_CHARACTERS & set(text):
         return [path]
+    return _pattern_files(path, where)
+
+
+def _folder_files(folder: str, where: str) -> list[str]:
+    """The data files of a folder and of those below it, in order.
+
+    Raises:
+        ConfigError: there are none, or a folder is a link.
+    """
+    paths = []
+    for inner_folder in _folders(folder, where, (".", "_")):
+        paths += [path for _, path, is_folder in _entries(inner_folder) if not is_folder]
+    # By names of folders, so that `a/b.jsonl` comes before `a-b.jsonl`.
+    files = data_files(folder, sorted(paths, key=lambda path: path.split("/")))
+    if not files:
+        raise ConfigError(
+            f"{where}: {folder} is a folder without data files (.jsonl, .json, .csv, .txt, also .gz or .zst; "
+            ".parquet, .arrow); name the files, or a pattern"
+        )
+    return files
+
+
+def _pattern_files(path: str, where: str) -> list[str]:
+    """The files that match a pattern, in order.
+
+    Raises:
+        ConfigError: there are none.
+    """
     # Folders that match a pattern are not entered; the pattern itself says how deep it goes. Of `data/2*/**`, the
     # folder is `data`, and the pattern `2*`, `**`, `*`.
     names = path.split("/")
     first = next(index for index, name in enumerate(names) if _PATTERN_CHARACTERS & set(name))
-    folder_path = "/".join(names[:first]) or ("/" if first else "")
+    folder = "/".join(names[:first]) or ("/" if first else "")
     pattern = names[first:]
     if pattern[-1] == _ANY_DEPTH:
         pattern.append("*")
-    files = sorted(set(_matches(folder_path, pattern, where))) if os.path.isdir(folder_path or ".") else []
+    # A set, because `**/**` comes to one file on several ways.
+    files = sorted(set(_matches(folder, pattern, where))) if os.path.isdir(folder or ".") else []
     if not files:
         raise ConfigError(f"{where}: no files match {path}; check the pattern, or the folder you are in")
     return files

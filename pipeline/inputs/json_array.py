@@ -39,33 +39,30 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes
     """
     marks = _Marks()
     element = _Element(longest)
-    bytes_before = 0  # of the chunk
+    chunk_start = _skip_opening(stream)  # in the stream
     count = 0
-    is_open = False
-    is_closed = False
     while chunk := stream.read(_CHUNK):
         places = marks.of(chunk).tolist()
-        begin = 0  # of what is not read yet
-        index = 0
+        begin = 0  # of what is not read yet, in the chunk
+        index = 0  # of the next mark
         while index < len(places):
             place = places[index]
-            if is_closed or (not is_open and (chunk[place] != _OPEN or chunk[begin:place].strip(_SPACE))):
-                break
-            if is_open:
-                element.add(chunk[begin:place])
-                is_closed = chunk[place] != _COMMA
-                if chunk[place] not in (_COMMA, _CLOSE):
-                    raise ValueError(f"a bracket is closed by another kind, at byte {bytes_before + place:,}")
-                # `[]` has no element; `[1,]` has an empty one, which is not JSON.
-                if element.size or not is_closed or count:
-                    count += 1
-                    yield element.taken(bytes_before + place)
-            is_open = True
+            mark = chunk[place]
+            element.add(chunk[begin:place])
             begin = place + 1
             index += 1
+            if mark not in (_COMMA, _CLOSE):
+                raise ValueError(f"a bracket is closed by another kind, at byte {chunk_start + place:,}")
+            # `[]` has no element; `[1,]` has an empty one, which is not JSON.
+            if element.size or mark == _COMMA or count:
+                count += 1
+                yield element.taken(chunk_start + place)
+            if mark == _CLOSE:
+                _require_nothing_behind(stream, chunk[begin:], chunk_start + begin)
+                return
             # Behind the first mark of a chunk, whole elements follow: up to its last comma, they are checked together.
             last = _last_comma(chunk, places)
-            if index == 1 and last and not is_closed:
+            if index == 1 and last:
                 elements = _decode_elements(chunk[begin : places[last]], last)
                 for inner in elements:
                     yield inner if len(inner) <= longest else b"", len(inner)
@@ -73,13 +70,45 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes
                     count += len(elements)
                     begin = places[last] + 1
                     index = last + 1
-        if (is_closed or not is_open) and chunk[begin:].strip(_SPACE):
-            problem = "something follows its end" if is_closed else "it does not begin with ["
-            raise ValueError(f"{problem}, at byte {bytes_before + begin:,}")
         element.add(chunk[begin:])
-        bytes_before += len(chunk)
-    if not is_closed:
-        raise ValueError(f"it is cut short, at byte {bytes_before:,}")
+        chunk_start += len(chunk)
+    raise ValueError(f"it is cut short, at byte {chunk_start:,}")
+
+
+def _skip_opening(stream: BufferedReader) -> int:
+    """Read the array's opening bracket, and white space before it; returns how many bytes these are.
+
+    Raises:
+        ValueError: something else is there, or nothing.
+    """
+    start = 0
+    while chunk := stream.peek(1):
+        space = len(chunk) - len(chunk.lstrip(_SPACE))
+        if space < len(chunk) and chunk[space] != _OPEN:
+            raise ValueError(f"it does not begin with [, at byte {start + space:,}")
+        start += len(stream.read(min(space + 1, len(chunk))))
+        if space < len(chunk):
+            return start
+    raise ValueError(f"it is cut short, at byte {start:,}")
+
+
+def _require_nothing_behind(stream: BufferedReader, chunk: bytes, start: int) -> None:
+    """Refuse a stream with more than white space behind the array's end: a second array would be lost unseen.
+
+    Args:
+        chunk: what was read already.
+        start: where it begins in the stream.
+
+    Raises:
+        ValueError: says at which byte.
+    """
+    while True:
+        if chunk.strip(_SPACE):
+            raise ValueError(f"something follows its end, at byte {start:,}")
+        start += len(chunk)
+        chunk = stream.read(_CHUNK)
+        if not chunk:
+            return
 
 
 def _last_comma(chunk: bytes, places: list[int]) -> int:
@@ -157,22 +186,23 @@ class _Element:
 
 
 class _Marks:
-    """Finds where elements end. Reads chunk after chunk, and keeps whether it is in a string, and how deep.
+    """Finds where elements end, from behind the array's opening bracket on. Reads chunk after chunk, and keeps whether
+    it is in a string, and how deep.
 
     Few bytes are special, so all but the first look at a chunk is at these alone, and brackets and commas are counted
     after those in strings are gone.
     """
 
     def __init__(self) -> None:
-        self._depth = 0
+        self._depth = 1  # inside the array's own bracket
         self._in_string = False
         self._is_escaped = False
         """Whether a backslash at the end of the last chunk belongs to the next byte."""
 
     def of(self, chunk: bytes) -> NDArray[np.int64]:
-        """(N,) places of the array's opening bracket, of the commas between its elements, and of its end.
+        """(N,) places of the commas between the array's elements, and of its end.
 
-        For `[[1, 2], "a,b"]` these are 0, 7 and 14.
+        For `[[1, 2], "a,b"]`, of which the first bracket is not in the chunk, these are 6 and 13.
         """
         data = np.frombuffer(chunk, np.uint8)
         places = np.flatnonzero(np.frombuffer(chunk.translate(_SPECIAL), np.bool_))
@@ -196,9 +226,8 @@ class _Marks:
         if len(places):
             self._depth = int(depths[-1])
         is_between = (kinds == _COMMA) & (depths == 1)
-        is_begin = (steps > 0) & (depths == 1)
         is_end = (steps < 0) & (depths <= 0)
-        marks: NDArray[np.int64] = places[is_between | is_begin | is_end]
+        marks: NDArray[np.int64] = places[is_between | is_end]
         return marks
 
     def _escaped(self, backslashes: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -52,9 +52,10 @@ def cut_lines(
     while data := carried + stream.read(size - len(carried)):
         is_last = len(data) < size
         end = len(data) if is_last else data.rfind(b"\n") + 1
-        is_long_line = not end  # longer than a block
+        is_long_line = end == 0  # longer than a block
         if is_long_line:
             carried = b""
+            # As much as a row may have; one byte more shows that it is too long.
             data += stream.readline(max(max_row_bytes + 1 - size, 0))
         else:
             carried = data[end:]

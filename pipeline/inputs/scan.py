@@ -106,7 +106,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     # What decides how files are cut.
     cutting = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([states, cutting])}.json"
-    pool = ThreadPoolExecutor(_THREADS)
+    pool = ThreadPoolExecutor(_THREADS)  # no `with`, which would wait for all downloads after Ctrl-C
     try:
         paths = _fetch_all(inputs, scratch, pool)
         files = _files_of_note(get_note(scratch, note, _Note), paths, scratch)
@@ -192,6 +192,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
         with BufferedReader(open_regular(path)) as file:
             status_before = os.fstat(file.fileno())
             container, compression = detect(name or str(path), str(path), file.peek(HEAD_BYTES)[:HEAD_BYTES])
+            # Plain lines are hashed as they are cut, so that a file is read once; others are read twice.
             if container is Container.JSONL and compression is None:
                 blocks, size, digest = scan_lines(file, BLOCK_BYTES, max_row_bytes)
             else:

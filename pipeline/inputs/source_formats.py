@@ -34,16 +34,8 @@ _PREFERENCE = "preference"
 _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
 """By format whose rows may be texts or conversations: a field that shows which they are."""
 _NOT_FOR_PAIRS = (
-    *(
-        "pack.strategy",
-        "pack.row_length",
-        "pack.max_docs",
-        "pack.share",
-        "pack.align",
-        "pack.parallel",
-        "pack.window_tokens",
-    ),
-    *("loss", "mask", "keep_untrained"),
+    *("pack.strategy", "pack.row_length", "pack.max_docs", "pack.share", "pack.align", "pack.parallel"),
+    *("pack.window_tokens", "loss", "mask", "keep_untrained"),
 )
 """Keys of the configuration that preference pairs do not have: each is a row of its own, whose loss is over both
 completions.
@@ -119,6 +111,7 @@ def resolve_format(
         InputError: it has no rows.
     """
     form = _format_of(source, base, files[0], prompt_only, number)
+    # Before anything is encoded: a misspelt name in a condition would leave out all rows.
     if source.where is not None:
         first_rows = enumerate(sample_rows(files[0], _CONDITION_ROWS, source.max_row_bytes))
         examples = form.make().prepare(first_rows).examples
@@ -134,6 +127,17 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat("python", options)
     if source.format != AUTO:
         return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
+    return _detect_format(source, file, prompt_only, number)
+
+
+def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, number: int) -> SourceFormat:
+    """The format that the first rows of a file have, with the sentence that says why.
+
+    Raises:
+        ConfigError: they have none or several; or a key of the source does not fit the format that they have.
+        InputError: there are no rows.
+    """
+    key = f"sources.{source.name}"
     rows = sample_rows(file, _SAMPLE_ROWS)
     if not rows:
         reject = _first_damage(file, source.max_row_bytes) or RejectedRow(0, "blank", "the first lines are blank")
@@ -147,6 +151,7 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         resolved = with_format(source, detected.format, detected.keys)
     except ConfigError as error:
         raise ConfigError(f"{key}: format auto found {detected.format}, because {detected.why}; but {error}") from None
+    # Told to the user: a format that is detected wrongly trains other text than is meant, without any error.
     sentence = f"source {source.name}: format {detected.format}, because {detected.why}, in {file.shown}"
     # Of texts, nothing shows whether they are turns of a chat.
     field = _STYLED_FIELDS.get(detected.format, "")
@@ -267,6 +272,17 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
             f"sources.{other_sources[0]} is not preference data, but sources.{pair_sources[0]} is: pairs are not "
             "packed, and are written in other columns. Use two runs"
         )
+    keys = _keys_not_for_pairs(config)
+    if keys:
+        raise ConfigError(f"{keys[0]}: preference pairs are not packed, and have no masks or weights; leave it out")
+    # The loss compares two completions behind one prompt, which the later pieces of a pair would lack.
+    if config.truncate.overlong == "split":
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")
+    return True
+
+
+def _keys_not_for_pairs(config: RunConfig) -> list[str]:
+    """The keys that a configuration sets, and that preference pairs do not have."""
     # A key at its default says nothing, so it need not be left out.
     defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
     keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(defaults)]
@@ -275,11 +291,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
             keys.append(f"sources.{source.name}.mask")
         if source.loss_weight is not None:
             keys.append(f"sources.{source.name}.loss_weight")
-    if keys:
-        raise ConfigError(f"{keys[0]}: preference pairs are not packed, and have no masks or weights; leave it out")
-    if config.truncate.overlong == "split":
-        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")
-    return True
+    return keys
 
 
 def _has_pairs(form: SourceFormat, file: InputFile) -> bool | None:

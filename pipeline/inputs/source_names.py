@@ -21,10 +21,11 @@ def name_sources(paths: Sequence[str]) -> list[str]:
     `hf://stingning/ultrachat@main`; a number distinguishes equal names, in the given order.
     """
     bases = [_base_name(path) for path in paths]
-    names = list[str]()
+    names: list[str] = []
     for base in bases:
         name = base
         number = 1
+        # Of `a`, `a` and `a-2`, the second becomes `a-3`: the third has its own name.
         while name in names or (number > 1 and name in bases):
             number += 1
             name = f"{base}-{number}"

@@ -180,33 +180,54 @@ def _text_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -
         yield _json_line({"text": data.decode("utf-8", "surrogateescape")})
 
 
-def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, separator: str = ",") -> Iterator[bytes]:
-    """Rows of separated values. A blank row gives a blank line."""
-    number = 0  # of the row, for messages
-    row_bytes = 0  # read so far for this row, which may have several lines
-    max_searched_bytes = max(_MAX_SEARCHED_RATIO * max_row_bytes, _CHUNK_BYTES)
+class _CsvText:
+    """The lines of a file of separated values, for `csv.reader`, which takes several for a row with line breaks in its
+    fields. Bytes that are no UTF-8 become lone surrogates.
 
-    def text_lines() -> Iterator[str]:
-        """The lines. Bytes that are no UTF-8 become lone surrogates."""
-        nonlocal row_bytes
-        while line := stream.readline(max_searched_bytes + 1):
-            row_bytes += len(line)
-            if row_bytes > max_searched_bytes:
+    Args:
+        max_bytes: of a row. A quote that is never closed would take the whole file into memory.
+
+    Raises:
+        InputError: a row has more bytes, as it is read.
+    """
+
+    def __init__(self, stream: "BufferedReader[Any]", shown: str, max_bytes: int) -> None:
+        self._stream = stream
+        self._shown = shown
+        self._max_bytes = max_bytes
+        self._row = 0
+        """Number of the row, from 1 behind the header."""
+        self.row_bytes = 0
+        """Bytes of the row that were read so far."""
+
+    def begin_row(self, number: int) -> None:
+        """What is read next belongs to another row."""
+        self._row = number
+        self.row_bytes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._stream.readline(self._max_bytes + 1):
+            self.row_bytes += len(line)
+            if self.row_bytes > self._max_bytes:
                 raise InputError(
-                    f"{shown}: row {number:,} (without the header) has more than {max_searched_bytes:,} bytes, or a "
-                    f"quote in it is never closed; {_CSV_REMEDY}"
+                    f"{self._shown}: row {self._row:,} (without the header) has more than {self._max_bytes:,} bytes, "
+                    f"or a quote in it is never closed; {_CSV_REMEDY}"
                 )
             yield line.decode("utf-8", "surrogateescape")
 
+
+def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, separator: str = ",") -> Iterator[bytes]:
+    """Rows of separated values. A blank row gives a blank line."""
     csv.field_size_limit(sys.maxsize)  # rows are limited as a whole
-    rows = csv.reader(text_lines(), delimiter=separator, strict=True)
+    text = _CsvText(stream, shown, max(_MAX_SEARCHED_RATIO * max_row_bytes, _CHUNK_BYTES))
+    rows = csv.reader(text, delimiter=separator, strict=True)
     columns = _header(shown, rows)
     for number in count(1):
-        row_bytes = 0
+        text.begin_row(number)
         try:
             fields = next(rows)
-            if row_bytes - 1 > max_row_bytes:  # without the end of its line
-                yield _reject_line(ROW_TOO_LONG, too_long(row_bytes, max_row_bytes))
+            if text.row_bytes - 1 > max_row_bytes:  # without the end of its line
+                yield _reject_line(ROW_TOO_LONG, too_long(text.row_bytes, max_row_bytes))
             elif not fields:
                 yield b"\n"
             elif len(fields) != len(columns):
@@ -217,6 +238,7 @@ def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, se
         except StopIteration:
             return
         except csv.Error as error:
+            # At its end, all rows behind the quote are lost in one field; elsewhere, only this row is.
             if "unexpected end" in str(error):
                 raise InputError(
                     f"{shown}: a quote opened in row {number:,} (without the header) is never closed: the file is cut "

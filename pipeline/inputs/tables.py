@@ -269,20 +269,7 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     # A table without columns still has rows, which a format rejects.
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
-    records: Records = []
-    rejects: list[RejectedRow] = []
-    try:
-        records = list(enumerate(table.to_pylist()))
-    except _UNREADABLE:
-        # One value cannot be converted, such as a text that is not UTF-8: find its row.
-        for number in range(table.num_rows):
-            try:
-                records += [(number, table.slice(number, 1).to_pylist()[0])]
-            except UnicodeDecodeError as error:
-                rejects.append(RejectedRow(number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
-            except _UNREADABLE as error:
-                detail = f"a value of the row cannot be read by Python ({error})"
-                rejects.append(RejectedRow(number, "unreadable_value", detail))
+    records, rejects = _decode_rows(table)
     repairs: dict[str, Callable[[Any], Any]] = {}
     for field in table.schema:
         # A user's own reader takes all columns (None), and gets each value as it is.
@@ -298,6 +285,26 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
         except RowRejectedError as error:
             rejects.append(RejectedRow(number, error.reason, error.detail))
     return BlockRows(records=repaired, rejects=rejects)
+
+
+def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
+    """The rows of a table as Arrow converts them, and those that it cannot convert."""
+    try:
+        return list(enumerate(table.to_pylist())), []
+    except _UNREADABLE:
+        pass
+    # One value cannot be converted, such as a text that is not UTF-8: find its row.
+    records: Records = []
+    rejects: list[RejectedRow] = []
+    for number in range(table.num_rows):
+        try:
+            records.append((number, table.slice(number, 1).to_pylist()[0]))
+        except UnicodeDecodeError as error:
+            rejects.append(RejectedRow(number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
+        except _UNREADABLE as error:
+            detail = f"a value of the row cannot be read by Python ({error})"
+            rejects.append(RejectedRow(number, "unreadable_value", detail))
+    return records, rejects
 
 
 def _repair_of(field: pa.Field, *, prune: bool) -> Callable[[Any], Any] | None:
