@@ -39,20 +39,33 @@ def describe_errors(
         has_wrong_items = any(inner[: len(place)] == place != inner for inner, _ in mistakes)
         if kind == "too_short" and has_wrong_items:
             continue
-        key = ".".join(map(str, place))
         problem = "is required but missing" if kind == "missing" else _describe_value(item, _fields(model, place))
-        origin = _origin_of(place, origins)
-        if not origin.startswith("--"):
-            origin = ", ".join(filter(None, (where, origin)))
-        # An option such as --max-length says which key it is.
-        is_option = origin.startswith("--") and not origin.startswith("--set")
-        place_problems = problems.setdefault(origin if is_option or not key else f"{origin}: {key}", [])
+        # A value that may have several types has an error of each, and often in the same words.
+        place_problems = problems.setdefault(_describe_place(place, where, origins), [])
         if problem not in place_problems:
             place_problems.append(problem)
     lines = [f"{place}: {'; or '.join(place_problems)}" for place, place_problems in problems.items()]
     if len(lines) > _LISTED_MISTAKES:
         return "\n".join([*lines[:_LISTED_MISTAKES], f"and {len(lines) - _LISTED_MISTAKES:,} more"])
     return "\n".join(lines)
+
+
+def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> str:
+    """Where a mistake is: `mix.yaml, line 3: pack.row_length`, `--set seed=x: seed`, or `--max-length 0`.
+
+    Args:
+        where: the file.
+        origins: what set the keys.
+    """
+    origin = _origin_of(place, origins)
+    is_set = origin.startswith("--set")
+    # An option such as --max-length says which key it is.
+    if origin.startswith("--") and not is_set:
+        return origin
+    if not is_set:
+        origin = ", ".join(filter(None, (where, origin)))
+    key = ".".join(map(str, place))
+    return f"{origin}: {key}" if key else origin
 
 
 def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:

@@ -44,6 +44,7 @@ class Setting(NamedTuple):
         try:
             return cls(key.strip(), parse_yaml(value), f"--set {text}")
         except yaml.YAMLError:
+            # Such as a pattern that begins with `*`, which YAML takes for an alias: it is meant as text.
             return cls(key.strip(), value, f"--set {text}")
 
 
@@ -89,7 +90,7 @@ def load_as(
     """Load a configuration of any other model, such as that of a training. See `load_config`."""
     origins: dict[Place, str] = {}
     if isinstance(config, Mapping):
-        data = deepcopy(dict(config))
+        data = deepcopy(dict(config))  # overrides must not change what the caller holds
         where = "the configuration"
         folder = Path.cwd()
     else:
@@ -104,6 +105,7 @@ def load_as(
         origins = {key_place: origin for key_place, origin in origins.items() if key_place[: len(place)] != place}
         origins[place] = setting.origin
     _add_sources(data, in_memory or {})
+    # Validated once, with all overrides: a value of the file that an override replaces may be wrong.
     try:
         return model.model_validate(data), base or folder
     except ValidationError as error:

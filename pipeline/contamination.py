@@ -103,6 +103,7 @@ def make_index(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tu
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
+    # Keys of a dictionary keep their order: text t of the index is key t of the places.
     index = ContaminationIndex([text for _, text in places], [asks for asks, _ in places], evaluation.ngram)
     return index, [equal_rows[:_MAX_EQUAL_ROWS] for equal_rows in places.values()]
 
@@ -184,10 +185,12 @@ class ContaminationTask:
         form = (self.form.name, self.form.options)
         examples = block_examples(self.block, form, self.source.max_row_bytes, self.source.where).examples
         if any(example.ids is not None for example in examples):
+            # Not skipped: a run that did not compare them would look as clean as one that did.
             raise InputError(
                 f"{self.block.path}: its rows have token ids instead of text, and ids cannot be compared with "
                 "evaluation rows; leave this source out, or leave out contamination"
             )
+        # Two texts of one evaluation row, such as a question and its title, are one hit: that with the larger share.
         best: dict[tuple[int, int, int, bool], Hit] = {}  # (example, evaluation file, its line, whether it asks) → hit
         for shared in search_examples(index, examples):
             asks = bool(index.asks[shared.text])
@@ -291,6 +294,7 @@ def find_contamination(
             source = source_of_name[file.source]
             blocks.append((file, ContaminationTask(block, source, formats[file.source], cache, evaluation)))
 
+    # Also asked as a task begins: another run may have compared the block meanwhile.
     def is_done(task: ContaminationTask) -> bool:
         return get_note(cache, task.record, BlockHits) is not None
 

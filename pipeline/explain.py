@@ -28,10 +28,11 @@ from .dataset.decode import pieces
 from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name
 
-_LISTED = 20
+_MAX_LISTED_IDS = 20
+"""Examples of a row that a message names."""
 _Row: TypeAlias = dict[str, Any]
 """A row of the document table."""
-_ID = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
+_ID_PATTERN = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class Follower:
         for document in documents:
             if document["sub"] == address.sub:
                 return self._story(document)
+        # Not among the encoded examples: rejected, never made, or no line of an input.
         if (reject := _rejected(self.dataset, address)) is not None:
             return Story(
                 address.id,
@@ -160,7 +162,9 @@ class Follower:
             )
         if documents:
             ids = [document["id"] for document in documents]
-            listed = ", ".join(map(escape_line, ids[:_LISTED])) + (", …" if len(ids) > _LISTED else "")
+            listed = ", ".join(map(escape_line, ids[:_MAX_LISTED_IDS]))
+            if len(ids) > _MAX_LISTED_IDS:
+                listed += ", …"
             raise InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
         raise InputError(
             f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, beyond "
@@ -220,7 +224,7 @@ class Follower:
             InputError: it is not an id, or names no input of the run.
         """
         labels = {(input["source"], input["file"]) for input in self.dataset.manifest.plan["inputs"]}
-        match = _ID.fullmatch(id)
+        match = _ID_PATTERN.fullmatch(id)
         if match is not None and match[1] in self._sources:
             address = _Address(match[1], match[2], int(match[3]), int(match[4] or -1))
             for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
@@ -239,7 +243,7 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
     Raises:
         IntegrityError: a shard is missing or damaged, or no row has the document.
     """
-    in_a_row = False
+    is_packed = False
     for split, record in dataset.manifest.splits.items():
         first_row = 0
         for shard in record.shards:
@@ -249,10 +253,10 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
                 # With offsets 0 3 5, pieces 0 to 2 are in row 0, and 3 and 4 in row 1. A row may have several copies.
                 rows = np.searchsorted(view(column.offsets), pieces_of_document, side="right") - 1
                 for row in np.unique(rows).tolist():
-                    in_a_row = True
+                    is_packed = True
                     yield split, first_row + row
                 first_row += batch.num_rows
-    if not in_a_row:
+    if not is_packed:
         raise IntegrityError(
             f"document {doc_id:,} is listed, but no shard of {dataset.store.url} contains it; run packtrain verify"
         )

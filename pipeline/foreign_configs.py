@@ -22,7 +22,7 @@ _SHOWN = 40
 class ForeignKey(NamedTuple):
     """What one key of another tool is here."""
 
-    here: str
+    equivalent: str
     """The key of packtrain's configuration, or the command or step in its place; "" if there is nothing like it."""
     differs: str = ""
     """What a user must know besides: another default, or why there is no such key. Markdown."""
@@ -296,17 +296,20 @@ TOOLS = (AXOLOTL, LLAMA_FACTORY, TRL)
 def recognise(data: Mapping[str, Any]) -> tuple[ForeignTool, Sequence[str]] | None:
     """The tool that a configuration was written for, and the keys that show it; None if it is no other tool's."""
     for tool in TOOLS:
-        if shown := tool.recognises(data):
-            return tool, shown
-    where = ("file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
-    if data and all(isinstance(value, Mapping) and any(key in value for key in where) for value in data.values()):
-        return DATASET_INFO, [next(key for key in where if key in value) for value in data.values()][:1]
+        if tool_keys := tool.recognises(data):
+            return tool, tool_keys
+    # A dataset_info.json has no key of its own at the top: each is a dataset that the user named, and says where it is.
+    place_keys = ("file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
+    if data and all(isinstance(value, Mapping) and any(key in value for key in place_keys) for value in data.values()):
+        first_dataset = next(iter(data.values()))
+        return DATASET_INFO, [next(key for key in place_keys if key in first_dataset)]
     return None
 
 
 def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
     """One line for each key of a file that is about data: what it is called here. Then the other keys."""
     values: dict[str, Any] = {}
+    # Of several datasets that have a key, the first is shown.
     for path, value in _values(data, by_name="[]" in tool.keys):
         values.setdefault(path, value)
     translated = [path for path in values if path in tool.keys]
@@ -315,13 +318,13 @@ def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
         value = values[path]
         shown = "" if isinstance(value, (Mapping, list, tuple)) else f": {str(value)[:_SHOWN]}"
         differs = f" ({_plain(key.differs)})" if key.differs else ""
-        yield f"  {path}{shown} → {key.here or 'no such key'}{differs}"
+        yield f"  {path}{shown} → {key.equivalent or 'no such key'}{differs}"
     # Of what is inside of sections and lists, only the section is named.
     untranslated = [path for path in values if path not in tool.keys and not re.search(r"[][.]", path)]
     if untranslated:
         not_listed = len(untranslated) - _LISTED
-        rest = f", and {not_listed} more" if not_listed > 0 else ""
-        yield f"  Not about data, so for your trainer: {', '.join(untranslated[:_LISTED])}{rest}"
+        more = f", and {not_listed} more" if not_listed > 0 else ""
+        yield f"  Not about data, so for your trainer: {', '.join(untranslated[:_LISTED])}{more}"
 
 
 def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False) -> Iterator[tuple[str, Any]]:
@@ -330,6 +333,7 @@ def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False)
     Args:
         by_name: whether the keys at the top are names that the user chose, which are items as well.
     """
+    # The file is the user's, and may be any YAML: what nests deeper is no configuration of these tools.
     if depth > _DEPTH:
         return
     items: Iterable[tuple[str, Any]] = ()

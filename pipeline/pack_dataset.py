@@ -79,7 +79,7 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
     import datasets
     from datasets.fingerprint import Hasher
 
-    documents = dataset.with_format("arrow")
+    documents = dataset.with_format("arrow")  # columns as Arrow has them, without a conversion to Python
     plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
     features = dataset.features.copy()
     info = dataset.info.copy()
@@ -102,10 +102,10 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
         packed._info = info
     else:
         packed = datasets.Dataset(features.arrow_schema.empty_table(), info=info, split=dataset.split)
+    # `format` nests what `with_format` takes as one list of arguments.
     style = dataset.format
     columns = style["columns"] + ([SEQ_LENGTHS.name] if not STRATEGIES[strategy].joins_documents else [])
-    style |= {"columns": columns} | style.pop("format_kwargs")
-    return packed.with_format(**style)
+    return packed.with_format(style["type"], columns, style["output_all_columns"], **style["format_kwargs"])
 
 
 def _lengths(dataset: Any) -> NDArray[np.int32]:

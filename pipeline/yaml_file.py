@@ -31,7 +31,7 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
     refuse_data(path)
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(_MAX_CHARACTERS + 1)
+            text = file.read(_MAX_CHARACTERS + 1)  # one more shows that there are too many
         if len(text) > _MAX_CHARACTERS:
             raise ConfigError(f"{path} has more than {_MAX_CHARACTERS:,} characters; data is given with --input")
         data = parse_yaml(text, lambda node: _note_lines(node, (), origins, path, len(text) + _MAX_REPEATED))

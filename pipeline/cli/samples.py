@@ -73,7 +73,7 @@ def sample(
     from ..store.appended import check_place
 
     for name, value in (("--temperature", temperature), ("--top-p", top_p)):
-        # The ranges of options let NaN pass. No token has a probability of 0 or less, so --top-p 0 leaves none.
+        # The ranges of options let NaN and infinity pass. --top-p 0 would leave no token.
         if not math.isfinite(value) or (name == "--top-p" and value == 0):
             raise ConfigError(f"{name} {value}: give a number above 0")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
@@ -160,7 +160,7 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
         from ...training.generate import SEQUENCES, find_model
         from ...training.model import default_device
         from ...training.sharded import find_shards
-    # transformers loads no sharded checkpoint, and would speak of missing weights.
+    # transformers cannot load it, and does not say what to do.
     if find_shards(model) is not None:
         raise ConfigError(
             f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"

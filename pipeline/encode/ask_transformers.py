@@ -124,32 +124,20 @@ def _resolve(folder: str) -> TokenizerSpec:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(f"{type(tokenizer).__name__} is written in Python; a tokenizer.json is needed")
-    # What is put around a text shows on any text: `<s> a </s>` has the ids of `a` at 1.
-    ids = tokenizer("a")["input_ids"]
-    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
-    begin = next((i for i in range(len(ids)) if ids[i : i + len(text_ids)] == text_ids), None)
-    if begin is None:
-        raise ValueError(f"its special tokens are not only before and after the text: {text_ids} becomes {ids}")
-    backend.no_truncation()
-    backend.no_padding()
     # Older versions of transformers also list the additional tokens here; templates do not use them by name.
-    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items() if not isinstance(v, list)}
-    prefix = tuple(ids[:begin])
-    suffix = tuple(ids[begin + len(text_ids) :])
-    eos = special.get("eos_token", "")
+    special = {}
+    for name, token in tokenizer.special_tokens_map.items():
+        if not isinstance(token, list):
+            special[name] = str(token)
+    around = _affixes(tokenizer, special)
     eos_id = tokenizer.eos_token_id
     pad_id = tokenizer.pad_token_id
-    around = SpecialTokenAffixes(
-        prefix,
-        suffix,
-        # As text only where a text can have them already, so that they are not put twice.
-        special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
-        eos if suffix == (eos_id,) else "",
-        eos,
-    )
     template = tokenizer.chat_template
     if isinstance(template, dict):  # several, by name
         template = template.get("default")
+    # A folder may say that its tokenizer cuts or pads texts, which would change what is counted and packed.
+    backend.no_truncation()
+    backend.no_padding()
     json = backend.to_str()
     special_tokens = msgspec.json.encode([special, around, eos_id, pad_id], order="sorted")
     return TokenizerSpec(
@@ -160,6 +148,36 @@ def _resolve(folder: str) -> TokenizerSpec:
         eos_id=eos_id,
         pad_id=eos_id if pad_id is None else pad_id,
         hash=hash_bytes(json.encode() + b"\0" + special_tokens),
+    )
+
+
+def _affixes(tokenizer: Any, special: Mapping[str, str]) -> SpecialTokenAffixes:
+    """The tokens that a tokenizer puts around a plain text.
+
+    Args:
+        tokenizer: a `transformers.PreTrainedTokenizerFast`.
+        special: its special tokens, by name.
+
+    Raises:
+        ValueError: it puts tokens elsewhere, too.
+    """
+    # They show on any text: in `<s> a </s>`, the ids of `a` begin at 1.
+    ids = tokenizer("a")["input_ids"]
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    begins = (begin for begin in range(len(ids)) if ids[begin : begin + len(text_ids)] == text_ids)
+    text_begin = next(begins, None)
+    if text_begin is None:
+        raise ValueError(f"its special tokens are not only before and after the text: {text_ids} becomes {ids}")
+    prefix = tuple(ids[:text_begin])
+    suffix = tuple(ids[text_begin + len(text_ids) :])
+    eos = special.get("eos_token", "")
+    return SpecialTokenAffixes(
+        prefix,
+        suffix,
+        # As text only where a text can have them already, so that they are not put twice.
+        special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
+        eos if suffix == (tokenizer.eos_token_id,) else "",
+        eos,
     )
 
 

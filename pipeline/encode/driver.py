@@ -1,7 +1,7 @@
 """The encoding step: what a run encodes, and how; and the loop that encodes the parts that are missing."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...schemas.config.config import SourceConfig
@@ -110,14 +110,23 @@ def encode(
     not_taken = Counter[str]()
     for file in prepared.files:
         not_taken[file.source] += file.not_taken
-    source_numbers = {source.name: number for number, source in enumerate(prepared.sources)}
     records_in_order = tuple(records[task.record] for task in tasks)
-    blocks = ((file, block) for file in prepared.joined for block in file.blocks)
-    places = tuple(
-        PartPlace(cache, record.file, source_numbers[file.source], file.lines_of(block))
-        for (file, block), record in zip(blocks, records_in_order, strict=True)
-    )
+    places = _part_places(prepared, cache, records_in_order)
     return Encoded(prepared.spec, cache, places, records_in_order, dict(not_taken))
+
+
+def _part_places(prepared: Prepared, cache: Store, records: Sequence[PartRecord]) -> tuple[PartPlace, ...]:
+    """Where each part is, in the order of the blocks. Equal blocks have one part, and each a place of its own.
+
+    Args:
+        records: one per block.
+    """
+    source_numbers = {source.name: number for number, source in enumerate(prepared.sources)}
+    blocks = ((file, block) for file in prepared.joined for block in file.blocks)
+    return tuple(
+        PartPlace(cache, record.file, source_numbers[file.source], file.lines_of(block))
+        for (file, block), record in zip(blocks, records, strict=True)
+    )
 
 
 def _encode_missing(

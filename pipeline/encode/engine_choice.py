@@ -91,6 +91,7 @@ def choose_engine(
     versions = [f"{engine} {version(engine)}" for engine in (preferred, REFERENCE)]
     note = f"{_CHOICES}/{fingerprint([FORMAT, versions, keys])}.json"
     choice = get_note(cache, note, EngineChoice)
+    # The first look takes about a second for each source, which a run on known inputs need not wait for.
     if choice is not None:
         return choice
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
@@ -127,9 +128,8 @@ def _try_engine(
     spec = EncodeSpec.of(render, engine)
     share_tokenizer(spec, cache)
     executor.start()
-    reference = TokenizersEngine(
-        render.tokenizer.json
-    )  # kept for all comparisons, and loaded while workers load theirs
+    # Kept for all comparisons, and loaded while workers load theirs.
+    reference = TokenizersEngine(render.tokenizer.json)
     key = EncoderKey.of(cache, spec)
     tasks = [
         FirstLookTask(number, first.block, first.settings, key, known_texts=is_new and number == 0)

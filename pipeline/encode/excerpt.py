@@ -33,15 +33,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
         IntegrityError: the block's copy in the cache is missing or damaged.
     """
     if block.members:
-        all_excerpts: dict[int, str] = {}
-        first_row = 0  # of the member in the block
-        for member in block.members:
-            member_rows = [row - first_row for row in rows if first_row <= row < first_row + member.lines]
-            if member_rows:
-                for row, text in excerpts(member, member_rows).items():
-                    all_excerpts[first_row + row] = text
-            first_row += member.lines
-        return all_excerpts
+        return _excerpts_of_members(block, rows)
     if block.too_long:
         has_text = block.spooled is None and block.kind == "lines"
         return {0: _clip(_beginning(block))} if has_text else {}
@@ -57,6 +49,20 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     if block.kind == "rows":  # of a row that could not be read, a spooled block keeps only the reason
         rows = [row for row in rows if not lines[row].startswith(REJECT_MARK)]
     return {row: _excerpt_of_line(lines[row]) for row in rows}
+
+
+def _excerpts_of_members(block: Block, rows: Collection[int]) -> dict[int, str]:
+    """As `excerpts`, of small files that share a block."""
+    all_excerpts: dict[int, str] = {}
+    first_row = 0  # of the member in the block
+    for member in block.members:
+        member_rows = [row - first_row for row in rows if first_row <= row < first_row + member.lines]
+        # Only files with such a row are read again.
+        if member_rows:
+            for row, text in excerpts(member, member_rows).items():
+                all_excerpts[first_row + row] = text
+        first_row += member.lines
+    return all_excerpts
 
 
 def _beginning(block: Block) -> str:

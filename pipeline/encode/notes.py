@@ -54,7 +54,7 @@ class _Tally:
     """What several blocks have of some kinds."""
 
     names: Counter[str]
-    """How often each name was found."""
+    """How often each name was found; see `EncodeCounts.by_kind`."""
     place: str
     """The first place in words; "" if there is none."""
     detail: str
@@ -158,19 +158,19 @@ def _role_advice(role: str) -> str:
 def _describe_not_read(config: RunConfig, findings: Sequence[BlockFindings]) -> Iterator[str]:
     """Say once for each source which columns, and which keys of messages, are not read."""
     for source in config.sources:
+        blocks = [block for block in findings if block.file.source == source.name]
         lists = []
         for kind, prefix in ((COLUMNS_NOT_READ, ""), (KEYS_NOT_READ, "of messages: ")):
-            names_by_block = (
-                block.counts.by_kind.get(kind, {}) for block in findings if block.file.source == source.name
-            )
-            names = sorted(set().union(*names_by_block))
+            names: set[str] = set().union(*(block.counts.by_kind.get(kind, {}) for block in blocks))
             if names:
-                listed = ", ".join(names[:_MOST_NAMES])
-                if len(names) > _MOST_NAMES:
-                    listed += f", and {len(names) - _MOST_NAMES} more"
-                lists.append(f"{prefix}{listed}")
+                lists.append(prefix + _list_names(sorted(names)))
         if lists:
             yield f"source {source.name}: not read: {'; '.join(lists)}"
+
+
+def _list_names(names: Sequence[str]) -> str:
+    listed = ", ".join(names[:_MOST_NAMES])
+    return f"{listed}, and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else listed
 
 
 def _describe_not_sampled(findings: Sequence[BlockFindings]) -> Iterator[str]:
@@ -227,16 +227,21 @@ def _tally(
     Args:
         names: the only names to count; None for all.
     """
+
+    def is_counted(name: str) -> bool:
+        return names is None or name in names
+
     total = Counter[str]()
-    first_place = first_detail = ""
+    first_place = ""
+    first_detail = ""
     for block in findings:
         for kind in kinds:
             counts = block.counts.by_kind.get(kind, {})
-            total.update({name: count for name, count in counts.items() if names is None or name in names})
+            total.update({name: count for name, count in counts.items() if is_counted(name)})
+        # The first block that has any has the first place, because its places are sorted by line.
         if total and not first_place:
-            place = next(
-                place for place in block.counts.places if place.kind in kinds and (names is None or place.name in names)
-            )
+            places = (place for place in block.counts.places if place.kind in kinds and is_counted(place.name))
+            place = next(places)
             file, line = block.file.at(block.block, place.line)
             first_place = f"{file.shown}, line {line}"
             first_detail = place.detail

@@ -70,6 +70,7 @@ def count_rejects(
         counts.examples += block.counts.examples + block.counts.total(DROPPED)
         for kind in _reject_kinds(block):
             reasons = block.counts.by_kind.get(kind, {})
+            # What the mask leaves out has no reason of its own but its kind.
             counts.reasons.update({reason or kind: count for reason, count in reasons.items()})
             if kind == REJECTED:
                 counts.rejected_rows += block.counts.total(kind)

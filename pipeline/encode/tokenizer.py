@@ -44,7 +44,7 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
     note = _note_name(files)
     spec = get_user_note(note, TokenizerSpec)
     if spec is None:
-        # `ask_ahead` may have asked.
+        # `ask_ahead` may have asked. An answer is read once: the next one is in the user's cache.
         question = _questions.pop(note) if note in _questions else Question(folder, files)
         spec = answer_of(question)
         put_user_note(note, spec)

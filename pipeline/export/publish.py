@@ -85,7 +85,7 @@ def publish(
     with _hub_client(target) as hub:
         api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
         url = _make_repository(api, repository, target, private=private)
-        # huggingface_hub draws its bars also into a file.
+        # Progress bars are for terminals; in a log they are noise.
         if not sys.stderr.isatty():
             hub.utils.disable_progress_bars()
         stale_names = _stale_names(api, repository, shards)

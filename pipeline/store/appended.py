@@ -106,6 +106,7 @@ class AppendedFile:
             self.keep(self.count)
             sync_folder(path.absolute().parent)
         except BaseException as error:
+            # The caller does not get the object, and so could not close it.
             lock.release(self._descriptor)
             if isinstance(error, OSError):
                 raise store_error(error, path) from error
@@ -147,7 +148,7 @@ class AppendedFile:
         """Write whole lines, and sync them: a line that was reported as done outlives a power failure."""
         unwritten = memoryview(data)
         try:
-            while unwritten:
+            while unwritten:  # one call may write only a part
                 unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             os.fsync(self._descriptor)
         except OSError as error:

@@ -206,6 +206,7 @@ class LocalStore(Store):
     def names(self, folder: str = "") -> list[str]:
         names = []
         for path in self.path(folder).rglob("*"):
+            # A draft is not complete, and will get another name.
             if path.is_file() and not path.name.startswith(TEMPORARY):
                 names.append(path.relative_to(self.root).as_posix())
         return sorted(names)

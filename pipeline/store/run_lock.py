@@ -120,6 +120,7 @@ def _open_locked(out: LocalStore, *, shared: bool) -> int:
 
 
 def _read(descriptor: int) -> LockHolder | None:
+    """What the holder says of itself; None if that cannot be read, because the lock is held without it, too."""
     try:
         return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0), type=LockHolder)
     except (OSError, msgspec.MsgspecError):  # just made, empty, or written in part

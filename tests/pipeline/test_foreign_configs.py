@@ -44,7 +44,8 @@ def table(tool: ForeignTool) -> str:
     """The Markdown table of a tool."""
     head = f"| {tool.name} | here | differs |\n|---|---|---|\n"
     return head + "".join(
-        f"| `{path}` | {f'`{key.here}`' if key.here else ''} | {key.differs} |\n" for path, key in tool.keys.items()
+        f"| `{path}` | {f'`{key.equivalent}`' if key.equivalent else ''} | {key.differs} |\n"
+        for path, key in tool.keys.items()
     )
 
 
@@ -71,10 +72,14 @@ def test_what_is_named_here_exists() -> None:
     checked = 0
     for tool in TOOLS:
         for path, key in tool.keys.items():
-            if key.here and key.here not in others:
+            if key.equivalent and key.equivalent not in others:
                 checked += 1
-                assert key.here in keys | sections or open_keys.fullmatch(key.here), (tool.name, path, key.here)
-            assert key.here or key.differs, (tool.name, path)
+                assert key.equivalent in keys | sections or open_keys.fullmatch(key.equivalent), (
+                    tool.name,
+                    path,
+                    key.equivalent,
+                )
+            assert key.equivalent or key.differs, (tool.name, path)
     assert checked > 100
 
 
