@@ -3,7 +3,8 @@
 The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
 histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
 they fit. Documents that a run cuts into pieces between lines are counted as if they were cut every `max_length` tokens;
-those that `wrapped` cuts, as if at each length of a row.
+those that `wrapped` cuts, as if at each length of a row. Where documents share tokens (`pack.share: row`), the pieces
+are units of documents, which are found from token ids by who calls this.
 
 Legend: `N` documents, `K` spans that the mask trains.
 """
@@ -88,8 +89,50 @@ class LengthStats:
         return np.bincount(owners, weights=values, minlength=len(self.lengths)).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedUnits:
+    """Units of the documents that share tokens at one length, in rows of one capacity: of all groups, or a sample."""
+
+    members: NDArray[np.int64]
+    """(M,) tokens that the length keeps of each document that shares, copies apart."""
+    units: NDArray[np.int64]
+    """(U,) tokens that each unit of such documents takes in a row, with padding, copies apart."""
+    stored: int
+    """Tokens of all these units, without padding."""
+    scale: float
+    """Tokens of all groups over those of the groups that these are from; 1 if they are from all."""
+
+    @property
+    def saved(self) -> int:
+        """Tokens of all groups that rows need not store."""
+        return round((int(self.members.sum()) - self.stored) * self.scale)
+
+    def in_place_of_members(self, counts: NDArray[np.int64], align: int) -> NDArray[np.int64]:
+        """Pieces of each size if these documents are packed as units.
+
+        Args:
+            counts: (C + 1,) the same if each document is a piece by itself; sizes are in multiples of `align`.
+        """
+        capacity = len(counts) - 1
+        more = size_counts(self.units // align, capacity) - size_counts(-(-self.members // align), capacity)
+        if self.scale == 1:
+            return counts + more
+        # Of a sample, more documents of a size may be left out than there are. The pieces of all sizes are then made
+        # fewer, so that their tokens stay those that are stored.
+        sizes = np.arange(capacity + 1)
+        expected = counts + more * self.scale
+        possible = np.maximum(expected, 0)
+        share = float(expected @ sizes) / max(float(possible @ sizes), 1.0)
+        return np.rint(possible * share).astype(np.int64)
+
+
 def rows_and_bound(
-    kept: NDArray[np.integer], config: RunConfig, limit: int, strategy: str, row_length: int
+    kept: NDArray[np.integer],
+    config: RunConfig,
+    limit: int,
+    strategy: str,
+    row_length: int,
+    shared: SharedUnits | None = None,
 ) -> tuple[int, int]:
     """The rows that a strategy needs, and a number of rows below which no plan of the same pieces can be.
 
@@ -98,6 +141,7 @@ def rows_and_bound(
     Args:
         kept: (N,) tokens that are packed of each document; 0 if it is left out.
         limit, strategy, row_length: as for `estimate`.
+        shared: the units of the documents, if they are packed as such.
     """
     if STRATEGIES[strategy].joins_documents:  # which ignores alignment and `max_docs`
         rows = -(-int(kept.sum(dtype=np.int64)) // limit)
@@ -111,16 +155,26 @@ def rows_and_bound(
     units = -(-sizes[sizes > 0] // align)
     counts = size_counts(units, row_length // align)
     counts[-(-limit // align)] += full_pieces
+    if shared is not None:
+        counts = shared.in_place_of_members(counts, align)
     rows = count_rows(counts, strategy, config.pack.max_docs)
     return rows, bound_of_whole_pieces(counts, config.pack.max_docs)
 
 
-def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, row_length: int | None = None) -> Point:
+def estimate(
+    stats: LengthStats,
+    config: RunConfig,
+    limit: int,
+    strategy: str,
+    row_length: int | None = None,
+    shared: SharedUnits | None = None,
+) -> Point:
     """What a strategy makes of the documents at one length. `bfd`, `none` and `tight` truncate, drop or split documents
     that are longer than `limit`, as configured; the others cut them where rows end.
 
     Args:
         row_length: capacity of the rows, at least `limit`, and `limit` for a strategy that cuts; None: `limit`.
+        shared: what the documents can share at these lengths; it is packed so only if `pack.share` says so.
     """
     row_length = row_length or limit
     long = stats.lengths > limit
@@ -137,7 +191,10 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, r
     documents = int(np.count_nonzero(kept))
     tokens = int(kept.sum())
     labelled = int(labels[kept > 0].sum())
-    rows, bound = rows_and_bound(kept, config, limit, strategy, row_length)
+    is_shared = shared is not None and config.pack.share == "row"
+    rows, bound = rows_and_bound(kept, config, limit, strategy, row_length, shared if is_shared else None)
+    stored = tokens - shared.saved if shared is not None else tokens
+    packed = stored if is_shared else tokens
     return Point(
         strategy=strategy,
         max_length=limit,
@@ -147,9 +204,10 @@ def estimate(stats: LengthStats, config: RunConfig, limit: int, strategy: str, r
         documents_lost=int(np.count_nonzero(stats.lengths)) - documents,
         rows=rows,
         bound=bound,
-        tokens=tokens,
+        tokens=packed,
         tokens_lost=stats.tokens - tokens,
         labels=labelled,
         labels_lost=stats.labels - labelled,
-        fill=fill_of(tokens, rows, row_length) if rows else 0.0,
+        fill=fill_of(packed, rows, row_length) if rows else 0.0,
+        sharing_factor=tokens / max(stored, 1) if shared is not None else None,
     )

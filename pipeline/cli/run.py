@@ -116,7 +116,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     if report is not None and report.choice is not None:
         if advice := describe_advice(report.choice):
             yield f"  Advice: {escape_line(advice)}"
-        if sharing := describe_sharing(report.choice.sharing):
+        if sharing := describe_sharing(report.choice):
             yield f"  {sharing}"
     if demo:
         yield from _next_commands(out.url, out.where(HTML) if report is not None else None)

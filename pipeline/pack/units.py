@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import begins_of, offsets_of
-from ...schemas.report.length_choice import Sharing
 from ...stages.pack.shared_prefixes import SharedPrefixes, share_prefixes
 from ..store.local import open_unnamed_file
 from .segments import Segments
@@ -27,8 +26,6 @@ from .table import HELD_OUT, PIECE, SHARES, SPLIT, Documents, Pieces, Table
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
 
-FORECAST_TOKENS = 4_000_000
-"""Tokens that are compared to say what sharing would save: about 0.3 seconds."""
 _NEVER = np.iinfo(np.int32).max
 """The first trained token of a document without one."""
 
@@ -57,7 +54,7 @@ def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch
         scratch: a folder for an anonymous file.
     """
     file = open_unnamed_file(scratch)
-    for documents, offsets in _groups_of_several(table):
+    for documents, offsets in groups_of_several(table):
         for first, last in pairwise(offsets.tolist()):
             _share_group(table, segments, documents[first:last], config).tofile(file)
     file.flush()
@@ -65,17 +62,23 @@ def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch
         table.units = np.memmap(file, PIECE, "r")
 
 
-def _groups_of_several(table: Table) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def groups_of_several(
+    table: Table, copies: NDArray[np.uint16] | None = None
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the groups of documents that may share tokens, those of a slice of the table together: the documents,
     ascending, and (G + 1,) where each group begins among them. Documents that are alone in their group are left out
     before anything is done for each: most data has millions of them.
+
+    Args:
+        copies: (N,) how often each document of the table counts; None: as often as it is packed, if it is not cut.
     """
     for _, documents in table.slices():
         columns = table.documents.at(documents)
-        places = np.flatnonzero((columns.copies > 0) & ~columns.has(SPLIT))
+        often = np.where(columns.has(SPLIT), 0, columns.copies) if copies is None else copies[documents]
+        places = np.flatnonzero(often)
         if not len(places):
             continue
-        keys = np.stack([groups_of_rows(table, documents), columns.has(HELD_OUT), columns.copies])[:, places]
+        keys = np.stack([groups_of_rows(table, documents), columns.has(HELD_OUT), often])[:, places]
         begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
         sizes = np.diff(np.append(begins, len(places)))
         is_in_group = np.repeat(sizes > 1, sizes)
@@ -87,10 +90,7 @@ def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], c
     `overlap` and `flags`.
     """
     group = table.documents.at(doc_ids)
-    tokens = segments.tokens(group, group.low, group.high - group.low)
-    prefixes = share_prefixes(
-        tokens, _first_trained(group, segments), config.row_length, config.pack.alignment.document
-    )
+    prefixes = prefixes_of(group, segments, config.row_length, config.pack.alignment.document)
     order = prefixes.order[prefixes.is_in_group]
     shared = prefixes.shared[prefixes.is_in_group]
     pieces = np.zeros(len(order), PIECE)
@@ -105,6 +105,12 @@ def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], c
     return pieces
 
 
+def prefixes_of(group: Documents, segments: Segments, row_length: int, align: int) -> SharedPrefixes:
+    """What the documents of a group share, of the tokens from `low` to `high` of each, in rows of a capacity."""
+    tokens = segments.tokens(group, group.low, group.high - group.low)
+    return share_prefixes(tokens, _first_trained(group, segments), row_length, align)
+
+
 def _first_trained(group: Documents, segments: Segments) -> NDArray[np.int64]:
     """(K,) the first supervised token of each document, counted from its first kept one."""
     ends, supervised = segments.spans(group)
@@ -114,56 +120,3 @@ def _first_trained(group: Documents, segments: Segments) -> NDArray[np.int64]:
     places = np.where(supervised & (ends > begins), begins - low, _NEVER)
     first_trained: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
     return first_trained
-
-
-# What sharing would save
-
-
-def forecast_sharing(table: Table, config: "RunConfig") -> Sharing | None:
-    """What `pack.share: row` stores of the packed documents, from about `FORECAST_TOKENS` of those that can share; None
-    if it is not possible with this configuration, or no source row gives two documents.
-    """
-    pack = config.pack
-    if not pack.does.keeps_groups or pack.parallel is not None or pack.max_docs is not None:
-        return None
-    tokens_of_groups = sum(_kept_tokens(table, documents) for documents, _ in _groups_of_several(table))
-    if not tokens_of_groups:
-        return None
-    # Every n-th group is compared, so that about `FORECAST_TOKENS` are read.
-    step = -(-tokens_of_groups // FORECAST_TOKENS)
-    segments = Segments.of(table)
-    # The length of rows that the advice names: two of the longest documents then find room beside each other.
-    align = pack.alignment.document
-    longer_rows = max(config.row_length, -(-2 * config.truncate.max_length // align) * align)
-    compared = saved = saved_in_longer_rows = 0
-    for documents, offsets in _groups_of_several(table):
-        for first, last in list(pairwise(offsets.tolist()))[::step]:
-            group = table.documents.at(documents[first:last])
-            tokens = segments.tokens(group, group.low, group.high - group.low)
-            first_trained = _first_trained(group, segments)
-            compared += sum(map(len, tokens))
-            saved += _saved(share_prefixes(tokens, first_trained, config.row_length, align))
-            saved_in_longer_rows += _saved(share_prefixes(tokens, first_trained, longer_rows, align))
-    scale = tokens_of_groups / compared
-    tokens_in_all = sum(
-        _kept_tokens(table, np.flatnonzero(table.documents.copies[here]) + here.start) for _, here in table.slices()
-    )
-    return Sharing(
-        is_used=pack.share == "row",
-        tokens=tokens_in_all,
-        stored=tokens_in_all - round(saved * scale),
-        row_length=config.row_length,
-        longer_row_length=longer_rows,
-        stored_in_longer_rows=tokens_in_all - round(saved_in_longer_rows * scale),
-    )
-
-
-def _kept_tokens(table: Table, documents: NDArray[np.int64]) -> int:
-    """Tokens of some documents that the limits keep."""
-    kept = table.documents.high[documents] - table.documents.low[documents]
-    return int(kept.sum(dtype=np.int64))
-
-
-def _saved(prefixes: SharedPrefixes) -> int:
-    """How many tokens pieces need not store."""
-    return int(np.maximum(prefixes.shared - 1, 0).sum())

@@ -61,6 +61,18 @@ def read_documents(selected: Selected) -> LengthStats:
     )
 
 
+def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:
+    """(N,) how often each document of the table counts among those of `read_documents`; 0 for the others."""
+    copies = _copies(selected)
+    sample = selected.table.trained_spans
+    assert sample is not None
+    if len(sample.doc_ids) < len(copies):
+        is_sampled = np.zeros(len(copies), np.bool_)
+        is_sampled[sample.doc_ids] = True
+        copies[~is_sampled] = 0
+    return copies
+
+
 def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
     """(P,) tokens that are packed of each document of the train split, copies apart."""
     documents = selected.table.documents

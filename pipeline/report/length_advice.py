@@ -5,16 +5,16 @@ Each clause is about one case, and names what it is about: a length, the model, 
 
 from collections.abc import Iterator
 
-from ...schemas.report.length_choice import Advice, Choice, Point, Sharing
+from ...schemas.report.length_choice import Advice, Choice, Point
 from ...schemas.tables.strategies import STRATEGIES
-from ...schemas.units import plural, share
-from .lengths import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
+from ...schemas.units import large, plural, share
+from .advised_length import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
 
 _FEW = 3
 """At most so many documents, if they alone decide the advice, are named."""
 _FEW_SHARE = 0.1
 """They decide alone if they are at most this share of the documents."""
-_SHARING_FACTOR = 1.1
+SHARING_FACTOR = 1.1
 """Fewer tokens by a smaller factor are not mentioned."""
 
 
@@ -146,19 +146,22 @@ def describe_limit(choice: Choice) -> Iterator[str]:
     yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer} longer."
 
 
-def describe_sharing(sharing: Sharing | None) -> str:
-    """What sharing saves or would save, and the length of rows that it needs; "" if that is not worth a sentence."""
-    if sharing is None or not sharing.tokens:
-        return ""
-    factor = sharing.tokens / max(1, sharing.stored)
-    longer_factor = sharing.tokens / max(1, sharing.stored_in_longer_rows)
-    if max(factor, longer_factor) < _SHARING_FACTOR:
+def describe_sharing(choice: Choice) -> str:
+    """What sharing saves or would save at the configured length, what that is from, and the rows that it needs; "" if
+    that is not worth a sentence.
+    """
+    sharing = choice.sharing
+    factor = point_at(choice, choice.max_length).sharing_factor
+    if sharing is None or factor is None or max(factor, sharing.longer_rows_factor) < SHARING_FACTOR:
         return ""
     stores = "stores" if sharing.is_used else "would store"
-    words = f"pack.share=row {stores} {factor:.1f} times fewer tokens: documents of one source row begin alike."
-    if longer_factor > factor * _SHARING_FACTOR:
+    words = f"pack.share=row {stores} {factor:.1f} times fewer tokens"
+    if sharing.compared < sharing.tokens:
+        words += f" (of {large(sharing.tokens)} tokens, {large(sharing.compared)} were compared)"
+    words += ": documents of one source row begin alike."
+    if sharing.longer_rows_factor > factor * SHARING_FACTOR:
         words += (
-            f" Rows of {sharing.row_length:,} cut many groups of such documents; with "
-            f"pack.row_length={sharing.longer_row_length} it would be {longer_factor:.1f} times."
+            f" Rows of {choice.row_length:,} cut many groups of such documents; with "
+            f"pack.row_length={sharing.longer_row_length} it would be {sharing.longer_rows_factor:.1f} times."
         )
     return words

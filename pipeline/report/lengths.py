@@ -1,12 +1,7 @@
-"""Which `max_length`: compares lengths, and recommends one by simple rules.
+"""Which `max_length`: compares lengths; the advised one is chosen by the rules in `advised_length`.
 
 Where rows are longer than documents (`pack.row_length`), shorter lengths are compared in these rows, and longer ones in
 rows of their own length; and it is said what still longer rows would save.
-
-1. If long documents are truncated or dropped: the shortest length that keeps `KEEPS` of the trained tokens. If they are
-   split: the shortest that also leaves `WHOLE` of the documents whole, or `WHOLE_TEXTS` for plain texts.
-2. A longer length is chosen only if its rows use less space per trained token by more than `CHEAPER`, since longer rows
-   waste less when documents barely fit, and only if at least `FEW_ROWS` rows are left.
 
 Of plain texts that are not cut into pieces, it is said that they could be. Later pieces of conversations would be
 answers without the question.
@@ -17,44 +12,31 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.errors import PacktrainError
 from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 from ...schemas.models.model_facts import Limit, stretching
-from ...schemas.report.length_choice import Advice, Choice, Histogram, Point
+from ...schemas.report.length_choice import Advice, Choice, Point, Sharing
 from ...schemas.report.report import SplitFigures
 from ...stages.forecast import CANDIDATES, LengthStats, estimate, rows_and_bound
 from ..encode.tokenizer import find_tokenizer
+from .advised_length import CHEAPER, FEW_ROWS, WHOLE, WHOLE_TEXTS, advise, space_of
+from .histograms import length_histogram
+from .shared_lengths import Lengths, SharedLengths
 
 LEAST, MOST = 2, 1 << 24
 """Limits of `truncate.max_length`."""
-KEEPS = 0.995
-"""Share of trained tokens that a length must keep."""
-WHOLE = 0.99
-"""Share of documents that splitting must leave whole."""
-WHOLE_TEXTS = 0.9
-"""Share of plain-text documents that a length must keep whole; lower, because a later piece of a text lacks only its
-context.
-"""
-CHEAPER = 0.02
-"""Share of space per trained token that a longer length must save."""
 _FULL = 0.995
 """Share of the rows that is full, from which no longer length is compared."""
-FEW_ROWS = 64
-"""Least number of rows from which fuller rows can justify a longer length."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
-_BINS = 60
 _MOST_POSITIONS = 10_000_000
 """Largest number of positions that is believed."""
-GAIN = 0.0005
-"""Share of trained tokens from which it is said what the next longer length would keep."""
 
 
 def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = None) -> list[int]:
@@ -110,6 +92,7 @@ def choose(
     lengths: Sequence[int] = CANDIDATES,
     limit: Limit | None = None,
     packed: Sequence[SplitFigures] = (),
+    sharing: SharedLengths | None = None,
 ) -> Choice:
     """Compare lengths, and advise one.
 
@@ -120,16 +103,17 @@ def choose(
         packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
             are compared by their own, which know nothing of windows, of copies that are kept apart, and of where texts
             are split.
+        sharing: what the documents can share at each of `lengths_to_compare`, and in `rows_for_groups`.
     """
     documents = len(stats.lengths)
     documents_in_all = max(documents, stats.in_all)
     configured = config.longest_piece
     cuts = config.pack.cuts_documents or config.truncate.overlong == "split"
     least_uncut = (WHOLE_TEXTS if stats.texts else WHOLE) if cuts else 0.0
-    points = _compare_lengths(stats, config, lengths, limit)
+    points = _compare_lengths(stats, config, lengths, limit, sharing)
     advice = None
     if stats.tokens:
-        advice = _advise(points, stats, least_uncut, limit, documents_in_all / max(documents, 1))
+        advice = advise(points, stats, least_uncut, limit, documents_in_all / max(documents, 1))
     if lengths == CANDIDATES:
         points = _worth_showing(points, stats, configured, advice)
     configured_point = next(point for point in points if point.max_length == configured)
@@ -163,10 +147,48 @@ def choose(
         over_limit=over_limit,
         other=fuller.point if fuller is not None else None,
         other_saves=fuller.saves if fuller is not None else 0.0,
+        sharing=_describe_sharing(stats, config, sharing),
     )
 
 
-def _compare_lengths(stats: LengthStats, config: RunConfig, lengths: Sequence[int], limit: Limit | None) -> list[Point]:
+def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit | None) -> list[Lengths]:
+    """The lengths of `candidates`, each with the capacity of its rows."""
+    fixed_rows = _fixed_row_length(config)
+    return [Lengths(length, max(length, fixed_rows)) for length in candidates(config, lengths, limit)]
+
+
+def rows_for_groups(stats: LengthStats, config: RunConfig) -> Lengths:
+    """The configured length in rows of at least twice the longest document that it keeps: two of a group then find room
+    beside each other.
+    """
+    limit = config.longest_piece
+    longest = min(limit, int(stats.lengths.max(initial=0)))
+    multiple = config.pack.alignment.row
+    return Lengths(limit, max(config.row_length, -(-2 * longest // multiple) * multiple))
+
+
+def _describe_sharing(stats: LengthStats, config: RunConfig, sharing: SharedLengths | None) -> Sharing | None:
+    """What the comparison of `pack.share: row` is from, and what longer rows of the configured length would save."""
+    if sharing is None:
+        return None
+    longer = rows_for_groups(stats, config)
+    point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
+    return Sharing(
+        is_used=config.pack.share == "row",
+        compared=sharing.compared,
+        tokens=sharing.tokens,
+        longer_row_length=longer.row_length,
+        longer_rows_factor=point.sharing_factor or 1.0,
+    )
+
+
+def _compare_lengths(
+    stats: LengthStats,
+    config: RunConfig,
+    lengths: Sequence[int],
+    limit: Limit | None,
+    sharing: SharedLengths | None,
+) -> list[Point]:
     """What the configured strategy makes of the documents at each length, by ascending length. Lengths that the user
     named are all compared. Of others, none beyond which a longer one would neither keep nor save more.
     """
@@ -174,10 +196,12 @@ def _compare_lengths(stats: LengthStats, config: RunConfig, lengths: Sequence[in
     fixed_rows = _fixed_row_length(config)
     points = list[Point]()
     enough = False
-    for length in candidates(config, lengths, limit):
+    for compared in lengths_to_compare(config, lengths, limit):
+        length = compared.limit
         if enough and length != config.longest_piece:
             continue
-        point = estimate(stats, config, length, config.pack.strategy, max(length, fixed_rows))
+        shared = sharing.at[compared] if sharing is not None else None
+        point = estimate(stats, config, length, config.pack.strategy, compared.row_length, shared)
         points.append(point)
         has_full_rows = point.fill >= _FULL or length < fixed_rows
         enough = enough or (lengths == CANDIDATES and length >= longest and has_full_rows)
@@ -244,10 +268,10 @@ def _longer_rows(stats: LengthStats, config: RunConfig, configured: Point) -> Po
         for length in lengths
         if length <= MOST and configured.rows * configured.row_length >= FEW_ROWS * length
     ]
-    least_space = min((_space(point) for point in points), default=_space(configured))
-    if least_space * (1 + CHEAPER) >= _space(configured):  # equal where nothing is trained, and both are 0
+    least_space = min((space_of(point) for point in points), default=space_of(configured))
+    if least_space * (1 + CHEAPER) >= space_of(configured):  # equal where nothing is trained, and both are 0
         return None
-    return next(point for point in points if _space(point) <= least_space * (1 + CHEAPER))
+    return next(point for point in points if space_of(point) <= least_space * (1 + CHEAPER))
 
 
 def _as_packed(point: Point, train: SplitFigures) -> Point:
@@ -258,87 +282,3 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
         labels_lost=point.labels + point.labels_lost - train.labels,
         tokens=train.tokens - train.padding,
     )
-
-
-def _advise(
-    points: Sequence[Point], stats: LengthStats, least_uncut: float, limit: Limit | None, scale: float
-) -> Advice:
-    """The advice by the rules above.
-
-    Args:
-        points: by ascending length.
-        least_uncut: share of the documents that must not be cut into pieces.
-        scale: all documents over those that the points are of.
-    """
-    possible = [point for point in points if limit is None or point.max_length <= limit.tokens] or points[:1]
-    is_bounded = len(possible) < len(points)
-    enough = [point for point in possible if lost_at(point) <= 1 - KEEPS and uncut_at(point) >= least_uncut]
-    if not enough:
-        best = _best_of(possible, by_uncut=bool(least_uncut))
-        shorter = _shorter_than(best.max_length, possible)
-        return Advice(best.max_length, False, is_bounded, shorter, longer=0, instead_of=0, saves=0.0)
-    shortest = enough[0]
-    # Longer rows are fewer. With very few rows, an epoch has too few steps, however full they are.
-    worth = [shortest, *(point for point in enough[1:] if point.rows * scale >= FEW_ROWS)]
-    least_space = min(map(_space, worth))
-    advised = next(point for point in worth if _space(point) <= least_space * (1 + CHEAPER))
-    shorter = _shorter_than(advised.max_length, possible)
-    if advised is not shortest:
-        saves = 1 - _space(advised) / _space(shortest)
-        return Advice(advised.max_length, True, is_bounded, shorter, 0, shortest.max_length, saves)
-    longer = int(np.count_nonzero(stats.lengths > shorter)) if shorter else 0
-    return Advice(advised.max_length, True, is_bounded, shorter, longer, instead_of=0, saves=0.0)
-
-
-def _best_of(points: Sequence[Point], *, by_uncut: bool) -> Point:
-    """Of points that do not keep enough, the shortest that leaves the most documents whole; or else loses the least,
-    or hardly more.
-    """
-    if by_uncut:
-        return max(points, key=lambda point: (uncut_at(point), -point.max_length))
-    least_lost = min(map(lost_at, points))
-    return next(point for point in points if lost_at(point) <= least_lost + GAIN)
-
-
-def _shorter_than(length: int, points: Sequence[Point]) -> int:
-    """The next shorter length of some points; 0 if there is none."""
-    return max((point.max_length for point in points if point.max_length < length), default=0)
-
-
-def lost_at(point: Point) -> float:
-    """The share of trained tokens that a point loses; of all tokens, if none is trained."""
-    labels = point.labels + point.labels_lost
-    if labels:
-        return point.labels_lost / labels
-    return point.tokens_lost / max(point.tokens + point.tokens_lost, 1)
-
-
-def uncut_at(point: Point) -> float:
-    """Share of documents that are not cut."""
-    return 1 - point.documents_cut / max(point.documents + point.documents_lost, 1)
-
-
-def _space(point: Point) -> float:
-    """Space in rows per trained token. It decides the tokens per step, and the work of batches with fixed shapes."""
-    return point.rows * point.row_length / max(point.labels or point.tokens, 1)
-
-
-# Histograms
-
-
-def length_histogram(lengths: NDArray[Any]) -> Histogram:
-    """A histogram of whole numbers whose bins grow by a factor, with whole-number edges and a separate bin for 0."""
-    longest = int(lengths.max(initial=0))
-    grown = np.unique(np.rint(np.geomspace(1, max(longest + 1, 2), _BINS)))
-    return _histogram(lengths, np.r_[0, grown])
-
-
-def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
-    """A histogram of rows by the share of `capacity` that they hold, with up to 50 bins of equal width."""
-    bins = min(50, capacity)
-    return _histogram(tokens / capacity, np.arange(bins + 1) / bins)  # an edge is the same number as a row's share
-
-
-def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]]) -> Histogram:
-    counts, _ = np.histogram(values, bins=edges)
-    return Histogram(edges.tolist(), counts.tolist())

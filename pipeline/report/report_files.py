@@ -14,11 +14,9 @@ from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished, open_dataset
 from ..observer import Observer
 from ..pack.pack import Selected
-from ..pack.units import forecast_sharing
 from ..store.open_store import Store
+from .choice import compare_lengths
 from .collect import configuration_of, packing_of, report_of
-from .document_lengths import read_documents
-from .lengths import choose, model_limit
 from .page import report_html
 from .sections import answers
 
@@ -103,10 +101,7 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
     observer.begin("report", 0, "")
     try:
         if not selected.pairs:
-            limit = model_limit(config.tokenizer.path, base)
-            packing = packing_of(dataset.manifest)
-            choice = choose(read_documents(selected), config, limit=limit, packed=packing.splits)
-            choice = replace(choice, sharing=forecast_sharing(selected.table, config))
+            choice = compare_lengths(selected, base, packing_of(dataset.manifest).splits)
         decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))
         report = report_of(dataset, choice, configuration_of(config, base), decoder)
         write_report(report, dataset.store)

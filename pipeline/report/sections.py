@@ -10,6 +10,7 @@ from ...schemas.report.report import Made, Packing, Report, SplitFigures, Traini
 from ...schemas.tables.reasons import NOT_DRAWN
 from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share
+from .advised_length import lost_at
 from .contamination_summary import QUESTION as CONTAMINATION_QUESTION
 from .contamination_summary import contamination_section
 from .grid import Grid, Lines, Section
@@ -23,8 +24,7 @@ from .ledger_lines import (
     supervision_style,
     uses_sentence,
 )
-from .length_advice import counted_tokens, describe_advice, describe_limit, describe_sharing, point_at
-from .lengths import lost_at
+from .length_advice import SHARING_FACTOR, counted_tokens, describe_advice, describe_limit, describe_sharing, point_at
 
 QUESTIONS = {
     "choice": "Which max_length?",
@@ -166,21 +166,22 @@ def _choice(choice: Choice) -> Section:
         sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
     if advice := describe_advice(choice):
         sentence += f" Advice: {advice}"
-    if sharing := describe_sharing(choice.sharing):
+    if sharing := describe_sharing(choice):
         sentence += f" {sharing}"
-    if choice.sharing is not None and choice.sharing.is_used:
-        sentence += " Rows of other lengths are counted as if nothing were shared."
     advised = choice.advice.max_length if choice.advice is not None else None
     marks = {choice.max_length: "configured", advised: "advised"}
     if advised == choice.max_length:
         marks = {advised: "configured, advised"}
     # Where all lengths have rows of their own, their capacity needs no column.
+    is_sharing_shown = any((point.sharing_factor or 1) >= SHARING_FACTOR for point in choice.points)
     rows = []
     for point in choice.points:
         row_length = [f"{point.row_length:,}"] if longer_rows else []
-        rows.append([f"{point.max_length:,}", *row_length, *_cells(point), marks.get(point.max_length, "")])
+        factor = [f"{point.sharing_factor or 1:.1f} times fewer"] if is_sharing_shown else []
+        rows.append([f"{point.max_length:,}", *row_length, *_cells(point), *factor, marks.get(point.max_length, "")])
     overlong = "" if choice.strategy in CUTTING else f", overlong: {choice.overlong}"
-    head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, "")
+    sharing_head = ["with share=row"] if is_sharing_shown else []
+    head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, *sharing_head, "")
     grids = [Grid(f"At each length, with {choice.strategy}{overlong}", head, rows)]
     if choice.other is not None:
         rows = [[point.strategy, *_cells(point)] for point in (configured, choice.other)]

@@ -25,12 +25,10 @@ from ..inputs.fetch import describe_data, write_data
 from ..inputs.scan import scan_inputs
 from ..observer import Kept, Observer
 from ..pack.pack import count_rows
-from ..pack.units import forecast_sharing
+from ..report.choice import compare_lengths
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_rejects
 from ..report.contamination_summary import contamination_of
-from ..report.document_lengths import read_documents
 from ..report.ledger_lines import supervision_of
-from ..report.lengths import choose, model_limit
 from ..report.sections import answers
 from .prepare import prepare
 from .rejection_limit import describe_many_rejects
@@ -114,12 +112,8 @@ def plan(
     choice = None
     packing = None
     if not prepared.pairs:
-        stats = read_documents(selected)
-        if sample is not None and sample.rows:
-            stats = replace(stats, in_all=round(stats.in_all * sample.rows_in_all / sample.rows))
-        limit = model_limit(config.tokenizer.path, work.base)
-        choice = choose(stats, config, lengths, limit, figures)
-        choice = replace(choice, sharing=forecast_sharing(selected.table, config))
+        scale = sample.rows_in_all / sample.rows if sample is not None and sample.rows else 1.0
+        choice = compare_lengths(selected, work.base, figures, lengths, scale)
         packing = _packing(config, figures, sample)
     total = selected.ledger.total()
     contamination = None

@@ -50,6 +50,8 @@ class Point:
     labels_lost: int
     fill: float
     """Share of the rows that holds tokens."""
+    sharing_factor: float | None = None
+    """How many times fewer tokens rows store with `pack.share: row` than without; None if documents cannot share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,7 @@ class Choice(Shown):
     other_saves: float
     """The share of the rows that it would save, both in one window."""
     sharing: "Sharing | None" = None
-    """What documents share; None if no two were made of one source row, or the configuration does not let them share.
-    """
+    """None if no two documents were made of one source row, or the configuration does not let them share."""
 
     def summary(self) -> str:
         advised = f"{self.advice.max_length:,} is advised" if self.advice is not None else "nothing is advised"
@@ -129,17 +130,15 @@ class Choice(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What `pack.share: row` stores of the documents that are packed, each counted once."""
+    """What the comparison of `pack.share: row` at each length is from, and which rows would cut fewer groups."""
 
     is_used: bool
     """Whether this dataset shares tokens."""
+    compared: int
+    """Tokens that were compared, each document counted once."""
     tokens: int
-    """Tokens of the documents."""
-    stored: int
-    """Tokens that rows store if documents share, estimated from some of them."""
-    row_length: int
-    """Capacity of a row."""
+    """Tokens of all documents that can share; more than `compared` if these are a sample of them."""
     longer_row_length: int
-    """Twice the longest document that the limits allow, or `row_length` if that is more."""
-    stored_in_longer_rows: int
-    """As `stored`, in rows of that length, where fewer groups of documents are cut."""
+    """Twice the longest document that the configured length keeps, or the configured rows if they are longer."""
+    longer_rows_factor: float
+    """`Point.sharing_factor` in such rows, which cut fewer groups of documents."""

@@ -9,18 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packtrain.pipeline.report.advised_length import FEW_ROWS, KEEPS, WHOLE, WHOLE_TEXTS, lost_at
 from packtrain.pipeline.report.length_advice import describe_advice, describe_limit, point_at
-from packtrain.pipeline.report.lengths import (
-    FEW_ROWS,
-    KEEPS,
-    SAVES,
-    WHOLE,
-    WHOLE_TEXTS,
-    candidates,
-    choose,
-    lost_at,
-    model_limit,
-)
+from packtrain.pipeline.report.lengths import SAVES, candidates, choose, model_limit
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
 from packtrain.schemas.report.length_choice import Choice

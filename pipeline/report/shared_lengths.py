@@ -1,0 +1,178 @@
+"""What documents of one source row share at each length that is compared, found from their token ids.
+
+At each length the documents are those that a run of this length would pack, cut as it would cut them, and in the same
+groups. So where all groups are compared, the factor is that of such a run; else every n-th group is compared.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.config.config import RunConfig
+from ...schemas.ragged import begins_of, offsets_of, sums_of
+from ...stages.forecast import SharedUnits
+from ..pack.outcomes import limits_of
+from ..pack.pack import Selected
+from ..pack.segments import Segments
+from ..pack.table import Documents
+from ..pack.units import groups_of_several, prefixes_of
+from .document_lengths import copies_to_compare
+
+COMPARED_TOKENS = 4_000_000
+"""About so many tokens are compared at each length, of all groups or of every n-th. Of chats with an example a turn,
+that takes 0.2 seconds for six lengths together, because a group that a length does not cut is compared once."""
+
+
+class Lengths(NamedTuple):
+    """A length that is compared."""
+
+    limit: int
+    """The most tokens of a document."""
+    row_length: int
+    """Capacity of the rows, at least `limit`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedLengths:
+    """What documents can share at each length."""
+
+    at: dict[Lengths, SharedUnits]
+    compared: int
+    """Tokens of the documents that were compared, each counted once."""
+    tokens: int
+    """Tokens of all documents that can share."""
+
+
+class _SharedGroup(NamedTuple):
+    """What a group shares at one length."""
+
+    members: list[int]
+    """Tokens kept of each document that shares."""
+    units: list[int]
+    """Tokens that each unit takes in a row, with padding."""
+    stored: int
+    """Tokens of the units, without padding."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What all compared groups share at one length, copies apart."""
+
+    members: list[int] = field(default_factory=list)
+    units: list[int] = field(default_factory=list)
+    stored: int = 0
+
+    def add(self, group: _SharedGroup, copies: int) -> None:
+        """Add a group that is packed `copies` times."""
+        self.members += group.members * copies
+        self.units += group.units * copies
+        self.stored += group.stored * copies
+
+
+def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLengths | None:
+    """What `pack.share: row` stores once at each length; None if the configuration does not let documents share, or no
+    source row gives two of them.
+    """
+    config = selected.config
+    pack = config.pack
+    if not pack.does.keeps_groups or pack.parallel is not None or pack.max_docs is not None:
+        return None
+    table = selected.table
+    copies = copies_to_compare(selected)
+    tokens_of_groups = sum(
+        int(table.documents.length[documents].sum(dtype=np.int64)) for documents, _ in groups_of_several(table, copies)
+    )
+    if not tokens_of_groups:
+        return None
+    step = -(-tokens_of_groups // COMPARED_TOKENS)
+    segments = Segments.of(table)
+    sums = {compared: _Sums() for compared in lengths}
+    kept_in_all = dict.fromkeys(lengths, 0)
+    kept_compared = dict.fromkeys(lengths, 0)
+    compared_tokens = 0
+    for documents, offsets in groups_of_several(table, copies):
+        sampled = list(pairwise(offsets.tolist()))[::step]
+        if not sampled:
+            continue
+        sampled_documents = np.concatenate([documents[first:last] for first, last in sampled])
+        compared_tokens += int(table.documents.length[sampled_documents].sum(dtype=np.int64))
+        for at in lengths:
+            kept_in_all[at] += _kept_tokens(table.documents.length[documents], copies[documents], config, at.limit)
+            kept_compared[at] += _kept_tokens(
+                table.documents.length[sampled_documents], copies[sampled_documents], config, at.limit
+            )
+        for first, last in sampled:
+            group = table.documents.at(documents[first:last])
+            shared = _share_at_each(group, segments, config, lengths)
+            for at in lengths:
+                sums[at].add(shared[at], int(copies[documents[first]]))
+    units = dict[Lengths, SharedUnits]()
+    for at in lengths:
+        # The share that is saved of the sample is taken for that of all groups.
+        scale = kept_in_all[at] / kept_compared[at] if kept_compared[at] else 1.0
+        members = np.array(sums[at].members, np.int64)
+        units[at] = SharedUnits(members, np.array(sums[at].units, np.int64), sums[at].stored, scale)
+    return SharedLengths(units, compared_tokens, tokens_of_groups)
+
+
+def _kept_tokens(lengths: NDArray[np.int32], copies: NDArray[np.uint16], config: RunConfig, limit: int) -> int:
+    """Tokens of documents that a limit keeps, copies apart."""
+    kept = np.minimum(lengths, limit)
+    if config.truncate.overlong != "truncate":  # longer ones are dropped, or cut into pieces, which share nothing
+        kept = np.where(lengths > limit, 0, lengths)
+    return int((kept * copies.astype(np.int64)).sum())
+
+
+def _share_at_each(
+    group: Documents, segments: Segments, config: RunConfig, lengths: Sequence[Lengths]
+) -> dict[Lengths, _SharedGroup]:
+    """What the documents of a group share at each length."""
+    longest = int(group.length.max())
+    shared = dict[Lengths, _SharedGroup]()
+    whole: _SharedGroup | None = None
+    for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
+        is_cut = longest > at.limit
+        # Units that also fit shorter rows are the units of shorter rows: no document began one for want of space.
+        if not is_cut and whole is not None and max(whole.units, default=0) <= at.row_length:
+            shared[at] = whole
+            continue
+        shared[at] = _share_at(group, segments, config, at)
+        if not is_cut:
+            whole = shared[at]
+    return shared
+
+
+def _share_at(group: Documents, segments: Segments, config: RunConfig, at: Lengths) -> _SharedGroup:
+    """What the documents of a group share at one length, if they are decided and cut as in a run of this length."""
+    limits = replace(limits_of(config), max_length=at.limit)
+    low, high = limits.stretch(group.length)
+    group.low[:] = low
+    group.high[:] = high
+    stays = np.ones(len(group), np.bool_) if config.keep_untrained else _have_labels(group, segments)
+    if limits.overlong != "truncate":
+        stays &= group.length <= at.limit
+    kept = group.at(np.flatnonzero(stays))
+    if len(kept) < 2:
+        return _SharedGroup([], [], 0)
+    align = config.pack.alignment.document
+    prefixes = prefixes_of(kept, segments, at.row_length, align)
+    is_in_group = prefixes.is_in_group
+    lengths = (kept.high - kept.low)[prefixes.order][is_in_group].astype(np.int64)
+    pieces = lengths - np.maximum(prefixes.shared[is_in_group] - 1, 0)
+    unit_begins = np.flatnonzero(prefixes.begins_unit[is_in_group])
+    units = sums_of(-(-pieces // align) * align, np.append(unit_begins, len(pieces)))
+    return _SharedGroup(lengths.tolist(), units.tolist(), int(pieces.sum()))
+
+
+def _have_labels(group: Documents, segments: Segments) -> NDArray[np.bool_]:
+    """(K,) whether a label is left of each document: a supervised token behind its first kept one."""
+    ends, supervised = segments.spans(group)
+    offsets = offsets_of(group.span_count)
+    begins = np.maximum(begins_of(ends, offsets), np.repeat(group.low + 1, group.span_count))
+    ends = np.minimum(ends, np.repeat(group.high, group.span_count))
+    has_labels: NDArray[np.bool_] = np.logical_or.reduceat(supervised & (ends > begins), offsets[:-1])
+    return has_labels
