@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..schemas.errors import ConfigError
 
@@ -39,6 +39,21 @@ def detect_rank(rank: int | None = None, world_size: int | None = None) -> RankI
     if not 0 <= info.rank < info.world_size:
         raise ConfigError(f"rank {info.rank} of {info.world_size} ({info.origin}): ranks count from 0")
     return info
+
+
+def highest_of_ranks(number: int, device: Any) -> int:
+    """The highest number of all ranks, which must all call it: so they take the same branch, and fail together.
+
+    Args:
+        device: one through which ranks reach each other.
+    """
+    if _from_torch() is None:
+        return number
+    import torch
+
+    highest = torch.tensor(number, device=device)
+    torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX)
+    return int(highest)
 
 
 def _from_torch() -> RankInfo | None:

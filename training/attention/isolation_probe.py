@@ -1,7 +1,7 @@
 """Proves that documents packed into one row do not see each other, on the same model and callable that train.
 
-1. *Isolation*: the gradient of each document's loss with respect to every other document's embeddings is zero to the
-   bit, or it is a leak.
+1. *Isolation*: the gradient of each document's last hidden states with respect to every other document's embeddings is
+   zero to the bit, or it is a leak.
 2. *Control*: the same gradient with respect to the document itself is not zero, or the probe would prove nothing.
 3. *Equivalence*: each document gives the same outputs packed and alone, which finds wrong positions; in a few short
    documents of random tokens, and at the lengths of a real batch.
@@ -20,6 +20,7 @@ from transformers import logging
 
 from ...schemas.errors import ConfigError
 from ..model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
+from ..rank_info import highest_of_ranks
 from .model_parts import unwrap
 from .packed_attention import Applied, use_packed
 from .probe_checks import Call, check_equivalence, check_isolation, run_once
@@ -70,13 +71,13 @@ def probe(
         seq_idx=batch is not None and "seq_idx" in batch,
         shares=batch is not None and "paths" in batch,
     )
-    with undisturbed(model) as switch_off_chance:
+    with undisturbed(model) as make_comparable:
         checks, dtype = run_once(model, call, random_batch)
-        if not _any_rank(bool(checks), place):
-            switch_off_chance()
+        if not highest_of_ranks(int(bool(checks)), place):
+            make_comparable()
             checks += check_isolation(model, call, random_batch)
             checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
-            if batch is not None and not _any_rank(not all(check.passed for check in checks), place):
+            if batch is not None and not highest_of_ranks(int(not all(check.passed for check in checks)), place):
                 real_batch = to_device({key: value for key, value in batch.items() if key != "loss_weights"}, place)
                 documents = _some_documents(documents_of(batch))
                 checks.append(
@@ -154,13 +155,3 @@ def _draw_tiny(folder: Path, where: Path, dtype: torch.dtype) -> Any:
     except Exception as error:  # architectures raise all kinds of errors at sizes that they do not expect
         problem = f"{config.model_type} cannot be shrunk ({message_of(error)})"
         raise ConfigError(f"{where}: {problem}; give a folder with weights") from error
-
-
-def _any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set on any rank, so that all ranks take the same branch."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
-        return flag
-    highest = torch.tensor([int(flag)], device=device)
-    distributed.all_reduce(highest, distributed.ReduceOp.MAX)
-    return bool(highest.item())

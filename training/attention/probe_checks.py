@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from ...schemas.errors import ConfigError
-from ...schemas.rows import IGNORE_INDEX
 from ..model import is_out_of_memory, message_of
-from .model_parts import unwrap
+from .influence import influences
 from .probe_report import Check
-from .probe_setup import Batch, PackedDocument, cut_out, documents_of, is_compiled
+from .probe_setup import Batch, PackedDocument, cut_out, documents_of
 
 COMPARED_TOKENS = 32
 """Tokens of each document of a real batch that are compared with themselves alone."""
@@ -47,67 +45,45 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     """That documents have no gradient with respect to each other, and one with respect to themselves."""
     documents = documents_of(batch)
     numbers = range(len(documents))
+    pieces = [torch.zeros_like(batch["labels"], dtype=torch.bool) for _ in documents]
+    for piece, document in zip(pieces, documents, strict=True):
+        piece[:, document.begin : document.end] = True
     try:
-        # matrix[d][e]: how much document d's loss depends on document e's embeddings.
-        matrix = [_influence(model, call, batch, documents, number) for number in numbers]
+        influence_of_documents = influences(model, lambda: call(batch), pieces)
     except Exception as error:  # any other error of the model is a result
         if is_out_of_memory(error):
             raise
-        fix = "if it is checkpointed, set gradient_checkpointing_kwargs: {use_reentrant: false}"
-        detail = f"{message_of(error).rstrip('.')}; {fix}"
-        return [Check("runs", False, type(error).__name__, "a backward pass", detail)]
+        return [Check("runs", False, type(error).__name__, "a backward pass", message_of(error))]
+    # matrix[d][e]: how much document d's hidden states depend on document e's embeddings.
+    matrix = [_influence_on(influence, documents, number) for number, influence in enumerate(influence_of_documents)]
     pairs = [(d, e) for d in numbers for e in numbers if d != e]
     d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
     leak = matrix[d][e]
     weakest = min(matrix[number][number] for number in numbers)
-    detail = f"gradient of document {d}'s loss with respect to document {e}'s embeddings"
+    detail = f"gradient of document {d}'s hidden states with respect to document {e}'s embeddings"
     if leak == 0:
-        detail = "largest gradient of one document's loss with respect to another's embeddings"
-    useless = "a document's loss does not depend on its own embeddings, so the probe proves nothing"
+        detail = "largest gradient of one document's hidden states with respect to another's embeddings"
+    useless = "a document does not depend on its own embeddings, so the probe proves nothing"
     return [
         Check("isolation", leak == 0, f"{leak:.3g}", "0, to the bit", detail),
         Check("control", weakest > 0, f"{weakest:.3g}", "more than 0", "" if weakest > 0 else useless),
     ]
 
 
-def _influence(model: Any, call: Call, batch: Batch, documents: Sequence[PackedDocument], trained: int) -> list[float]:
-    """For each document, the largest gradient of one document's loss with respect to the embeddings of its piece; of
-    another document's piece, without the tokens that the trained one shares.
+def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], number: int) -> list[float]:
+    """For each document, the largest gradient of one document with respect to the embeddings of its piece; of another
+    document's piece, without the tokens that the two share.
 
-    Raises:
-        RuntimeError and others: there is no gradient.
+    Args:
+        influence: (1, T) of each token on the document.
+        number: of the document.
     """
-    embedding = unwrap(model).get_input_embeddings()
-    begin, end, path = documents[trained]
-    batch = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
-    batch["labels"][:, begin + 1 : end] = batch["input_ids"][:, begin + 1 : end]
-    embeddings: list[torch.Tensor] = []
-
-    def detach(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        """Cut the graph here, so that gradients arrive at a tensor of the probe."""
-        embeddings.append(output.detach().clone().requires_grad_(True))
-        return embeddings[-1].clone()  # some models change it in place
-
-    with torch.enable_grad():
-        if is_compiled(model):  # compiled code ignores hooks
-            arguments = {key: value for key, value in batch.items() if key != "input_ids"}
-            outputs = call({**arguments, "inputs_embeds": detach(embedding, None, embedding(batch["input_ids"]))})
-        else:
-            handle = embedding.register_forward_hook(detach)
-            try:
-                outputs = call(batch)
-            finally:
-                handle.remove()
-        if len(embeddings) != 1:
-            raise RuntimeError(f"the embedding of input_ids was used {len(embeddings)} times in a forward pass")
-        logits = logits_of(outputs)[0, :-1].float()
-        loss = functional.cross_entropy(logits, batch["labels"][0, 1:], ignore_index=IGNORE_INDEX)
-        (gradient,) = torch.autograd.grad(loss, embeddings)
-    per_token = gradient.detach()[0].abs().amax(dim=-1).float().cpu()  # (T,)
+    per_token = influence[0].cpu()
+    begin, end, path = documents[number]
     on_itself = float(per_token[begin:end].max())
     per_token[path] = 0  # what it may depend on: its own tokens, and those that it shares
     per_document = [float(per_token[document.begin : document.end].max()) for document in documents]
-    per_document[trained] = on_itself
+    per_document[number] = on_itself
     return per_document
 
 

@@ -4,12 +4,14 @@ configurations of architectures.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.checkpoint import checkpoint
 
 from ...schemas.dataset.row_batch import Row
 from ...schemas.ragged import ranges, starts_of
@@ -28,6 +30,8 @@ among the first 8, tokens are routed in groups of a divisor of 16, and the probe
 """
 _CHANCES = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
 """How attributes end that hold the chance, 0 to 1, by which a layer changes values at random."""
+_CHECKPOINTS = "_gradient_checkpointing_func"
+"""Attribute of transformers' layers: what computes a layer again in the backward pass."""
 Batch = dict[str, Any]
 
 
@@ -130,7 +134,9 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
     """The model in train mode, because gradient checkpointing happens only there. At the end its modes, gradients and
     buffers and all random generators are as they were.
 
-    The value switches off dropout, jitter and auxiliary losses of routers, which take all tokens of a row together.
+    The value makes gradients comparable: it switches off dropout, jitter and auxiliary losses of routers, which take
+    all tokens of a row together, and makes gradient checkpoints of the kind that gives gradients of chosen tensors
+    (re-entrant ones do not).
     """
     inner = unwrap(model)
     modules = list(model.modules())
@@ -146,13 +152,18 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
     changed: list[tuple[Any, str, Any]] = []
     """Object, attribute, and the value that it had."""
 
-    def switch_off_chance() -> None:
-        changed.extend(_chances(modules))
+    def make_comparable() -> None:
+        for module, name, value in _chances(modules):
+            changed.append((module, name, value))
+            setattr(module, name, 0.0)
         for config in configs_of(getattr(inner, "config", None)):
             if getattr(config, "output_router_logits", False):
                 changed.append((config, "output_router_logits", True))
-        for owner, name, value in changed:
-            setattr(owner, name, type(value)(0))
+                config.output_router_logits = False
+        for module in modules:
+            if _CHECKPOINTS in vars(module):
+                changed.append((module, _CHECKPOINTS, vars(module)[_CHECKPOINTS]))
+                setattr(module, _CHECKPOINTS, partial(checkpoint, use_reentrant=False))
 
     gpus = {weight.device for weight in inner.parameters() if weight.device.type == "cuda"}
     # Otherwise DDP waits for gradients of all parameters.
@@ -160,7 +171,7 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
     with torch.random.fork_rng(devices=list(gpus)), no_sync:
         try:
             model.train()
-            yield switch_off_chance
+            yield make_comparable
         finally:
             for owner, name, value in changed:
                 setattr(owner, name, value)

@@ -1,14 +1,16 @@
 """Which documents of a dataset are in a batch, found by their tokens.
 
-Documents, not rows, because trainers divide, join and pad rows. Legend: B rows of the batch, T tokens of each, D pieces
-of documents.
+Documents, not rows, because trainers divide, join and pad rows. Legend: B rows of the batch, T tokens of each.
+
+A *stretch* of the dataset is a piece of a document, or a whole row. It is looked up by its key: a hash of its first 8
+tokens, or of all if it has fewer. Stretches that short are looked for only where nothing but padding or documents are
+beside them, since two or three tokens may stand anywhere; elsewhere a short piece is found with its row.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from ...schemas.dataset.row_batch import BatchPieces
@@ -16,25 +18,12 @@ from ...schemas.ragged import ranges
 from ..packed_rows import PackedRows
 
 KEY = 8
-"""Tokens by whose hash documents are looked up."""
+"""Most tokens by whose hash a stretch is looked up."""
 COMPARED_FIRST = (1.0, 0.5, 0.75, 0.25, 0.9)
-"""Places in a document that are compared before all of it: many chats begin with the same system prompt."""
-MOST_LABELS = 8
-"""Documents with the same tokens may have other labels: most that are kept."""
+"""Places in a stretch that are compared before all of it: many chats begin with the same system prompt."""
 _FACTORS = np.random.default_rng(0).integers(1, 2**63, KEY, np.uint64) | np.uint64(1)
-Places = tuple[NDArray[np.uint64], NDArray[np.int64]]
-"""The hashes of `KEY` tokens from every place of the batch on, sorted; and those places, row after row."""
-
-
-class FoundDocument(NamedTuple):
-    """A piece of a document in the batch, whole."""
-
-    row: int
-    begin: int
-    end: int
-    dataset_row: int
-    labels: list[NDArray[np.int32]]
-    """Its labels in the dataset; several, if pieces with these tokens have different ones."""
+Windows = tuple[NDArray[np.uint64], NDArray[np.int64]]
+"""The keys of stretches that may begin in the batch, sorted; and the places where, counted through all rows."""
 
 
 class Gap(NamedTuple):
@@ -43,6 +32,21 @@ class Gap(NamedTuple):
     row: int
     begin: int
     end: int
+
+
+class FoundDocument(NamedTuple):
+    """A piece of a document in the batch, whole."""
+
+    row: int
+    begin: int
+    end: int
+    labels: list[NDArray[np.int32]]
+    """Its labels in the dataset; several, if pieces with these tokens have different ones."""
+
+    @property
+    def place(self) -> tuple[int, slice]:
+        """Its index into (B, T) arrays."""
+        return self.row, slice(self.begin, self.end)
 
 
 class DocumentFinder:
@@ -62,26 +66,21 @@ class DocumentFinder:
         Raises:
             IntegrityError: a shard is damaged.
         """
-        places = _places(ids)
-        documents: dict[Gap, FoundDocument] = {}
-        for first_row, pieces in self._pieces():
-            before = len(documents)
-            _keep(documents, _found_by_key(ids, places, pieces), pieces, first_row)
-            if len(documents) > before:
-                kept = _without_parts(documents.values())
-                if not _gaps(ids, padding, kept):
-                    return kept, []
-        kept = _without_parts(documents.values())
-        gaps = _gaps(ids, padding, kept)
-        if gaps:
-            # Documents shorter than a key that stand alone, because a trainer took their row apart.
-            for first_row, pieces in self._pieces():
-                _keep(documents, _found_alone(ids, gaps, pieces), pieces, first_row)
-            kept = _without_parts(documents.values())
-        return kept, _gaps(ids, padding, kept)
-
-    def _pieces(self) -> Iterator[tuple[int, BatchPieces]]:
-        return ((first_row, batch.pieces()) for first_row, batch in self._rows.batches())
+        labels_of: dict[Gap, list[NDArray[np.int32]]] = {}
+        documents, gaps = _without_parts(ids, padding, labels_of)
+        for _ in range(2):  # the second time for short documents between others
+            windows = _windows(ids, gaps)
+            for _, batch in self._rows.batches():
+                before = len(labels_of)
+                for where, labels in _matches(ids, windows, batch.pieces()):
+                    variants = labels_of.setdefault(where, [])
+                    if not any(np.array_equal(labels, variant) for variant in variants):
+                        variants.append(labels)
+                if len(labels_of) > before:
+                    documents, gaps = _without_parts(ids, padding, labels_of)
+                if not gaps:
+                    return documents, []
+        return documents, gaps
 
     def describe(self, ids: NDArray[np.int64], gap: Gap) -> str:
         """What a gap holds, in a sentence. Reads all shards, at worst."""
@@ -89,139 +88,114 @@ class DocumentFinder:
         repeated = int(np.argmax(part[::-1] != part[-1]))  # how often its last token stands at its end
         part = part[:-repeated] if repeated > 1 else part  # without what is likely padding
         where = f"tokens {gap.begin:,} to {gap.begin + len(part):,} of row {gap.row} of the batch"
-        last = len(part) - 1
-        for _, pieces in self._pieces():
-            # Places where the part could begin, fewer with each token that is compared.
-            places = np.flatnonzero(pieces.input_ids[: max(0, len(pieces.input_ids) - last)] == part[0])
-            for offset in (last, last // 2, min(1, last)):
-                places = places[pieces.input_ids[places + offset] == part[offset]]
-            for place in places.tolist():
+        for _, batch in self._rows.batches():
+            pieces = batch.pieces()
+            tokens = pieces.input_ids.tobytes()
+            pattern = part.astype(pieces.input_ids.dtype).tobytes()
+            at = tokens.find(pattern)
+            while at >= 0:
+                place, remainder = divmod(at, pieces.input_ids.itemsize)
                 piece = int(np.searchsorted(pieces.begins, place, "right")) - 1
                 length = int(pieces.lengths[piece])
-                inside = piece >= 0 and place + len(part) <= pieces.begins[piece] + length
-                if inside and np.array_equal(pieces.input_ids[place : place + len(part)], part):
+                if not remainder and piece >= 0 and place + len(part) <= pieces.begins[piece] + length:
                     return f"{where} are a part of a document of {length:,} tokens, which was cut"
+                at = tokens.find(pattern, at + 1)
         return f"{where} are no documents of this dataset"
 
 
-def _keep(
-    documents: dict[Gap, FoundDocument],
-    hits: Iterable[tuple[int, int, int]],
-    pieces: BatchPieces,
-    first_row: int,
-) -> None:
-    """Add (row of the batch, place in it, piece) to the documents that were found before."""
-    for row, place, piece in hits:
-        begin = int(pieces.begins[piece])
-        length = int(pieces.lengths[piece])
-        labels = pieces.labels[begin : begin + length]
-        where = Gap(row, place, place + length)
-        document = documents.setdefault(where, FoundDocument(*where, first_row + int(pieces.rows[piece]), []))
-        is_new = not any(np.array_equal(labels, variant) for variant in document.labels)
-        if is_new and len(document.labels) < MOST_LABELS:
-            document.labels.append(labels)
+def _windows(ids: NDArray[np.int64], gaps: list[Gap]) -> Windows:
+    """Where stretches may begin in gaps: those of `KEY` tokens anywhere; shorter ones with nothing but padding beside
+    them.
+    """
+    width = ids.shape[1]
+    places: list[int] = []
+    lengths: list[int] = []
+    for row, begin, end in gaps:
+        places += range(row * width + begin, row * width + end - KEY + 1)
+        lengths += [KEY] * max(0, end - begin - KEY + 1)
+        # Padding is one token again and again at an end: of 0 0 5 6 7, what stands alone begins at place 2 at the
+        # latest, and ends at place 4 at the earliest.
+        tokens = ids[row, begin:end]
+        latest_begin = begin + int(np.argmax(tokens != tokens[0]))
+        earliest_end = end - int(np.argmax(tokens[::-1] != tokens[-1]))
+        for length in range(1, KEY):
+            alone = range(max(begin, earliest_end - length), min(latest_begin, end - length) + 1)
+            places += [row * width + place for place in alone]
+            lengths += [length] * len(alone)
+    window_places = np.array(places, np.int64)
+    keys = _keys(ids.ravel(), window_places, np.array(lengths, np.int64))
+    order = np.argsort(keys, kind="stable")
+    return keys[order], window_places[order]
 
 
-def _places(ids: NDArray[np.int64]) -> Places:
-    rows, width = ids.shape
-    if width < KEY:
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    keys = _hash(sliding_window_view(ids, KEY, axis=1))
-    places = np.arange(rows)[:, None] * width + np.arange(keys.shape[1])
-    order = np.argsort(keys.ravel(), kind="stable")
-    return keys.ravel()[order], places.ravel()[order]
-
-
-# The factors are odd, so no token is multiplied to 0; equal hashes are compared token by token anyway.
-def _hash(windows: NDArray[np.integer]) -> NDArray[np.uint64]:
-    keys: NDArray[np.uint64] = (windows.astype(np.uint64) * _FACTORS).sum(-1, dtype=np.uint64)
+def _keys(tokens: NDArray[np.integer], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """(N,) the keys of stretches of T tokens, by where they begin and how long they are."""
+    offsets = np.arange(KEY)
+    places = np.minimum(begins[:, None] + offsets, len(tokens) - 1)
+    # -1, which is no token, behind the end of a shorter one.
+    first_tokens = np.where(offsets < lengths[:, None], tokens[places].astype(np.int64), -1)
+    # The factors are odd, so no token is multiplied to 0; equal hashes are compared token by token anyway.
+    keys: NDArray[np.uint64] = (first_tokens.astype(np.uint64) * _FACTORS).sum(-1, dtype=np.uint64)
     return keys
 
 
-def _found_by_key(ids: NDArray[np.int64], places: Places, pieces: BatchPieces) -> Iterator[tuple[int, int, int]]:
-    """(row of the batch, place in it, piece) of pieces that are whole in the batch.
-
-    A key begins with its piece, and may reach into the next ones of its row, so that a short piece is found as well.
-    The last `KEY` - 1 tokens of a row have no key: pieces there are found behind their neighbour.
-    """
-    batch_keys, batch_places = places
+def _matches(ids: NDArray[np.int64], windows: Windows, pieces: BatchPieces) -> Iterator[tuple[Gap, NDArray[np.int32]]]:
+    """Where pieces are whole in the batch, by themselves or with their row; and their labels."""
+    window_keys, window_places = windows
     flat = ids.ravel()
     width = ids.shape[1]
-    keyed = np.flatnonzero((pieces.begins + KEY <= pieces.row_ends) & (pieces.lengths > 0) & (pieces.lengths <= width))
-    piece_keys = _hash(pieces.input_ids[pieces.begins[keyed, None] + np.arange(KEY)])
-    # The places with the key of a piece are neighbours in the sorted keys: low to high.
-    low = np.searchsorted(batch_keys, piece_keys, "left")
-    high = np.searchsorted(batch_keys, piece_keys, "right")
-    piece = np.repeat(keyed, high - low)  # an entry for each pair of a piece and a place
-    place = batch_places[ranges(low, high - low)]
-    fits = place % width + pieces.lengths[piece] <= width
+    # The pieces of each stretch: of rows with two pieces and one, 0:1, 1:2 and 2:3, then 0:2 and 2:3 for the rows.
+    numbers = np.arange(len(pieces.rows))
+    row_firsts = np.flatnonzero(np.diff(pieces.rows, prepend=-1))
+    row_stops = np.flatnonzero(np.diff(pieces.rows, append=-1)) + 1
+    firsts = np.concatenate([numbers, row_firsts])
+    stops = np.concatenate([numbers + 1, row_stops])
+    begins = pieces.begins[firsts]
+    lengths = np.concatenate([pieces.lengths, pieces.row_ends[row_firsts] - pieces.begins[row_firsts]])
+    keys = _keys(pieces.input_ids, begins, lengths)
+    # The places with the key of a stretch are neighbours in the sorted keys: low to high.
+    low = np.searchsorted(window_keys, keys, "left")
+    high = np.searchsorted(window_keys, keys, "right")
+    stretch = np.repeat(np.arange(len(keys)), high - low)  # an entry for each pair of a stretch and a place
+    start = window_places[ranges(low, high - low)]
+    is_match = start % width + lengths[stretch] <= width
     # A few tokens are compared before all of them: the pairs that are left go through a loop in Python.
     for share in COMPARED_FIRST:
-        piece = piece[fits]
-        place = place[fits]
-        offset = (share * (pieces.lengths[piece] - 1)).astype(np.int64)
-        fits = pieces.input_ids[pieces.begins[piece] + offset] == flat[place + offset]
-    for number, at in zip(piece[fits].tolist(), place[fits].tolist(), strict=True):
-        row, begin = divmod(at, width)
-        if not _equal(ids[row], begin, pieces, number):
+        stretch = stretch[is_match]
+        start = start[is_match]
+        offset = (share * (lengths[stretch] - 1)).astype(np.int64)
+        is_match = pieces.input_ids[begins[stretch] + offset] == flat[start + offset]
+    for number, at in zip(stretch[is_match].tolist(), start[is_match].tolist(), strict=True):
+        begin = int(begins[number])
+        length = int(lengths[number])
+        if not np.array_equal(pieces.input_ids[begin : begin + length], flat[at : at + length]):
             continue
-        yield row, begin, number
-        for near in range(number + 1, len(pieces.rows)):
-            begin += int(pieces.begins[near] - pieces.begins[near - 1])
-            same_row = pieces.rows[near] == pieces.rows[number]
-            if not same_row or pieces.lengths[near] >= KEY or not _equal(ids[row], begin, pieces, near):
-                break
-            yield row, begin, near
+        for piece in range(int(firsts[number]), int(stops[number])):
+            piece_begin = int(pieces.begins[piece])
+            piece_length = int(pieces.lengths[piece])
+            row, place = divmod(at + piece_begin - begin, width)
+            if piece_length:
+                yield Gap(row, place, place + piece_length), pieces.labels[piece_begin : piece_begin + piece_length]
 
 
-def _found_alone(ids: NDArray[np.int64], gaps: list[Gap], pieces: BatchPieces) -> Iterator[tuple[int, int, int]]:
-    """(row of the batch, place in it, piece) of short pieces that fill a gap, beside padding on either side."""
-    short = np.flatnonzero(pieces.lengths < KEY).tolist()
-    for gap in gaps:
-        part = ids[gap.row, gap.begin : gap.end]
-        # Without the token that is repeated at either end, which may be padding.
-        core_begin = gap.begin + int(np.argmax(part != part[0]))
-        core_end = gap.end - int(np.argmax(part[::-1] != part[-1]))
-        if core_end - core_begin >= KEY:
-            continue
-        for piece in short:
-            length = int(pieces.lengths[piece])
-            for place in range(max(gap.begin, core_end - length), min(core_begin, gap.end - length) + 1):
-                if _equal(ids[gap.row], place, pieces, piece):
-                    yield gap.row, place, piece
-
-
-def _equal(row: NDArray[np.int64], place: int, pieces: BatchPieces, piece: int) -> bool:
-    begin = int(pieces.begins[piece])
-    length = int(pieces.lengths[piece])
-    return length > 0 and np.array_equal(pieces.input_ids[begin : begin + length], row[place : place + length])
-
-
-def _without_parts(documents: Iterable[FoundDocument]) -> list[FoundDocument]:
-    """Without those that are part of longer ones, in the batch's order."""
-    kept_of_rows: dict[int, list[FoundDocument]] = {}
+def _without_parts(
+    ids: NDArray[np.int64], padding: NDArray[np.bool_], labels_of: dict[Gap, list[NDArray[np.int32]]]
+) -> tuple[list[FoundDocument], list[Gap]]:
+    """The documents in the batch's order, without what is only a part of a longer one; and the gaps between them."""
+    documents: list[FoundDocument] = []
+    is_taken = np.zeros(ids.shape, bool)
     # The longest first: what overlaps one that is kept already is a part of it.
-    for document in sorted(documents, key=lambda document: document.begin - document.end):
-        kept = kept_of_rows.setdefault(document.row, [])
-        if all(document.end <= longer.begin or longer.end <= document.begin for longer in kept):
-            kept.append(document)
-    all_kept = [document for kept in kept_of_rows.values() for document in kept]
-    return sorted(all_kept, key=lambda document: (document.row, document.begin))
-
-
-def _gaps(ids: NDArray[np.int64], padding: NDArray[np.bool_], documents: list[FoundDocument]) -> list[Gap]:
-    """Stretches of a batch that are neither documents nor padding. Padding is what a mask hides, and stretches of one
-    token again and again.
-    """
-    unknown = ~padding
-    for document in documents:
-        unknown[document.row, document.begin : document.end] = False
+    for where in sorted(labels_of, key=lambda where: where.begin - where.end):
+        document = FoundDocument(*where, labels_of[where])
+        if not is_taken[document.place].any():
+            is_taken[document.place] = True
+            documents.append(document)
     gaps = []
-    for number, row in enumerate(unknown):
+    for number, unknown in enumerate(~is_taken & ~padding):
         # Where unknown tokens begin and end, in turn: [0 1 1 0 1] has the edges 1, 3, 4, 5.
-        edges = np.flatnonzero(np.diff(np.concatenate(([0], row.view(np.int8), [0]))))
+        edges = np.flatnonzero(np.diff(np.concatenate(([0], unknown.view(np.int8), [0]))))
         for begin, end in edges.reshape(-1, 2).tolist():
             part = ids[number, begin:end]
-            if (part != part[0]).any():
+            if (part != part[0]).any():  # else it is padding
                 gaps.append(Gap(number, begin, end))
-    return gaps
+    return sorted(documents, key=lambda document: document[:2]), gaps

@@ -8,13 +8,11 @@ It looks before the first optimizer step, within the first forward pass, and rai
 in a row shows nothing of the third, so the guard goes on watching for some batches.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback
 
@@ -23,16 +21,14 @@ from ...schemas.units import plural
 from ..attention.model_parts import wrappers_of
 from ..model import name_dataset
 from ..packed_rows import PackedRows
+from ..rank_info import detect_rank, highest_of_ranks
+from .caller import Caller, advise, find_caller
 from .documents import DocumentFinder, FoundDocument
 from .isolation import find_leak
 from .labels import judge_labels
-from .ranks import highest_of_ranks, is_first_rank
-from .trainers import LOSSES_THAT_DO_NOT_SHIFT, Caller, advise, find_caller
 
 MOST_BATCHES = 8
 """Batches that are looked at until a row has several documents."""
-MOST_PROBLEMS = 3
-"""Problems of one kind that a message names."""
 _CALL_WHAT_THEY_WRAP = ("DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine")
 """Wrappers by which hooks of what they wrap run; in others they may not."""
 
@@ -105,80 +101,79 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
             self._checking = False
 
     def _check(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Look at a batch. All ranks make the same passes, and fail together."""
+        """Look at a batch. All ranks make the same passes, and fail together.
+
+        Raises:
+            LeakError: it is not what was packed.
+            IntegrityError: the dataset is damaged.
+        """
         device = next(module.parameters()).device
         caller = find_caller()
         self._batches += 1
-        contents = _Contents()
+        documents: list[FoundDocument] = []
+        problems: list[str] = []
+        note = ""
         failure: PacktrainError | None = None
+        ids = _ids_of(args, kwargs)
         try:
-            contents = self._read(args, kwargs, caller)
-        except PacktrainError as error:
+            if ids is None:
+                problems.append("input_ids do not reach the model, so the batch could not be checked")
+            else:
+                documents, problems, note = self._read(ids, kwargs, caller)
+        except PacktrainError as error:  # raised below, when other ranks know of it
             failure = error
-        problems = contents.problems
-        documents = contents.documents
         # The passes are collective where the model is sharded: all ranks make them, or none.
-        if not highest_of_ranks(int(not documents), device):
-            leak = find_leak(module, args, kwargs, contents.shape, documents)
-            if leak:
-                problems.append(leak)
+        if not highest_of_ranks(int(not documents), device) and ids is not None:
+            leak = find_leak(module, args, kwargs, (ids.shape[0], ids.shape[1]), documents)
+            problems += [leak] if leak else []
         if highest_of_ranks(int(bool(problems or failure)), device):
             self._stop()
-            if failure is not None:
-                raise failure
-            raise LeakError(
-                _describe(problems, caller, kwargs)
-                if problems
-                else "another rank got a batch that is not what was packed; its message says what to do"
-            )
+            raise failure or LeakError(_describe(problems, caller, kwargs))
         rows = len({document.row for document in documents})
         several = bool(highest_of_ranks(int(len(documents) > rows), device))
         checked = f"{plural(len(documents), 'document')} in {plural(rows, 'row')} of batch {self._batches}"
-        notes = f" ({contents.note})" if contents.note else ""
+        note = f" ({note})" if note else ""
         if several:
-            _say(f"packed documents are kept apart: {checked} checked{notes}")
+            _say(f"packed documents are kept apart: {checked} checked{note}")
         elif self._batches == MOST_BATCHES:
             alone = f"no row of {MOST_BATCHES} batches has two documents, so none can see another"
-            _say(f"{alone}: {checked} checked{notes}")
+            _say(f"{alone}: {checked} checked{note}")
         elif self._batches == 1:
-            _say(
-                f"every document has a row of its own: {checked}; watching up to {MOST_BATCHES} batches for two in a "
-                "row"
-            )
+            watching = f"watching up to {MOST_BATCHES} batches for two in a row"
+            _say(f"every document has a row of its own: {checked}; {watching}")
         if several or self._batches == MOST_BATCHES:
             self._stop()
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any], caller: Caller) -> "_Contents":
-        """What is in a batch: its documents, and what is wrong with tokens, labels and positions.
+    def _read(
+        self, ids: torch.Tensor, kwargs: dict[str, Any], caller: Caller
+    ) -> tuple[list[FoundDocument], list[str], str]:
+        """The documents in (B, T) tokens; what is wrong with tokens, labels and positions; and what could not be seen.
 
         Raises:
             IntegrityError: the dataset is damaged.
         """
-        # Models of transformers take `input_ids`, torchtune's `tokens`; others their first argument.
-        ids = kwargs.get("input_ids", kwargs.get("tokens", args[0] if args else None))
-        if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
-            return _Contents(problems=["input_ids do not reach the model, so the batch could not be checked"])
-        ids = ids.reshape(-1, ids.shape[-1])
-        shape = (ids.shape[0], ids.shape[1])
+        tokens = ids.cpu().numpy()
         mask = kwargs.get("attention_mask")
         # A mask of another shape, such as (B, 1, T, T), says which tokens see which, and not what is padding.
-        is_padding_mask = isinstance(mask, torch.Tensor) and mask.shape == shape
-        padding = torch.eq(mask, 0).cpu().numpy() if is_padding_mask else np.zeros(shape, bool)
-        tokens = ids.cpu().numpy()
+        is_padding_mask = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
+        padding = torch.eq(mask, 0).cpu().numpy() if is_padding_mask else np.zeros(tokens.shape, bool)
         documents, gaps = self._finder.find(tokens, padding)
-        problems = [self._finder.describe(tokens, gap) for gap in gaps[:MOST_PROBLEMS]]
-        if len(gaps) > MOST_PROBLEMS:
-            problems.append(f"and {len(gaps) - MOST_PROBLEMS:,} more such parts")
-        note, wrong_labels = _judge(_labels_of(kwargs, caller, shape), caller, documents, complete=not gaps)
+        problems = [self._finder.describe(tokens, gaps[0])] if gaps else []
+        if len(gaps) > 1:
+            problems.append(f"and {len(gaps) - 1:,} more such parts")
+        note, wrong_labels = judge_labels(kwargs, caller, documents, (len(ids), ids.shape[1]), complete=not gaps)
+        problems += [wrong_labels] if wrong_labels else []
         positions = kwargs.get("position_ids", kwargs.get("input_pos"))
-        wrong_positions = ""
-        if isinstance(positions, torch.Tensor) and positions.shape == shape:
-            count = _wrong_positions(positions.cpu().numpy(), documents)
-            wrong_positions = (
-                f"position_ids do not start at 0 in {count} of {len(documents)} documents" if count else ""
+        if isinstance(positions, torch.Tensor) and positions.shape == ids.shape:
+            places = positions.cpu().numpy()
+            lengths = [document.end - document.begin for document in documents]
+            count = sum(
+                not np.array_equal(places[document.place], np.arange(length))
+                for document, length in zip(documents, lengths, strict=True)
             )
-        problems += [problem for problem in (wrong_labels, wrong_positions) if problem]
-        return _Contents(shape, documents, problems, note)
+            if count:
+                problems.append(f"position_ids do not start at 0 in {count} of {len(documents)} documents")
+        return documents, problems, note
 
 
 def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> PackedGuard:
@@ -210,26 +205,6 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
     return packed_guard
 
 
-@dataclass(slots=True)
-class _Contents:
-    """What is in a batch."""
-
-    shape: tuple[int, int] = (0, 0)
-    documents: list[FoundDocument] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    note: str = ""
-    """What could not be seen."""
-
-
-class _Labels(NamedTuple):
-    """The labels of a batch."""
-
-    values: NDArray[np.int64]
-    """(B, T)"""
-    shifts: bool | None
-    """Whether who takes them shifts them; None if that is not known."""
-
-
 def _model_in(model: Any) -> Any:
     """The model of transformers in a module that holds one, as a LightningModule does; else the module itself."""
     if hasattr(wrappers_of(model)[-1], "get_input_embeddings"):
@@ -237,50 +212,18 @@ def _model_in(model: Any) -> Any:
     return next((part for part in model.modules() if hasattr(part, "get_input_embeddings")), model)
 
 
-def _labels_of(kwargs: dict[str, Any], caller: Caller, shape: tuple[int, int]) -> _Labels | None:
-    """Those that the model gets; if they were taken out before, those in the calling frames; None if there are none."""
-    # transformers' models take `shift_labels` as they are, and shift `labels`.
-    for name, shifts in (("shift_labels", False), ("labels", True)):
-        if isinstance(labels := kwargs.get(name), torch.Tensor) and labels.numel() == shape[0] * shape[1]:
-            return _Labels(labels.reshape(shape).cpu().numpy(), shifts)
-    labels = next((labels for labels in caller.labels if labels.shape == shape), None)
-    if labels is None:
+def _ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """(B, T) the tokens with which a model is called; None if there are none."""
+    # Models of transformers take `input_ids`, torchtune's `tokens`; others their first argument.
+    ids = kwargs.get("input_ids", kwargs.get("tokens", args[0] if args else None))
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
         return None
-    does_not_shift = any(name in caller.names for name in LOSSES_THAT_DO_NOT_SHIFT)
-    return _Labels(labels.cpu().numpy(), False if does_not_shift else None)
-
-
-def _judge(
-    labels: _Labels | None, caller: Caller, documents: list[FoundDocument], *, complete: bool
-) -> tuple[str, str]:
-    """(what could not be judged, what is wrong) of labels; empty if nothing is."""
-    if labels is None:
-        return "its labels could not be seen", ""
-    problem, shifted, judged = judge_labels(labels.values, documents, complete=complete)
-    if problem or not judged:
-        return "", problem
-    # Each label must be shifted once: by the batch or by who computes the loss.
-    match labels.shifts, shifted:
-        case True, True:
-            return "", "labels reach the model already shifted, and the model shifts them again"
-        case False, False:
-            return "", f"labels are not shifted, and the loss of {caller.name} does not shift them"
-        case None, True:
-            return "labels could not be judged: they are shifted, which is wrong if the loss shifts them again", ""
-        case None, False:
-            return "its labels are computed with outside of the model, by a loss that must shift them", ""
-    return "", ""
-
-
-def _wrong_positions(positions: NDArray[np.int64], documents: list[FoundDocument]) -> int:
-    """In how many documents positions are not 0, 1, 2 and so on."""
-    return sum(
-        (positions[document.row, document.begin : document.end] != np.arange(document.end - document.begin)).any()
-        for document in documents
-    )
+    return ids.reshape(-1, ids.shape[-1])
 
 
 def _describe(problems: list[str], caller: Caller, batch: dict[str, Any]) -> str:
+    if not problems:
+        return "another rank got a batch that is not what was packed; its message says what to do"
     problem = "; ".join(problems)
     advice = advise(caller, batch, problem)
     return f"what {caller.name} gives the model is not what was packed, and nothing was trained: {problem}" + (
@@ -289,5 +232,5 @@ def _describe(problems: list[str], caller: Caller, batch: dict[str, Any]) -> str
 
 
 def _say(text: str) -> None:
-    if is_first_rank():
+    if detect_rank().rank == 0:
         print(f"packtrain: {text}", flush=True)

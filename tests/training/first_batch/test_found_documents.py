@@ -91,11 +91,6 @@ def test_where_documents_are(rows: PackedRows, change: Callable[[PackedRows], An
         for document in documents
     }
     assert found == expected
-    for document in documents:
-        assert any(
-            tuple(tokens) == tuple(ids[document.row, document.begin : document.end].tolist())
-            for tokens in documents_of(rows, document.dataset_row)
-        )
 
 
 def test_a_masked_part_is_padding(rows: PackedRows) -> None:

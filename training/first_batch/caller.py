@@ -20,7 +20,9 @@ ADVICE = {
     "axolotl": "Axolotl: take the folder as it is, skip_prepare_dataset: true, sample_packing: false and "
     "micro_batch_size: 1",
     "verl": "verl: model.use_remove_padding=True",
-    "unsloth": "Unsloth drops padding_free where it cannot use it, as on a CPU; take TRL itself, or packtrain train",
+    "unsloth": "Unsloth drops padding_free where it cannot use it, as on a CPU: give SFTTrainer "
+    "data_collator=packtrain.training.collate, and SFTConfig remove_unused_columns=False and "
+    "dataset_kwargs={'skip_prepare_dataset': True}; where it has these, take TRL itself",
 }
 """By a part of the name of a trainer's modules."""
 
@@ -45,35 +47,36 @@ class Caller:
             return type(self.trainer).__name__
         return "this loop" if self.package in ("", "__main__") else self.package
 
+    @property
+    def wants_shifted_labels(self) -> bool:
+        """Whether its loss is known not to shift labels."""
+        return any(name in self.names for name in LOSSES_THAT_DO_NOT_SHIFT)
+
 
 def find_caller() -> Caller:
     """Look at the frames above."""
     trainer: Any = None
     packages: list[str] = []
-    labels: list[torch.Tensor] = []
+    labels: list[Any] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         package = name.partition(".")[0]
-        held = dict(frame.f_locals)  # a copy: f_locals changes while the frame runs
-        itself = held.get("self")
         # Frames of torch and of models hold labels that were changed already, or other tensors of that name.
         if package not in ("torch", "packtrain") and not name.startswith("transformers.models"):
-            batches = [value for value in held.values() if isinstance(value, dict)]
-            labels += [value for value in (held.get("labels"), *_labels_in(batches)) if isinstance(value, torch.Tensor)]
-            if trainer is None and hasattr(type(itself), "compute_loss"):
-                trainer = itself
+            values = dict(frame.f_locals)  # a copy: f_locals changes while the frame runs
+            batches = [value for value in values.values() if isinstance(value, dict)]
+            labels += [batch.get("labels") for batch in (values, *batches)]
+            if trainer is None and hasattr(type(values.get("self")), "compute_loss"):
+                trainer = values["self"]
         if package not in _BELOW:
             packages.append(name)
         frame = frame.f_back
     classes = type(trainer).__mro__ if trainer is not None else ()
     names = [f"{kind.__module__}.{kind.__name__}" for kind in classes] + packages
     nearest = packages[0].partition(".")[0] if packages else ""
-    return Caller(trainer, nearest, " ".join(names).lower(), tuple(labels))
-
-
-def _labels_in(batches: list[dict[Any, Any]]) -> list[Any]:
-    return [batch.get("labels") for batch in batches]
+    tensors = tuple(value for value in labels if isinstance(value, torch.Tensor))
+    return Caller(trainer, nearest, " ".join(names).lower(), tensors)
 
 
 def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
@@ -83,9 +86,8 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
             return advice
     if "shifts them again" in problem:
         return "give the model the labels as they are packed, unshifted"
-    for name in LOSSES_THAT_DO_NOT_SHIFT:
-        if name in caller.names and "shift" in problem:
-            return f"{name}: take packtrain.training.PackedDataset with shift_labels=True"
+    if caller.wants_shifted_labels and "shift" in problem:
+        return f"{caller.name}: take packtrain.training.PackedDataset with shift_labels=True"
     if advice := _advise_on_trainer(caller):
         return advice
     sentences = []

@@ -1,0 +1,116 @@
+"""How strongly tokens depend on each other in a model as it is: wrapped, compiled, patched.
+
+By gradients of the last hidden states with respect to embeddings: one forward pass, which ends there (no logits, no
+loss), and a backward pass for each group of tokens that is asked about.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..model import is_out_of_memory, message_of
+from .model_parts import unwrap
+from .probe_setup import is_compiled
+
+
+class UntestedError(RuntimeError):
+    """Gradients cannot be had."""
+
+
+class _HiddenStatesKnown(Exception):  # noqa: N818  # not an error
+    """Ends a forward pass: logits and loss would only take memory."""
+
+
+def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """For each group of tokens, float32 (B, T): how strongly the group's hidden states depend on every token.
+
+    Call it within `undisturbed`. On several ranks all must call it with as many groups, because passes of sharded
+    models are collective.
+
+    Args:
+        model: also within PEFT, DDP, FSDP or torch.compile.
+        call: makes one forward pass of a batch of B rows of T tokens.
+        groups: bool (B, T) masks.
+
+    Raises:
+        UntestedError: the model has no embeddings, or runs them or its decoder not once; or there are no gradients.
+        Exception: what `call` raises.
+    """
+    is_sharded = any(type(part).__name__.startswith(("FSDP", "FullySharded")) for part in model.modules())
+    states = None
+    sizes = []
+    with _nothing_stays_compiled(model), torch.enable_grad():
+        for group in groups:
+            if states is None or is_sharded:  # whose weights are gone after a backward pass
+                states = _forward(model, call, to_the_end=is_sharded)
+            embedded, hidden = states
+            hidden = hidden.reshape(*group.shape, -1)
+            # Each hidden state by a random factor, so that no gradients cancel out.
+            factors = torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype)
+            total = (hidden * factors * group.to(hidden.device)[..., None]).sum()
+            try:
+                (gradient,) = torch.autograd.grad(total, [embedded], retain_graph=True)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                raise UntestedError(message_of(error)) from error
+            sizes.append(gradient.float().abs().amax(-1).reshape(group.shape).to(group.device))
+    return sizes
+
+
+def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """One forward pass: the embeddings, cut off from what made them, and the last hidden states.
+
+    Args:
+        to_the_end: run everything, for hooks that must; else it ends with the hidden states.
+    """
+    embedded: list[torch.Tensor] = []
+    hidden: list[torch.Tensor] = []
+
+    def cut(part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        embedded.append(output.detach().clone().requires_grad_(True))
+        return embedded[-1].clone()  # some models change it in place
+
+    def keep(part: Any, inputs: Any, output: Any) -> None:
+        hidden.append(output if isinstance(output, torch.Tensor) else output[0])
+        if not to_the_end:
+            raise _HiddenStatesKnown
+
+    inner = unwrap(model)
+    decoder = inner
+    if hasattr(inner, "get_input_embeddings"):
+        embedding = inner.get_input_embeddings()
+        decoder = inner.get_decoder() if hasattr(inner, "get_decoder") else inner
+        if decoder is inner:  # as of Llama 4, whose decoder is the part that holds the embeddings
+            decoder = next((part for part in inner.children() if embedding in part.modules()), inner)
+    else:  # not of transformers: the largest embedding, and the outputs
+        tables = [part for part in inner.modules() if isinstance(part, torch.nn.Embedding)]
+        embedding = max(tables, key=lambda part: part.num_embeddings, default=None)
+    if embedding is None or decoder is None:
+        raise UntestedError("it has no embeddings")
+    hooks = [embedding.register_forward_hook(cut), decoder.register_forward_hook(keep)]
+    try:
+        call()
+    except _HiddenStatesKnown:
+        pass
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if len(embedded) != 1 or len(hidden) != 1:
+        raise UntestedError(f"its embedding ran {len(embedded)} times, and its decoder {len(hidden)}")
+    return embedded[0], hidden[0]
+
+
+@contextmanager
+def _nothing_stays_compiled(model: Any) -> Iterator[None]:
+    """Compiled code does not look at hooks again: what was compiled with ours would go on running them."""
+    if not is_compiled(model):
+        yield
+        return
+    try:
+        torch._dynamo.reset()
+        yield
+    finally:
+        torch._dynamo.reset()
