@@ -1,7 +1,7 @@
 """The format of each source and its options, from the configuration or from its first rows."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -33,13 +33,13 @@ _BROKEN = (*_DAMAGED, "half_surrogate")
 _PREFERENCE = "preference"
 _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
 """By format whose rows may be texts or conversations: a field that shows which they are."""
-_NOT_FOR_PAIRS = (
-    *("pack.strategy", "pack.row_length", "pack.max_docs", "pack.share", "pack.align", "pack.parallel"),
-    *("pack.window_tokens", "loss", "mask", "keep_untrained"),
+_MASKS = ("loss", "mask", "keep_untrained")
+"""Keys of the configuration that preference pairs do not have: their loss is over both completions."""
+_SHARED_ROWS = (
+    *("pack.row_length", "pack.max_docs", "pack.share"),
+    *("pack.align", "pack.parallel", "pack.window_tokens"),
 )
-"""Keys of the configuration that preference pairs do not have: each is a row of its own, whose loss is over both
-completions.
-"""
+"""Keys of rows that several pairs share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     """Whether all sources are preference data. For a user's own reader, its first example decides.
 
     Raises:
-        ConfigError: only some sources are, or the configuration has options that only apply to packed rows.
+        ConfigError: only some sources are, or the configuration has options that pairs do not have.
     """
     pair_sources = []
     other_sources = []
@@ -269,29 +269,50 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
         return False
     if other_sources:
         raise ConfigError(
-            f"sources.{other_sources[0]} is not preference data, but sources.{pair_sources[0]} is: pairs are not "
-            "packed, and are written in other columns. Use two runs"
+            f"sources.{other_sources[0]} is not preference data, but sources.{pair_sources[0]} is: the rows of pairs "
+            "have columns that others lack. Use two runs"
         )
-    keys = _keys_not_for_pairs(config)
-    if keys:
-        raise ConfigError(f"{keys[0]}: preference pairs are not packed, and have no masks or weights; leave it out")
-    # The loss compares two completions behind one prompt, which the later pieces of a pair would lack.
-    if config.truncate.overlong == "split":
-        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")
+    _check_pairs(config)
     return True
 
 
-def _keys_not_for_pairs(config: RunConfig) -> list[str]:
-    """The keys that a configuration sets, and that preference pairs do not have."""
-    # A key at its default says nothing, so it need not be left out.
-    defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
-    keys = [key for key in _NOT_FOR_PAIRS if attrgetter(key)(config) != attrgetter(key)(defaults)]
+def _check_pairs(config: RunConfig) -> None:
+    """Refuse what preference pairs do not have.
+
+    Raises:
+        ConfigError: names the key, and what to do.
+    """
+    masks = _keys_set(config, _MASKS)
     for source in config.sources:
         if source.mask != SourceMaskConfig():
-            keys.append(f"sources.{source.name}.mask")
+            masks.append(f"sources.{source.name}.mask")
         if source.loss_weight is not None:
-            keys.append(f"sources.{source.name}.loss_weight")
-    return keys
+            masks.append(f"sources.{source.name}.loss_weight")
+    if masks:
+        raise ConfigError(f"{masks[0]}: preference pairs train both completions whole, without weights; leave it out")
+    # The loss compares two completions behind one prompt, which the later pieces of a pair would lack.
+    if config.truncate.overlong == "split":
+        raise ConfigError("truncate.overlong: a preference pair cannot be split; choose truncate or drop")
+    pack = config.pack
+    if pack.cuts_documents:
+        raise ConfigError(
+            f"pack.strategy: {pack.strategy} would cut preference pairs, which share a row whole; choose bfd, tight, "
+            "or none for TRL's columns"
+        )
+    if pack.does.is_packing:
+        if pack.max_docs == 1:
+            raise ConfigError("pack.max_docs: a pair is two documents; give at least 2")
+    elif keys := _keys_set(config, _SHARED_ROWS):
+        raise ConfigError(
+            f"{keys[0]}: pack.strategy none makes a row of each preference pair, in columns for TRL; leave it out, or "
+            "take bfd"
+        )
+
+
+def _keys_set(config: RunConfig, keys: Iterable[str]) -> list[str]:
+    """Those of some keys that a configuration sets. A key at its default says nothing, so it need not be left out."""
+    defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
+    return [key for key in keys if attrgetter(key)(config) != attrgetter(key)(defaults)]
 
 
 def _has_pairs(form: SourceFormat, file: InputFile) -> bool | None:

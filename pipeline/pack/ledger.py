@@ -66,11 +66,12 @@ def open_ledger(
     return ledger
 
 
-def account_table(ledger: Ledger, table: Table, *, holds_out: bool) -> None:
+def account_table(ledger: Ledger, table: Table, *, holds_out: bool, repeated: str = "overlap") -> None:
     """Add what was decided about every document.
 
     Args:
         holds_out: whether documents may be held out.
+        repeated: what the ledger calls tokens that pieces of a document repeat.
     """
     entries = list(ledger.sources.values())
     for source, rows in table.slices():
@@ -79,7 +80,7 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool) -> None:
         _count_left_out(entry, documents)
         _count_packed(entry, documents, holds_out)
         _count_lost(entry, documents)
-        _count_copies(entry, documents)
+        _count_copies(entry, documents, repeated)
     _count_equal(ledger, table)
 
 
@@ -162,14 +163,14 @@ def _count_equal(ledger: Ledger, table: Table) -> None:
         entry.examples_equal += int(np.count_nonzero((later >= first) & (later < last)))
 
 
-def _count_copies(entry: SourceLedger, documents: Documents) -> None:
+def _count_copies(entry: SourceLedger, documents: Documents, repeated: str) -> None:
     """Count tokens of all copies."""
     copies = documents.copies.astype(np.int64)
     further_copies = np.maximum(copies - 1, 0)
     stored = documents.kept + documents.overlap - documents.shared
     entry.tokens_packed += _sum(copies * stored)
     entry.tokens_shared += _sum(copies * documents.shared)
-    _add(entry.tokens_created, {"overlap": _sum(copies * documents.overlap)})
+    _add(entry.tokens_created, {repeated: _sum(copies * documents.overlap)})
     _add(entry.tokens_created, {"repeats": _sum(further_copies * documents.kept)})
     entry.supervised_repeated += _sum(further_copies * documents.supervised_packed)
     entry.examples_repeated += _sum(further_copies)

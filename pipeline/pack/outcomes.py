@@ -38,8 +38,14 @@ MAX_PASSES = 10_000
 
 def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
-    cuts = config.pack.cuts_documents and not pairs
+    pack = config.pack
     truncate = config.truncate
+    if pairs and pack.does.is_packing:
+        # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a
+        # row of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
+        most = min(truncate.max_length, config.row_length - (pack.alignment.document - 1))
+        return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.share == "row")
+    cuts = pack.cuts_documents and not pairs
     return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
 
 
@@ -111,8 +117,11 @@ def leave_out_pairs(
     _leave_out_by_filters(pairs, lengths.longest, config, source)
     limits = limits_of(config, pairs=True)
     if limits.overlong == "drop":
-        _leave_out(pairs, lengths.longest > limits.max_length, "overlong")
-    _leave_out(pairs, (cut.kept.chosen == 0) | (cut.kept.rejected == 0), "cut_empty")
+        _leave_out(pairs, lengths.limited(limits) > limits.max_length, "overlong")
+    # Without a prompt, nothing predicts the first token of a completion. A packed side needs a label: its loss is a sum
+    # over labels.
+    untrained = np.where(limits.both & (cut.kept.prompt == 0), 1, 0)
+    _leave_out(pairs, (cut.kept.chosen <= untrained) | (cut.kept.rejected <= untrained), "cut_empty")
     _leave_out(pairs, equal_when_cut, "cut_equal")
 
 

@@ -41,6 +41,7 @@ from .read_parts import read_table
 from .segments import Segments
 from .shard import PackResult, ShardTask
 from .table import WEIGHTED, Table, put_arrow
+from .units import share_prompts
 from .window_plan import WindowPlan, plan_pieces, plan_window, window_seed, windows
 
 
@@ -60,6 +61,11 @@ class Selected:
         """Whether these are preference pairs."""
         return self.form.pairs is not None
 
+    @property
+    def packs(self) -> bool:
+        """Whether rows are planned: not of preference pairs with `pack.strategy: none`, of which each is a row."""
+        return self.form.is_packed
+
     @cached_property
     def _segments(self) -> Segments:
         """The parts, each opened once, although several windows and splits may have documents of it."""
@@ -67,7 +73,7 @@ class Selected:
 
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the number and the blocks of each window of a split."""
-        yield from enumerate(windows(self.table, split, self.config, pairs=self.pairs))
+        yield from enumerate(windows(self.table, split, self.config, self.form))
 
     def rows(self, split: str, blocks: NDArray[np.int64], seed: int) -> tuple[Certificate, PlannedRows]:
         """Plan the rows of some blocks of a split, without writing.
@@ -75,7 +81,7 @@ class Selected:
         Args:
             seed: of their order.
         """
-        certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, pairs=self.pairs)
+        certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, self.form)
         return certificate, PlannedRows(self.table.documents, self._segments, pieces, row_offsets, self.form)
 
 
@@ -114,21 +120,26 @@ def select(
     sizes = [record.counts.examples for record in encoded.records]
     limits = limits_of(config, pairs=pairs)
     table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample and not pairs)
+    shares = config.pack.share == "row"
     if pairs:
-        decide_together(table, config)
-        form = RowForm(Alignment(), pad_id, pairs=limits)
+        decide_together(table, config, only)
+        if shares:
+            share_prompts(table)
+        form = RowForm(config.pack.alignment if limits.both else Alignment(), pad_id, pairs=limits, branches=shares)
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = needs_weights(config) or _has_weighted_documents(table)
         weights = loss_weights(config) if weighted else None
-        form = RowForm(config.pack.alignment, pad_id, weights, branches=config.pack.share == "row")
+        form = RowForm(config.pack.alignment, pad_id, weights, branches=shares)
     ledger = open_ledger(
         [source.name for source in config.sources],
         [place.source for place in encoded.places],
         encoded.records,
         encoded.not_taken,
     )
-    account_table(ledger, table, holds_out=config.holdout.fraction > 0)
+    # With `pack.share`, a pair repeats one token of its prompt, as documents do.
+    repeated = "prompt" if pairs and not shares else "overlap"
+    account_table(ledger, table, holds_out=config.holdout.fraction > 0, repeated=repeated)
     return Selected(config, encoded, table, ledger, form)
 
 
@@ -199,9 +210,9 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     for split, folder in sorted(folders.items()):  # as a manifest lists them
         shards = [result_of(task) for task in tasks[split]]
         account_rows(ledger, (shard.written for shard in shards))
-        certificates = () if selected.pairs else tuple(window.certificate for window in plans[split])
+        certificates = tuple(window.certificate for window in plans[split]) if selected.packs else ()
         splits[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)
-        if not selected.pairs:  # only packtrain's loader uses row sizes, and only for packed rows
+        if selected.packs:  # only packtrain's loader uses row sizes, and only for packed rows
             files.append(_put_sizes(plans[split], out, folder))
     ledger.check()
     return Packed(splits, tuple(files), ledger)
@@ -218,7 +229,7 @@ def _put_sizes(plans: list[WindowPlan], out: Store, folder: str) -> FileRecord:
 
 def count_rows(selected: Selected) -> list[SplitFigures]:
     """Lay out the rows of all splits without writing them, and close the ledger. Return the figures of each split that
-    has rows; of preference pairs there are none, as they are not packed.
+    has rows; there are none if rows are not packed.
 
     Raises:
         IntegrityError: the ledger does not close.
@@ -236,7 +247,7 @@ def count_rows(selected: Selected) -> list[SplitFigures]:
             certificates.append(certificate)
             counts += account.values()
         rows = sum(certificate.rows for certificate in certificates)
-        if not rows or selected.pairs:
+        if not rows or not selected.packs:
             continue
         document_tokens = sum(certificate.tokens for certificate in certificates)
         figures.append(

@@ -11,18 +11,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
 from ...schemas.tables.columns import PREFERENCE, Per, RowColumn, conditions_of, packed_columns, schema_of_columns
-from ...stages.pack.row_columns import Branches, PlannedPieces, RunWeights, lay_out
-from ...stages.select.truncate import Limits, cut_pairs
-from .pairs import pair_lengths
+from ...stages.pack.row_columns import Branches, LaidOut, PlannedPieces, RunWeights, lay_out
+from ...stages.select.truncate import Limits
+from .pairs import lay_out_unpacked, plan_sides
 from .segments import Segments
 from .table import Documents, Pieces
 
 PAIR_TOKEN_BYTES = 4
-"""Bytes per token of a preference pair: a token stands in one of its columns."""
+"""Bytes per token of a preference pair that is not packed: a token stands in one of its columns."""
 CHUNK_TOKENS = 1 << 18
 """Number of tokens laid out at once: three columns of 1 MiB fit into the processor's cache, and make a good record
 batch.
@@ -49,27 +48,36 @@ class RowForm:
     weights: LossWeights | None = None
     """None for rows without `loss_weights`."""
     pairs: Limits | None = None
-    """The limits of preference pairs; None for packed rows."""
+    """The limits of preference pairs; None for other documents."""
     branches: bool = False
-    """Whether documents share tokens."""
+    """Whether pieces share tokens."""
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows are packed; else each is a preference pair in columns of its own."""
+        return self.pairs is None or self.pairs.both
 
     @property
     def packed_columns(self) -> tuple[RowColumn, ...]:
         """The columns of a packed row."""
-        weighted = self.weights is not None
         return packed_columns(
-            conditions_of(parallel=self.alignment.unpadded, weighted=weighted, shared=self.branches, pairs=False)
+            conditions_of(
+                parallel=self.alignment.unpadded,
+                weighted=self.weights is not None,
+                shared=self.branches,
+                pairs=self.pairs is not None,
+            )
         )
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of a row."""
-        return PREFERENCE if self.pairs is not None else schema_of_columns(self.packed_columns)
+        return schema_of_columns(self.packed_columns) if self.is_packed else PREFERENCE
 
     @property
     def token_bytes(self) -> int:
         """Bytes per token of a row."""
-        if self.pairs is not None:
+        if not self.is_packed:
             return PAIR_TOKEN_BYTES
         return sum(column.value.bit_width // 8 for column in self.packed_columns if column.per is Per.TOKEN)
 
@@ -164,59 +172,98 @@ class PlannedRows:
         if first == last:
             return pa.RecordBatch.from_pylist([], self._form.schema)
         form = self._form
-        segments = self._segments
         # Rows 3 and 4 with row offsets [..., 7, 9, 12, ...] are pieces 7 to 11; their offsets become [0, 2, 5].
         first_piece, last_piece = self._row_offsets[[first, last]].tolist()
         pieces = self._pieces[first_piece:last_piece]
         row_offsets = self._row_offsets[first : last + 1] - first_piece
-        doc_ids = np.ascontiguousarray(pieces["document"])
+        documents = self._documents.at(np.ascontiguousarray(pieces["document"]))
+        if form.pairs is not None and not form.pairs.both:
+            return self._lay_out_unpacked(pieces, documents, form.pairs, account)
+        if form.pairs is not None:
+            planned = plan_sides(pieces, documents, self._segments, form.pairs, row_offsets)
+        else:
+            planned = self._plan_documents(pieces, documents, row_offsets)
+        laid_out = lay_out(planned, form.alignment, form.pad_id)
+        if account is not None:
+            padded = self._padded[first_piece:last_piece]
+            self._count(account, pieces, documents, row_offsets, padded, laid_out)
+        return laid_out.batch
+
+    def _plan_documents(self, pieces: Pieces, documents: Documents, row_offsets: NDArray[np.int64]) -> PlannedPieces:
+        """Pieces of documents, with their tokens and spans.
+
+        Args:
+            documents: (D,) the document of each piece.
+        """
+        form = self._form
+        segments = self._segments
         starts = np.ascontiguousarray(pieces["start"])
         lengths = np.ascontiguousarray(pieces["length"])
-        repeated = np.ascontiguousarray(pieces["repeated"])
-        parents = np.ascontiguousarray(pieces["parent"])
-        documents = self._documents.at(doc_ids)
-        sources = segments.sources[documents.segment]
-        if form.pairs is not None:
-            batch, first_tokens = _lay_out_pairs(documents, segments, doc_ids, form.pairs)
-            if account is not None:
-                trained = documents.supervised_kept - first_tokens
-                account.count(sources, trained=trained, first_tokens=first_tokens, tokens=lengths)
-            return batch
         span_ends, supervised = segments.spans(documents)
         weights = None
         if form.weights is not None:
-            source_weights = np.array(form.weights.sources)[sources]
+            source_weights = np.array(form.weights.sources)[segments.sources[documents.segment]]
             weights = RunWeights(segments.weights(documents), source_weights, form.weights.by_document)
-        planned = PlannedPieces(
+        return PlannedPieces(
             tokens=segments.tokens(documents, starts, lengths),
             starts=starts,
             lengths=lengths,
-            repeated=repeated,
-            doc_ids=doc_ids,
+            repeated=np.ascontiguousarray(pieces["repeated"]),
+            doc_ids=np.ascontiguousarray(pieces["document"]),
             row_offsets=row_offsets,
             span_ends=span_ends,
             span_supervised=supervised,
             span_offsets=offsets_of(documents.span_count),
             weights=weights,
-            branches=_branches(documents, starts, parents) if form.branches else None,
+            branches=_branches(documents, starts, pieces["parent"]) if form.branches else None,
         )
-        laid_out = lay_out(planned, form.alignment, form.pad_id)
-        if account is not None:
-            padded = self._padded[first_piece:last_piece]
+
+    def _count(
+        self,
+        account: Account,
+        pieces: Pieces,
+        documents: Documents,
+        row_offsets: NDArray[np.int64],
+        padded: NDArray[np.int32],
+        laid_out: LaidOut,
+    ) -> None:
+        """Count what is laid out.
+
+        Args:
+            documents: (D,) the document of each piece.
+            padded: (D,) tokens of each piece, with padding.
+        """
+        counts: dict[str, NDArray[Any]] = {
+            "trained": laid_out.trained,
+            "first_tokens": laid_out.heads,
+            "padding": padded - pieces["length"],
+            "tokens": padded,
+        }
+        if self._form.pairs is not None:  # which have no turns, and both sides of which come again together
+            chosen_sides = pieces[::2]
+            together = _copies_together(documents.at(slice(None, None, 2)), chosen_sides, row_offsets // 2)
+            counts["together"] = np.stack([together, np.zeros_like(together)], axis=1).ravel()
+        else:
             # A piece that continues another one has no cut at its first token.
-            fresh_begins = np.where(parents > 0, 0, starts + repeated)
-            counts: dict[str, NDArray[Any]] = {
-                "trained": laid_out.trained,
-                "first_tokens": laid_out.heads,
-                "padding": padded - lengths,
-                "tokens": padded,
-                "cuts": _cuts_through_turns(documents, segments, fresh_begins, starts + lengths),
-                "together": _copies_together(documents, doc_ids, starts, row_offsets),
-            }
-            if laid_out.weights is not None:
-                counts["weight"] = laid_out.weights
-            account.count(sources, **counts)
-        return laid_out.batch
+            fresh_begins = np.where(pieces["parent"] > 0, 0, pieces["start"] + pieces["repeated"])
+            ends = pieces["start"] + pieces["length"]
+            counts["cuts"] = _cuts_through_turns(documents, self._segments, fresh_begins, ends)
+            counts["together"] = _copies_together(documents, pieces, row_offsets)
+        if laid_out.weights is not None:
+            counts["weight"] = laid_out.weights
+        account.count(self._segments.sources[documents.segment], **counts)
+
+    def _lay_out_unpacked(
+        self, pieces: Pieces, pairs: Documents, limits: Limits, account: Account | None
+    ) -> pa.RecordBatch:
+        """Lay out preference pairs, one in a row, and count them if asked to."""
+        doc_ids = np.ascontiguousarray(pieces["document"])
+        batch, first_tokens = lay_out_unpacked(pairs, self._segments, doc_ids, limits)
+        if account is not None:
+            trained = pairs.supervised_kept - first_tokens
+            sources = self._segments.sources[pairs.segment]
+            account.count(sources, trained=trained, first_tokens=first_tokens, tokens=pieces["length"])
+        return batch
 
 
 def _branches(documents: Documents, starts: NDArray[np.int32], parents: NDArray[np.int32]) -> Branches:
@@ -226,28 +273,6 @@ def _branches(documents: Documents, starts: NDArray[np.int32], parents: NDArray[
         documents: (D,) the document of each piece.
     """
     return Branches(parents, np.where(parents > 0, starts - documents.low, 0).astype(np.int32))
-
-
-def _lay_out_pairs(
-    documents: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
-) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
-    predicts a completion's first token.
-    """
-    span_ends, _ = segments.spans(documents)
-    lengths = pair_lengths(span_ends)
-    cut = cut_pairs(lengths, limits)
-    # A pair's tokens are stored as prompt, chosen, rejected; each part loses tokens at its beginning or its end.
-    part_starts = (np.zeros_like(lengths.prompt), lengths.prompt, lengths.prompt + lengths.chosen)
-    columns = []
-    for start, begin, kept, field in zip(
-        part_starts, cut.begins.parts, cut.kept.parts, list(PREFERENCE)[:3], strict=True
-    ):
-        tokens = np.concatenate(segments.tokens(documents, start + begin, kept))
-        columns.append(lists(offsets_of(kept), tokens, field.type))
-    columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))
-    first_tokens = np.where(cut.kept.prompt == 0, 2, 0).astype(np.int64)
-    return pa.RecordBatch.from_arrays(columns, schema=PREFERENCE), first_tokens
 
 
 def _cuts_through_turns(
@@ -272,15 +297,15 @@ def _cuts_through_turns(
     return counts
 
 
-def _copies_together(
-    documents: Documents, doc_ids: NDArray[np.int64], starts: NDArray[np.int32], row_offsets: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _copies_together(documents: Documents, pieces: Pieces, row_offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """(D,) whether another copy of the same piece comes before it in its row.
 
     Args:
-        documents, doc_ids, starts: (D,) the document of each piece, and its first token there.
+        documents: (D,) the document of each piece.
         row_offsets: (R + 1,) first piece of each row, then D.
     """
+    doc_ids = np.ascontiguousarray(pieces["document"])
+    starts = np.ascontiguousarray(pieces["start"])
     together = np.zeros(len(doc_ids), np.bool_)
     if (documents.copies > 1).any():  # else sorting would find nothing
         row = np.repeat(np.arange(len(row_offsets) - 1), np.diff(row_offsets))

@@ -196,6 +196,9 @@ def _cut_pairs(
     segment.kept[:] = cut.kept.all
     segment.supervised[:] = lengths.completions
     segment.supervised_kept[:] = cut.kept.completions
+    segment.chosen_kept[:] = cut.kept.chosen
+    if limits.both:  # until `units.share_prompts`, whole prompts, so that a mixture does not depend on `pack.share`
+        segment.overlap[:] = cut.kept.prompt
     segment.flags[lengths.prompt == 0] |= FIRST_SUPERVISED
     # Without a prompt, nothing predicts the first token of either completion.
     segment.labels[:] = segment.supervised_kept - np.where(cut.kept.prompt == 0, 2, 0)

@@ -33,7 +33,8 @@ PIECE = np.dtype(
     [("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32), ("parent", np.int32)]
 )
 """A piece of a document: its tokens; how many of the first ones another piece has as well, untrained here; and how many
-pieces before it the piece stands whose path it continues (`units`), or 0."""
+pieces before it the piece stands whose path it continues (`units`), or 0. Of a preference pair, each side is a piece,
+and `start` counts from the side's first kept token."""
 Pieces: TypeAlias = NDArray[Any]
 """(M,) pieces, each a `PIECE`."""
 HELD_OUT, NO_TURNS, FIRST_SUPERVISED, SPLIT, CONTAMINATED, WEIGHTED, SHARES = (1 << bit for bit in range(7))
@@ -50,7 +51,7 @@ class Documents:
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be
-    contiguous.
+    contiguous: they are `high - supervised_kept` of the prompt, `chosen_kept` of the chosen completion, and others.
     """
 
     segment: NDArray[np.int32]
@@ -73,6 +74,8 @@ class Documents:
     """Supervised tokens."""
     supervised_kept: NDArray[np.int32]
     """Supervised tokens that the limits keep."""
+    chosen_kept: NDArray[np.int32]
+    """Tokens of a pair's chosen completion that the limits keep; 0 for other documents."""
     turns: NDArray[np.int16]
     """Trained assistant turns."""
     turns_without_stop: NDArray[np.int16]
@@ -93,7 +96,7 @@ class Documents:
     kept: NDArray[np.int32]
     """Tokens of one copy, each counted once; 0 if left out."""
     overlap: NDArray[np.int32]
-    """Tokens that its pieces repeat."""
+    """Tokens that its pieces repeat: of a pair, those of its prompt that its row stores a second time."""
     shared: NDArray[np.int32]
     """First tokens of one copy that are stored in pieces of other documents; 0 without `pack.share`."""
     outcome: NDArray[np.uint8]

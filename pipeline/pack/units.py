@@ -1,12 +1,15 @@
-"""Units: documents of one source row that begin alike, and share these tokens in a packed row (`pack.share: row`).
+"""Units: pieces that stand in one row, in their order. They are documents of one source row that begin alike, and share
+these tokens in a packed row (`pack.share: row`), or the two sides of a preference pair.
 
     outcomes.decide      which documents are packed, how much of each, and how often
     share_in_rows        which of them are made of the same row, and what they share ─► `Table.units`
     window_plan          places each unit in one row
 
-A unit is a run of pieces in `Table.units`: the first one has no parent, every other one has. Every document keeps one
-piece. What is shared is found from token ids, after every other decision, so another limit or mask needs no tokenizing.
-Parts are read once more for it.
+A unit of documents is a run of pieces in `Table.units`: the first one has no parent, every other one has. Every
+document keeps one piece. What is shared is found from token ids, after every other decision, so another limit or mask
+needs no tokenizing. Parts are read once more for it.
+
+Both pieces of a preference pair are made when it is planned, by `pairs.sides_of`. Nothing is compared for them.
 """
 
 from collections.abc import Iterator
@@ -30,9 +33,13 @@ _NEVER = np.iinfo(np.int32).max
 """The first trained token of a document without one."""
 
 
-def unit_begins(pieces: Pieces) -> NDArray[np.int64]:
-    """(U,) the first piece of each unit; a piece that shares nothing is a unit by itself."""
-    return np.flatnonzero(pieces["parent"] == 0)
+def unit_begins(pieces: Pieces, *, pairs: bool = False) -> NDArray[np.int64]:
+    """(U,) the first piece of each unit; a piece that shares nothing is a unit by itself.
+
+    Args:
+        pairs: whether these are the sides of preference pairs, of which two are a unit even if they share nothing.
+    """
+    return np.arange(0, len(pieces), 2) if pairs else np.flatnonzero(pieces["parent"] == 0)
 
 
 def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
@@ -41,6 +48,16 @@ def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
     parts = np.searchsorted(table.origins.starts, np.arange(documents.start, documents.stop), side="right")
     differs = (lines[1:] != lines[:-1]) | (parts[1:] != parts[:-1])
     return np.concatenate(([0], np.cumsum(differs))).astype(np.int64)[: len(lines)]
+
+
+def share_prompts(table: Table) -> None:
+    """Store the prompt of each preference pair once, in place: of its tokens, the rejected side repeats only the last.
+
+    A pair needs no comparison: both sides begin with the prompt by construction.
+    """
+    for _, rows in table.slices():
+        overlap = table.documents.overlap[rows]
+        np.minimum(overlap, 1, out=overlap)
 
 
 def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch: Path) -> None:

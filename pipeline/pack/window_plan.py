@@ -16,6 +16,7 @@ from ...schemas.ragged import offsets_of, ranges, sums_of
 from ...stages.pack.plan_rows import plan_rows
 from ..store.open_store import Store
 from .outcomes import has_copies
+from .pairs import sides_of
 from .planned_rows import RowForm
 from .shard import ShardPlan
 from .table import HELD_OUT, PIECE, SHARES, SPLIT, Pieces, Table
@@ -44,14 +45,12 @@ class WindowPlan:
     continues p others n² + 2·n·p, twice the pairs of tokens that see each other."""
 
 
-def windows(table: Table, split: str, config: "RunConfig", *, pairs: bool = False) -> list[NDArray[np.int64]]:
-    """The blocks of each window of a split; see `compose`.
-
-    Args:
-        pairs: whether these are preference pairs, which are ordered all together.
+def windows(table: Table, split: str, config: "RunConfig", form: RowForm) -> list[NDArray[np.int64]]:
+    """The blocks of each window of a split; see `compose`. Preference pairs that are not packed are ordered all
+    together.
     """
     totals = np.zeros(len(table.block_starts) - 1, np.int64)
-    if pairs:
+    if not form.is_packed:
         return [np.arange(len(totals))]
     documents = table.documents
     for doc_ids in _packed_in(table, split):
@@ -114,7 +113,7 @@ def plan_window(
         first_shard: number of shards of the earlier windows.
     """
     seed = window_seed(config.seed, number)
-    certificate, row_offsets, pieces = plan_pieces(table, split, blocks, config, seed, pairs=form.pairs is not None)
+    certificate, row_offsets, pieces = plan_pieces(table, split, blocks, config, seed, form)
     name = f"_run/layout/{split}-{number:05d}"
     for kind, numbers in (("pieces", pieces), ("rows", row_offsets)):
         with out.draft() as draft:
@@ -129,21 +128,21 @@ def plan_window(
 
 
 def plan_pieces(
-    table: Table, split: str, blocks: NDArray[np.int64], config: "RunConfig", seed: int, *, pairs: bool = False
+    table: Table, split: str, blocks: NDArray[np.int64], config: "RunConfig", seed: int, form: RowForm
 ) -> tuple[Certificate, NDArray[np.int64], Pieces]:
     """Plan the rows of some blocks. Return the certificate, (R + 1,) where the pieces of each row begin, and the
     pieces, row by row.
 
     Args:
         seed: of the order of rows, if they are shuffled.
-        pairs: whether these are preference pairs, one in a row, however long.
     """
     pack = config.pack
-    pieces = _pieces_of(table, split, blocks)
+    pairs = form.pairs is not None and form.is_packed
+    pieces = _pieces_of(table, split, blocks, pairs=pairs)
+    if form.branches or pairs:
+        return _plan_units(pieces, unit_begins(pieces, pairs=pairs), config, seed, pairs=pairs)
     lengths = np.ascontiguousarray(pieces["length"])
-    if pack.share == "row":
-        return _plan_units(pieces, config, seed)
-    if pairs:
+    if not form.is_packed:  # each in a row of its own, however long
         plan = plan_rows(lengths, max(2, int(lengths.max(initial=0))), "none")
     else:
         # Copies of a piece have one number, by which rows keep them apart.
@@ -165,17 +164,26 @@ def plan_pieces(
     return plan.certificate, plan.row_offsets, pieces
 
 
-def _plan_units(pieces: Pieces, config: "RunConfig", seed: int) -> tuple[Certificate, NDArray[np.int64], Pieces]:
-    """As `plan_pieces`, of pieces that share tokens: each unit stands in one row, and its pieces in their order."""
+def _plan_units(
+    pieces: Pieces, begins: NDArray[np.int64], config: "RunConfig", seed: int, *, pairs: bool
+) -> tuple[Certificate, NDArray[np.int64], Pieces]:
+    """As `plan_pieces`, of units: each stands in one row, and its pieces in their order.
+
+    Args:
+        begins: (U,) the first piece of each unit.
+        pairs: whether each unit is a preference pair, and so has two pieces.
+    """
     pack = config.pack
     row_length = config.row_length
     align = pack.alignment.document
-    begins = unit_begins(pieces)
     counts = np.diff(np.append(begins, len(pieces)))
     padded = -(-pieces["length"].astype(np.int64) // align) * align
     sizes = sums_of(padded, np.append(begins, len(pieces)))
+    assert sizes.max(initial=0) <= row_length, "a plan would cut longer units without a word"
     same = ((pieces["document"] << 32) + pieces["start"])[begins] if has_copies(config) else None
-    plan = plan_rows(sizes, row_length, pack.strategy, row_length=row_length, align=align, same=same)
+    # Only units of two pieces say how many of them a row may have; `pack.share` does not go with `pack.max_docs`.
+    most = pack.max_docs // 2 if pairs and pack.max_docs is not None else None
+    plan = plan_rows(sizes, row_length, pack.strategy, row_length=row_length, max_docs=most, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
     row_offsets = offsets_of(sums_of(counts[plan.order], plan.row_offsets))
@@ -184,8 +192,12 @@ def _plan_units(pieces: Pieces, config: "RunConfig", seed: int) -> tuple[Certifi
     return certificate, row_offsets, np.take(pieces, ranges(begins[plan.order], counts[plan.order]))
 
 
-def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
-    """The pieces to plan of some blocks, each as often as its document is packed."""
+def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bool) -> Pieces:
+    """The pieces to plan of some blocks, each as often as its document is packed.
+
+    Args:
+        pairs: whether these are preference pairs to pack, of which each gives two pieces.
+    """
     in_window = np.zeros(len(table.block_starts) - 1, np.bool_)
     in_window[blocks] = True
     pieces_of_slices = [np.zeros(0, PIECE)]
@@ -197,12 +209,15 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64]) -> Pieces:
             in_units = (table.documents.flags[doc_ids] & SHARES) > 0
             shares[doc_ids[in_units]] = True
             doc_ids = doc_ids[~in_units]
-        pieces_of_slices.append(_whole_or_cut(table, doc_ids))
+        if pairs:
+            pieces_of_slices.append(sides_of(table.documents.at(doc_ids), doc_ids))
+        else:
+            pieces_of_slices.append(_whole_or_cut(table, doc_ids))
     if len(shares):
         pieces_of_slices.append(table.units[shares[table.units["document"]]])
     pieces = np.concatenate(pieces_of_slices)
     pieces_of_slices.clear()  # which would double the memory of what follows
-    begins = unit_begins(pieces)
+    begins = unit_begins(pieces, pairs=pairs)
     copies = table.documents.copies[pieces["document"][begins]].astype(np.int64)
     if not (copies > 1).any():
         return pieces

@@ -110,7 +110,7 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
     [(256, 2048)]
 
     Raises:
-        InputError: a dataset is missing, unfinished or damaged, or has preference pairs.
+        InputError: a dataset is missing, unfinished or damaged, or has preference pairs that are not packed.
     """
     observer = observer or Observer()
     sides = [_open(folder) for folder in (a, b)]
@@ -143,7 +143,9 @@ def _open(folder: str | Path) -> Finished:
             "`packtrain verify` says which, `packtrain verify --repair` rebuilds them"
         )
     if dataset.manifest.preference:
-        raise InputError(f"{folder} has preference pairs; only datasets of packed rows can be compared")
+        raise InputError(
+            f"{folder} has preference pairs that are not packed (pack.strategy none); only packed rows can be compared"
+        )
     return dataset
 
 

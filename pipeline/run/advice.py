@@ -15,17 +15,20 @@ from ..inputs.source_formats import SourceFormat
 from ..pack.pack import Selected
 
 
-def describe_selection(config: RunConfig, ledger: Ledger, formats: Mapping[str, SourceFormat]) -> Iterator[str]:
+def describe_selection(
+    config: RunConfig, ledger: Ledger, formats: Mapping[str, SourceFormat], *, pairs: bool = False
+) -> Iterator[str]:
     """Yield what to say before packing.
 
     Args:
         ledger: with what is selected.
+        pairs: whether these are preference pairs.
     """
     sentences = (
         describe_default_mask(config, formats),
         describe_unused_length(config),
         describe_mixture(config, ledger),
-        describe_unshared(config, ledger),
+        None if pairs else describe_unshared(config, ledger),  # pairs share their prompts by construction
     )
     yield from filter(None, sentences)
     yield from describe_missing_holdout(config, ledger)

@@ -58,8 +58,8 @@ def prepare(
     if config.contamination is not None:
         evaluation = prepare_evaluation(config.contamination, work.base, work.scratch)
     pairs = is_preference(config, formats, scanned)
-    if pairs:
-        observer.note("preference pairs are not packed: each becomes one row of prompt, chosen and rejected ids")
+    if pairs and not config.pack.does.is_packing:
+        observer.note("pack.strategy none: each preference pair becomes one row of prompt, chosen and rejected ids")
     if any(form.make().needs_template for form in formats.values()):
         tokenizer.require_template()
 

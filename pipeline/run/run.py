@@ -236,7 +236,7 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
     work.observer.end()
     if not selected.ledger.total().examples_packed:
         raise InputError(describe_nothing_left(config, prepared, encoded, selected))
-    for sentence in describe_selection(config, selected.ledger, prepared.formats):
+    for sentence in describe_selection(config, selected.ledger, prepared.formats, pairs=prepared.pairs):
         work.observer.note(sentence)
     return selected
 

@@ -84,10 +84,10 @@ class LiveWindows:
             files = scan_inputs(self.config.sources, folder, self._work.scratch)
             self.blocks = Blocks(files, window_bytes, self.seed)
             self._prepared = prepare(self.config, self._work, self._executor, files=files)
-            if self._prepared.pairs:
+            if self._prepared.pairs and not self.config.pack.does.is_packing:
                 raise ConfigError(
-                    f"sources.{self._prepared.sources[0].name}: a stream gives packed rows of tokens and labels, but "
-                    "preference pairs are not packed; make the pairs with `packtrain run`"
+                    f"sources.{self._prepared.sources[0].name}: a stream gives packed rows, but with pack.strategy "
+                    "none preference pairs are not packed; take bfd, or make the pairs with `packtrain run`"
                 )
         except BaseException:
             self._executor.close()
@@ -181,7 +181,8 @@ class LiveWindows:
         if note is not None and not self._has_warned_of_unproved:
             self._has_warned_of_unproved = True  # as above
             self._work.observer.note(note)
-        return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed)
+        pairs = self._prepared.pairs
+        return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed, pairs=pairs)
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         files = tuple(self.blocks.select(blocks))

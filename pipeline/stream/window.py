@@ -91,6 +91,7 @@ class PlannedWindow:
         pad_id: the token for alignment padding.
         split: the split to pack. Documents of the other split are counted as dropped; the reason is that split's name.
         seed: the seed of the order.
+        pairs: whether the documents are preference pairs.
 
     Raises:
         InputError: messages or examples have weights, and the configuration does not say so.
@@ -105,8 +106,10 @@ class PlannedWindow:
         pad_id: int,
         split: str,
         seed: int,
+        *,
+        pairs: bool = False,
     ) -> None:
-        selected = select(config, encoded, encoded.cache.scratch.root, pad_id=pad_id, only=split)
+        selected = select(config, encoded, encoded.cache.scratch.root, pairs=pairs, pad_id=pad_id, only=split)
         # As those of a run, but decided without looking at the data: all batches of a stream have the same columns.
         weighted = needs_weights(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:

@@ -132,8 +132,8 @@ class TruncateConfig(ConfigModel):
 
     max_length: int = Field(default=2048, ge=2, le=2**24)
     """Maximum length of an example, in tokens; also the capacity of a packed row, unless `pack.row_length` is larger.
-    For preference pairs, it limits prompt and longer completion together. Strategies that cut documents cut them at
-    the ends of rows instead."""
+    For preference pairs, it limits both sides together, each of which is prompt and completion; with `pack.strategy:
+    none`, the longer side. Strategies that cut documents cut them at the ends of rows instead."""
     overlong: Literal["truncate", "drop", "split"] = "truncate"
     """`truncate` cuts, `drop` leaves the example out, `split` cuts it into pieces."""
     keep: Literal["start", "end"] = "start"

@@ -40,7 +40,8 @@ _ROW_LENGTH = (
 )
 _STRATEGY = (
     describe_choices({strategy.name: strategy.sentence for strategy in STRATEGIES.values()})
-    + " Leave it out for preference pairs, which are not packed."
+    + " Preference pairs stay whole: both sides stand in one row. With `none`, each pair is a row of prompt, chosen "
+    "and rejected ids, for TRL."
 )
 
 
@@ -55,10 +56,10 @@ class PackConfig(ConfigModel):
     """Tokens planned together. Null: 4 billion, one window for most datasets."""
     share: Literal["none", "row"] = "none"
     """`row`: examples that were made of one source row and begin with the same tokens store and compute these once: the
-    turns of a chat with `expand: per_turn`, the solutions of a problem. Such rows have columns of their own, and only
-    packtrain's attention can train them. For `bfd` and `tight`."""
+    turns of a chat with `expand: per_turn`, the solutions of a problem; of a preference pair, the prompt. Such rows
+    have columns of their own, and only packtrain's attention can train them. For `bfd` and `tight`."""
     max_docs: int | None = Field(default=None, ge=1)
-    """At most this many document pieces per row."""
+    """At most this many document pieces per row; a preference pair is two."""
     align: int = Field(default=1, ge=1)
     """Every piece is padded to a multiple of this; the padding is never trained."""
     parallel: ParallelConfig | None = None

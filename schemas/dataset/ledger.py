@@ -54,7 +54,8 @@ class SourceLedger(Shown):
     tokens_encoded: int = 0
     tokens_created: dict[str, int] = field(default_factory=dict)
     """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated at the
-    start of a piece, untrained), repeats (further copies of an example)."""
+    start of a piece, untrained), prompt (of a preference pair, before its rejected completion), repeats (further copies
+    of an example)."""
     tokens_truncated: dict[str, int] = field(default_factory=dict)
     """Tokens cut off packed examples, by limit: max_length."""
     tokens_dropped: dict[str, int] = field(default_factory=dict)

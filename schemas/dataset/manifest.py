@@ -14,7 +14,6 @@ from ..fingerprint import fingerprint
 from ..jsontext import indented_json, parse_json
 from ..layout import Certificate, fill_of
 from ..notebook import Shown, Table
-from ..tables.columns import SIDES
 from ..units import plural
 from .ledger import Ledger
 from .names import MANIFEST
@@ -58,7 +57,8 @@ class ShardRecord(FileRecord):
     max_docs: _Count
     """Maximum number of documents in one row, which decides the length of `cu_seq_lens` for static shapes."""
     highest_id: _Count
-    """The highest token id: a model needs embeddings for more ids than this. 0 for preference pairs."""
+    """The highest token id: a model needs embeddings for more ids than this. 0 for preference pairs that
+    are not packed."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -84,7 +84,7 @@ class SplitRecord(Shown):
 
     @property
     def document_tokens(self) -> int:
-        """Tokens of the packed documents, without padding; 0 for preference pairs, which are not packed."""
+        """Tokens of the packed documents, without padding; 0 for preference pairs that are not packed."""
         return sum(window.tokens for window in self.windows)
 
     @property
@@ -143,6 +143,8 @@ class Manifest(Shown):
     @property
     def pairs(self) -> bool:
         """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one."""
+        from ..tables.columns import SIDES  # here, because it imports pyarrow
+
         return SIDES in self.schema
 
     @property

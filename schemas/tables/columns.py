@@ -116,7 +116,8 @@ PACKED_COLUMNS = (
 
 The first label of every piece is -100. The weight of a label stands at its own token: positive, and 0 where the label
 is -100. `seq_lengths` add up to the row: a piece's padding counts as part of it. `doc_ids` point into
-`schemas.rows.DOCUMENTS`.
+`schemas.rows.DOCUMENTS`. A preference pair is one document of these and two pieces, one after the other: both sides
+have its doc id.
 """
 
 _USUAL = {column.name: column for column in PACKED_COLUMNS}
@@ -178,7 +179,7 @@ PAIR_COLUMNS = (
         "a number for each document; pieces of one document share it",
     ),
 )
-"""Columns of a preference pair, which is not packed. Both completions are non-empty, and they differ."""
+"""Columns of a preference pair that is not packed. Both completions are non-empty, and they differ."""
 
 COLUMNS = {column.name: column for column in (*PAIR_COLUMNS, *SHARED_COLUMNS, *PACKED_COLUMNS)}
 """Every column by its name."""
@@ -192,7 +193,7 @@ def schema_of_columns(columns: Iterable[RowColumn]) -> pa.Schema:
 
 
 PREFERENCE = schema_of_columns(PAIR_COLUMNS)
-"""The schema of preference pairs."""
+"""The schema of preference pairs that are not packed."""
 
 
 def conditions_of(*, parallel: bool, weighted: bool, shared: bool, pairs: bool) -> frozenset[Condition]:

@@ -69,8 +69,8 @@ NOT_DRAWN = "not_sampled"
 """The reason of examples that the weights of a mixture did not draw: they are left over, not lost."""
 DECISIONS = {
     "contaminated": "It shares text with a row of the evaluation data; contamination.jsonl says which.",
-    "cut_empty": "Truncation leaves one of the completions empty; raise `truncate.max_length`, or keep the other end "
-    "(`truncate.keep`).",
+    "cut_empty": "Truncation leaves nothing trained of one of the completions; raise `truncate.max_length`, or keep "
+    "the other end (`truncate.keep`).",
     "cut_equal": "Truncation leaves both completions equal; raise `truncate.max_length`.",
     CUT_UNTRAINED: "The limits leave nothing trained; raise `truncate.max_length`, or keep the other end "
     "(`truncate.keep`).",
@@ -99,6 +99,7 @@ TOKENS = {
     "end_of_sequence": "The end-of-sequence token after each text.",
     "max_length": "Cut off, by `truncate.max_length`.",
     "overlap": "Repeated at the start of a piece, for context; never trained there.",
+    "prompt": "The prompts of preference pairs, each a second time: before the rejected completion; never trained.",
     "repeats": "Further copies of examples, by `repeat` or `weight`.",
     "special": "Tokens that the tokenizer adds.",
     "untrained_piece": "Pieces of split examples without trained tokens.",

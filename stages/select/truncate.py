@@ -17,6 +17,14 @@ class Limits:
     """What happens to a longer document: see `truncate.overlong`; `whole` if the packing strategy cuts it."""
     keep: Literal["start", "end"] = "start"
     """Which end of a truncated document is kept."""
+    both: bool = False
+    """Of preference pairs: whether both sides share a row, so that the limit is for the two together."""
+    share_prompt: bool = False
+    """Whether that row stores the prompt once, and repeats its last token alone; else it stands before both sides."""
+
+    def repeated(self, prompt: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(N,) how many tokens of prompts of (N,) tokens a row of both sides stores a second time."""
+        return np.minimum(prompt, 1) if self.share_prompt else prompt
 
     def stretch(self, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return the first token kept of each document, and one past the last, even if the document is dropped for
@@ -61,8 +69,14 @@ class PairLengths:
 
     @property
     def longest(self) -> NDArray[np.int32]:
-        """(N,) tokens of the prompt plus the longer completion; length limits apply to this sum."""
+        """(N,) tokens of the prompt plus the longer completion, which is the longer side."""
         return self.prompt + np.maximum(self.chosen, self.rejected)
+
+    def limited(self, limits: Limits) -> NDArray[np.int32]:
+        """(N,) tokens of each pair that are compared with `limits.max_length`: those of both sides in their row, or of
+        the longer side if each pair is a row of columns that are not packed.
+        """
+        return self.all + limits.repeated(self.prompt) if limits.both else self.longest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,21 +92,51 @@ class PairCut:
 def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     """Return the tokens kept of each pair, even if the pair is dropped for another reason.
 
-    The limit of a row holds for the prompt and the longer completion together. A pair has one prompt, so tokens cut
-    from it are cut for both completions. With `keep: start`, completions lose their end. With `end`, the prompt loses
-    its beginning; if a completion alone is too long, the prompt is removed and the completion loses its own beginning.
+    The limit holds for what `PairLengths.limited` counts. A pair has one prompt, so tokens cut from it are cut for both
+    completions. With `keep: start`, completions lose their end. With `end`, the prompt loses its beginning; if the
+    completions alone are too long, the prompt is removed and they lose their own beginning.
+
+    Both completions have the same limit. Where both sides are limited together, it is half of their room, and what a
+    shorter completion leaves of its half is for the other one: a cut never tells which of them was chosen.
     """
+    if limits.overlong != "truncate":
+        zeros = np.zeros_like(lengths.prompt)
+        return PairCut(PairLengths(zeros, zeros, zeros), lengths)
+    kept = _kept_together(lengths, limits) if limits.both else _kept_of_each(lengths, limits)
+    if limits.keep == "start":
+        zeros = np.zeros_like(lengths.prompt)
+        return PairCut(PairLengths(zeros, zeros, zeros), kept)
+    begins = (part - part_kept for part, part_kept in zip(lengths.parts, kept.parts, strict=True))
+    return PairCut(PairLengths(*begins), kept)
+
+
+def _kept_of_each(lengths: PairLengths, limits: Limits) -> PairLengths:
+    """What is kept where the limit holds for each side."""
     prompt, chosen, rejected = lengths.parts
     max_length = np.int32(limits.max_length)
-    zeros = np.zeros_like(prompt)
-    from_the_start = PairLengths(zeros, zeros, zeros)
-    if limits.overlong != "truncate":
-        return PairCut(from_the_start, lengths)
     if limits.keep == "start":
         # A prompt longer than the limit leaves its completions empty; such a pair is dropped later.
         room = np.maximum(max_length - prompt, 0)
-        return PairCut(from_the_start, PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room)))
+        return PairLengths(prompt, np.minimum(chosen, room), np.minimum(rejected, room))
     # With a limit of 100, a prompt of 80 and completions of 30 and 50, the last 50 tokens of the prompt are kept.
     kept_prompt = np.minimum(prompt, np.maximum(max_length - np.maximum(chosen, rejected), 0))
-    kept = PairLengths(kept_prompt, np.minimum(chosen, max_length), np.minimum(rejected, max_length))
-    return PairCut(PairLengths(prompt - kept.prompt, chosen - kept.chosen, rejected - kept.rejected), kept)
+    return PairLengths(kept_prompt, np.minimum(chosen, max_length), np.minimum(rejected, max_length))
+
+
+def _kept_together(lengths: PairLengths, limits: Limits) -> PairLengths:
+    """What is kept where the limit holds for both sides together."""
+    prompt, chosen, rejected = lengths.parts
+    max_length = np.int32(limits.max_length)
+    kept_prompt = prompt
+    if limits.keep == "end":
+        # With a limit of 100 and completions of 30 and 50, the last 10 tokens of the prompt stand before both; or its
+        # last 19 before one, of which the last is repeated before the other.
+        room_of_prompt = np.maximum(max_length - chosen - rejected, 0)
+        most = np.maximum(room_of_prompt - 1, 0) if limits.share_prompt else room_of_prompt // 2
+        kept_prompt = np.minimum(prompt, most)
+    room = np.maximum(max_length - kept_prompt - limits.repeated(kept_prompt), 0)
+    half = room // 2
+    # In a room of 100, completions of 20 and 90 keep 20 and 80; those of 60 and 90 keep 50 each.
+    kept_chosen = np.minimum(chosen, np.maximum(room - rejected, half))
+    kept_rejected = np.minimum(rejected, np.maximum(room - chosen, half))
+    return PairLengths(kept_prompt, kept_chosen, kept_rejected)

@@ -127,9 +127,14 @@ def _grid() -> dict[str, tuple[list[Any], Config]]:
         "contamination dropped, holdout", "texts", contamination=against | {"action": "drop"}, holdout={"fraction": 0.2}
     )
 
-    add("preference", "choices")
-    add("preference, cut", "choices", truncate={"max_length": 64})
-    add("preference, overlong dropped", "choices", truncate={"max_length": 48, "overlong": "drop"})
+    alone = {"strategy": "none"}
+    add("preference", "choices", pack=alone)
+    add("preference, cut", "choices", truncate={"max_length": 64}, pack=alone)
+    add("preference, overlong dropped", "choices", truncate={"max_length": 48, "overlong": "drop"}, pack=alone)
+    add("preference, packed", "choices", holdout={"fraction": 0.2})
+    add("preference, packed and cut", "choices", truncate={"max_length": 96, "keep": "end"}, pack={"strategy": "tight"})
+    add("preference, packed for devices", "choices", pack={"parallel": {"cp": 2}, "max_docs": 5})
+    add("preference, prompts shared", "choices", truncate={"max_length": 96}, pack={"share": "row", "align": 8})
 
     for name, mask in (
         *(("bos and eos", mask) for mask in ("completion", "assistant", "all")),
@@ -190,7 +195,12 @@ def _add_rare(add: Callable[..., None]) -> None:
     add("special tokens in texts", texts | {"path": "special.jsonl"}, pairs | {"path": "special.jsonl"})
     twice = texts | {"filter": {"min_tokens": 40}}, texts | {"name": "unfiltered"}
     add("duplicates of rows left out", *twice, duplicates="drop")
-    add("preference of chats", source("choices", name="liked", path="liked.jsonl"), duplicates="drop")
+    add(
+        "preference of chats",
+        source("choices", name="liked", path="liked.jsonl"),
+        duplicates="drop",
+        pack={"strategy": "none"},
+    )
     add("tables", chats | {"path": "chats.parquet"}, pairs | {"path": "pairs.csv"}, source("ids", path="ids.arrow"))
     add("several files", texts | {"path": ["part-*.jsonl.gz", "texts.json", "notes/*.txt"]})
 

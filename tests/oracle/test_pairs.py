@@ -1,4 +1,4 @@
-"""What the limits leave of preference pairs, and what the ledger says of it, by lists of tokens."""
+"""What the limits leave of preference pairs that are not packed, and what the ledger says of it, by lists of tokens."""
 
 import tempfile
 from collections import Counter
@@ -66,7 +66,9 @@ def test_limits(rows: list[Row], limit: Row, tokenizer: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         kit.write(folder / "choices.jsonl", rows)
-        config = kit.configure(folder, "choices", tokenizer={"path": str(tokenizer)}, pack={"shuffle": False})
+        config = kit.configure(
+            folder, "choices", tokenizer={"path": str(tokenizer)}, pack={"strategy": "none", "shuffle": False}
+        )
         whole = kit.packed(kit.merged(config, {"out": str(folder / "whole"), "truncate": {"max_length": 1 << 20}}))
         every = [tuple(row[name] for name in PARTS) for row in whole.rows()]
         left = [limited(pair, limit) for pair in every]

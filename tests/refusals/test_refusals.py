@@ -77,6 +77,7 @@ def bare(folder: Path) -> None:
 MADE: dict[str, Callable[[Path], None]] = {
     "packed": lambda folder: dataset(folder, "texts", "chats"),
     "pairs": lambda folder: dataset(folder, "choices"),
+    "unpacked": lambda folder: dataset(folder, "choices", pack={"strategy": "none"}),
     "model": model,
     "bare": bare,
 }

@@ -20,11 +20,11 @@ Change = Callable[[Row], object]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A dataset of packed rows with loss weights and padding, and one of preference pairs."""
+    """A dataset of packed rows with loss weights and padding, and one of preference pairs that are not packed."""
     folder = tmp_path_factory.mktemp("verify")
     more = {"pack": {"parallel": {"cp": 2}}, "loss": {"column": "always"}}
     rows = kit.configure(folder, "texts", "chats", out=str(folder / "rows"), **more)
-    pairs = kit.configure(folder, "choices", out=str(folder / "pairs"))
+    pairs = kit.configure(folder, "choices", out=str(folder / "pairs"), pack={"strategy": "none"})
     return {"rows": kit.packed(rows).folder, "pairs": kit.packed(pairs).folder}
 
 

@@ -114,8 +114,8 @@ def test_a_row_shorter_than_the_default_limit_is_refused(tmp_path: Path) -> None
         kit.packed(config)
 
 
-def test_pairs_have_no_rows_to_fill(tmp_path: Path) -> None:
-    config = kit.configure(tmp_path, "choices", pack={"row_length": 512})
+def test_pairs_that_are_not_packed_have_no_rows_to_fill(tmp_path: Path) -> None:
+    config = kit.configure(tmp_path, "choices", pack={"row_length": 512, "strategy": "none"})
     with pytest.raises(ConfigError, match=r"pack\.row_length"):
         kit.packed(config)
 

@@ -35,7 +35,7 @@ def packed(folder: Path, kind: str, rows: list[Row], mask: Any = None) -> Packed
         {"name": "rows", "path": str(folder / "rows.jsonl"), **({"format": kind} if kind else {})},
         out=str(folder / f"out-{mask}"),
         tokenizer={"path": str(folder / "tokenizer"), "chat_template": TEMPLATE},
-        pack={"shuffle": False} if kind == "preference" else {"strategy": "none", "shuffle": False},
+        pack={"strategy": "none", "shuffle": False},
         **({"mask": mask} if mask else {}),
     )
     return kit.packed(config)

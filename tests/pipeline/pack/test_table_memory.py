@@ -60,8 +60,9 @@ with tempfile.TemporaryDirectory() as folder:
     decide_together(table, config)
     selected = peak[0] - before
     out = LocalStore(Path(folder) / "out")
-    for number, blocks in enumerate(windows(table, "train", config)):
-        plan_window(table, "train", number, blocks, 0, config, RowForm(Alignment(), 0), out)
+    form = RowForm(Alignment(), 0)
+    for number, blocks in enumerate(windows(table, "train", config, form)):
+        plan_window(table, "train", number, blocks, 0, config, form, out)
     print(json.dumps({"select": selected, "all": peak[0] - before}))
 """
 

@@ -128,7 +128,7 @@ def test_datasets_reads_it(little: Any, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_one_split_and_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096})
+    config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096}, pack={"strategy": "none"})
     packed = kit.packed(config)
     card = (packed.folder / NAME).read_text()
     found = as_the_card_says(packed.folder, tmp_path, monkeypatch)

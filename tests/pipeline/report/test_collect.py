@@ -199,7 +199,9 @@ def test_preference_pairs(tmp_path: Path) -> None:
     rows = [{"prompt": words(n), "chosen": words(n + 1), "rejected": words(n + 2)} for n in range(30)]
     kit.write(tmp_path / "choices.jsonl", [*rows, {}])
     limit = {"max_length": 48, "keep": "end"}
-    config = kit.configure(tmp_path, kit.source("choices", repeat=2), truncate=limit, run={"report": True})
+    config = kit.configure(
+        tmp_path, kit.source("choices", repeat=2), truncate=limit, run={"report": True}, pack={"strategy": "none"}
+    )
     ahead = plan(config, base=tmp_path)
     manifest = packtrain.run(config, base=tmp_path)
     made = written(tmp_path / "out")

@@ -216,8 +216,8 @@ def test_padding_is_no_token(make: Make, truncate: Row, pack: Row) -> None:
     assert changes(found, "rows")["train.tokens"][1] > changes(found, "rows")["train.tokens"][0]
 
 
-def test_preference_pairs_are_refused(make: Make, tmp_path: Path) -> None:
-    pairs = kit.packed(kit.configure(tmp_path, "choices")).folder
+def test_preference_pairs_that_are_not_packed_are_refused(make: Make, tmp_path: Path) -> None:
+    pairs = kit.packed(kit.configure(tmp_path, "choices", pack={"strategy": "none"})).folder
     done = kit.cli("diff", make("base"), pairs)
     assert (done.code, done.out) == (2, "")
     assert str(pairs) in done.err

@@ -49,5 +49,6 @@ def test_what_needs_all_data_at_once_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sources\.chats\.weight: .* `repeat` .* PackedLoader"):
         LiveWindows(kit.configure(tmp_path, kit.source("chats", weight=2)), base=tmp_path)
     for form in ("auto", "preference"):
+        config = kit.configure(tmp_path, kit.source("choices", format=form), pack={"strategy": "none"})
         with pytest.raises(ConfigError, match=r"sources\.choices: .*preference pairs are not packed"):
-            LiveWindows(kit.configure(tmp_path, kit.source("choices", format=form)), base=tmp_path, workers=0)
+            LiveWindows(config, base=tmp_path, workers=0)
