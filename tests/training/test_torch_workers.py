@@ -1,7 +1,9 @@
 """A torch DataLoader and packtrain's loaders: no row is delivered twice, and a mistake is a sentence."""
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import packtrain.training
@@ -24,12 +26,23 @@ class Around(IterableDataset):  # type: ignore[misc]
         return iter(self.inner)  # type: ignore[call-overload]
 
 
+@pytest.fixture
+def failing_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ends loaders whose workers have failed within the test, and at once: torch waits five seconds for each of their
+    workers, whenever a search for garbage comes upon them, in whatever test that is.
+    """
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)
+    yield
+    gc.collect()
+
+
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workers")
     return kit.packed(kit.configure(folder, "chats")).folder
 
 
+@pytest.mark.usefixtures("failing_workers")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_data_loader_around_a_loader_is_refused(packed: Path, workers: int) -> None:
     loader = PackedLoader(packed, rows_per_step=2)
@@ -45,12 +58,14 @@ def test_one_worker_delivers_every_row_once(packed: Path) -> None:
         assert [batch["input_ids"].tolist() for batch in around] == expected
 
 
+@pytest.mark.usefixtures("failing_workers")
 def test_several_workers_are_refused(packed: Path) -> None:
     around = DataLoader(Around(PackedLoader(packed, rows_per_step=2)), batch_size=None, num_workers=2)
     with pytest.raises(Exception, match="each of which would deliver every row; take num_workers=0"):
         list(around)
 
 
+@pytest.mark.usefixtures("failing_workers")
 def test_several_workers_of_a_stream_are_refused(tmp_path: Path) -> None:
     stream = PackedStream(_config(tmp_path), rows_per_step=2, workers=0)
     around = DataLoader(Around(stream), batch_size=None, num_workers=2)
