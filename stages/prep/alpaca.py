@@ -5,20 +5,9 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
-from .base import Column, Columns, Format
-from .messages import (
-    DECIDES_TRAINING,
-    FUNCTIONS,
-    MEDIA,
-    SYSTEM,
-    TEMPLATE_INPUTS,
-    TOOLS,
-    conversation,
-    is_blank,
-    system_of,
-    turn,
-    with_system,
-)
+from .base import Format
+from .columns import CHAT_COLUMNS, Column, Columns
+from .messages import conversation, is_blank, turn, with_system
 
 
 class AlpacaFormat(Format):
@@ -32,24 +21,21 @@ class AlpacaFormat(Format):
         "output": Column(str, required=True),
         "input": Column(str | None),
         "history": Column(list[tuple[str, str]] | None, cell="a JSON list of pairs"),
-        "tools": TOOLS,
-        **SYSTEM,
-        **FUNCTIONS,
-        **MEDIA,
-        **TEMPLATE_INPUTS,
-        **DECIDES_TRAINING,
+        **CHAT_COLUMNS,
     }
+    # The prompt with which Stanford trained Alpaca is not written: a chat template has its own words around a question.
     default_style = "chat"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`, `two_systems`."""
-        asked = "\n".join(text for text in (row.instruction, row.input) if text)
-        if not asked:
+        question = "\n".join(text for text in (row.instruction, row.input) if text)
+        if not question:
             raise RowRejectedError("empty", f"`{self.keys['instruction']}` is empty")
         if is_blank(row.output):
             raise RowRejectedError("empty_completion", f"`{self.keys['output']}` is empty")
-        messages: Messages = with_system([], system_of(row, self.keys), "")
-        for before, answer in row.history or []:
-            messages += [turn("user", before), turn("assistant", answer)]
-        messages += [turn("user", asked), turn("assistant", row.output)]
+        messages: Messages = []
+        for earlier_question, earlier_answer in row.history or []:
+            messages += [turn("user", earlier_question), turn("assistant", earlier_answer)]
+        messages += [turn("user", question), turn("assistant", row.output)]
+        messages = with_system(messages, row, self.keys, "")
         return conversation(messages, row.tools, line, per_turn=self.options.per_turn, skipped=skipped)

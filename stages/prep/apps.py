@@ -10,7 +10,8 @@ import msgspec
 from ...schemas.errors import RowFilteredError, RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example
-from .base import Column, Columns, Format
+from .base import Format
+from .columns import Column, Columns
 
 
 class _Tests(msgspec.Struct):
@@ -81,18 +82,21 @@ class AppsFormat(Format):
 
     def _chosen(self, solutions: list[str], skipped: Counter[str]) -> list[tuple[int, str]]:
         """(index in the row's list, solution) of the solutions to keep, without whitespace at their ends."""
-        kept: dict[str, int] = {}
+        index_of_solution: dict[str, int] = {}
         left_out: Counter[str] = Counter()
-        for sub, text in enumerate(map(str.rstrip, solutions)):
-            if not text or text in kept:
-                left_out["duplicate" if text else "empty"] += 1
+        for index, solution in enumerate(map(str.rstrip, solutions)):
+            if not solution:
+                left_out["empty"] += 1
+            elif solution in index_of_solution:
+                left_out["duplicate"] += 1
             else:
-                kept[text] = sub
-        limit = self.options.max_solutions or len(kept)
-        left_out["over_limit"] = max(len(kept) - limit, 0)
-        if kept:
-            skipped.update(+left_out)
-        return [(sub, text) for text, sub in kept.items()][:limit]
+                index_of_solution[solution] = index
+        limit = self.options.max_solutions or len(index_of_solution)
+        left_out["over_limit"] = max(len(index_of_solution) - limit, 0)
+        # A row without any solution is filtered as a whole, and counted there.
+        if index_of_solution:
+            skipped.update(+left_out)  # the plus sign drops counts of 0
+        return [(index, solution) for solution, index in index_of_solution.items()][:limit]
 
 
 def group_of(row: Any) -> str:
@@ -117,13 +121,16 @@ def function_of(row: Any) -> str | None:
             decoded = _decode_tests(tests)
         except (msgspec.DecodeError, RecursionError):
             return None
-        tests = {"fn_name": decoded.fn_name, "inputs": None if bytes(decoded.inputs) == b"null" else decoded.inputs}
-    if not isinstance(tests, dict):
+        name = decoded.fn_name
+        has_inputs = bytes(decoded.inputs) != b"null"
+    elif isinstance(tests, dict):
+        name = tests.get("fn_name")
+        has_inputs = tests.get("inputs") is not None
+    else:
         return None
-    name = tests.get("fn_name")
     if isinstance(name, str) and name:
         return name
-    return None if tests.get("inputs") is None else ""
+    return "" if has_inputs else None
 
 
 def fenced(code: str) -> str:

@@ -1,10 +1,10 @@
-"""What every format shares: columns, decoding rows, turning them into examples, and counting what is lost."""
+"""What every format shares: decoding rows, turning them into examples, and counting what is lost."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,46 +12,8 @@ import numpy as np
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import IGNORE_INDEX, Example
+from .columns import WEIGHT, Columns, check_weight, template_inputs
 from .rowjson import decode_json, keys_of_row, rejected_row, require_shallow
-from .template_inputs import template_inputs
-
-LEAST_WEIGHT = 1e-6
-MOST_WEIGHT = 1e6
-"""Limits of a weight that is not 0. So products of three weights stay within float32."""
-
-
-def is_filled(value: Any) -> bool:
-    """Whether a value is not an empty text, list or object."""
-    return value not in ("", [], {})
-
-
-def is_truth(value: Any) -> bool:
-    """Whether a value is true or false, also as a word, as in a cell of CSV."""
-    return isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in ("true", "false"))
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column that a format reads. Its name is its field's in `Format.columns`, unless the user gives another.
-
-    A column that is not required is not read if the user gave its name to another one.
-    """
-
-    type: Any
-    """The type of its values, for msgspec."""
-    required: bool = False
-    nested: bool = False
-    """Whether it holds messages or tools, which may not nest too deeply."""
-    cell: str = ""
-    """What a text in it is the JSON of, in words, as in a cell of CSV; a blank one is null. "": texts stay texts."""
-    refused: tuple[str, str] | None = None
-    """Reason and detail with which a row is rejected that has a value in it which `refuses` says cannot be used."""
-    refuses: Callable[[Any], bool] = is_filled
-    """Whether a value that is not null is refused; here: anything that is not empty."""
-
-
-Columns: TypeAlias = Mapping[str, Column]
-"""The columns of a format, by field."""
 
 
 class ReaderCode(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +92,7 @@ class PreparedBlock:
 class _Row(msgspec.Struct):
     """A decoded row: a field that is not read is None."""
 
+    # Python calls it only for attributes that are not there: a format need not ask which columns the user has left.
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -139,7 +102,7 @@ class Format(ABC):
     """Turns source rows into examples: a table of columns and a function. Cheap to build.
 
     Raises:
-        ConfigError: see `read_columns`.
+        ConfigError: a key cannot name a column, or two columns have one name.
     """
 
     name: ClassVar[str]
@@ -160,36 +123,47 @@ class Format(ABC):
         """The keys of messages that are neither read nor refused, since `prepare` began, with how many have them."""
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
-        columns = {key: self.columns.get(key, _WEIGHT) for key in self.keys}
-        self._refused = [
-            (key, column.refused, column.refuses) for key, column in columns.items() if column.refused is not None
-        ]
-        self._cells = [
-            (key, msgspec.json.Decoder(column.type).decode, column.cell)
-            for key, column in columns.items()
+        columns = {name: self.columns.get(name, WEIGHT) for name in self.keys}
+        # Looked up once here, because `_checked` runs for every row, and few columns need each check.
+        self._refusing_columns = {name: column for name, column in columns.items() if column.refused is not None}
+        self._cell_decoders = {
+            name: (msgspec.json.Decoder(column.type).decode, column.cell)
+            for name, column in columns.items()
             if column.cell
-        ]
-        self._nested = [key for key, column in columns.items() if column.nested]
-        fields: list[Any] = []
-        for key, column in columns.items():
-            value_type = column.type | str if column.cell else column.type
-            fields.append((key, value_type) if column.required else (key, value_type, None))
-        try:
-            self._row_type: Any = msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
-        except ValueError as error:  # of a name with quotes, or of one column for two keys
-            raise ConfigError(f"keys of format {self.name}: {error}") from None
+        }
+        self._nested_fields = [name for name, column in columns.items() if column.nested]
+        self._row_type = self._make_row_type(columns)
         self._decoder = msgspec.json.Decoder(self._row_type)
 
     def read_columns(self) -> dict[str, str]:
         """The name of each column that is read, by field."""
         names = self.options.keys
         # With {prompt: completion}, the column `completion` is the prompt, and not the completion too.
-        keys = {
-            key: names.get(key, key)
-            for key, column in self.columns.items()
-            if key in names or column.required or key not in names.values()
-        }
-        return keys | ({"weight": names["weight"]} if "weight" in names else {})
+        taken_names = set(names.values())
+        keys: dict[str, str] = {}
+        for field_name, column in self.columns.items():
+            if field_name in names or column.required or field_name not in taken_names:
+                keys[field_name] = names.get(field_name, field_name)
+        # Not in the tables of the formats: a column `weight` that nobody names may be a person's, in kilograms.
+        if "weight" in names:
+            keys["weight"] = names["weight"]
+        return keys
+
+    def _make_row_type(self, columns: Columns) -> Any:
+        """The type of a decoded row: a struct with an attribute for each field. msgspec parses nothing else of a line,
+        so that long values of other columns cost no time.
+
+        Raises:
+            ConfigError: a name has a quote, or two fields have one name.
+        """
+        fields: list[Any] = []
+        for name, column in columns.items():
+            value_type = column.type | str if column.cell else column.type
+            fields.append((name, value_type) if column.required else (name, value_type, None))
+        try:
+            return msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
+        except ValueError as error:
+            raise ConfigError(f"keys of format {self.name}: {error}") from None
 
     @property
     def needs_template(self) -> bool:
@@ -199,19 +173,19 @@ class Format(ABC):
     @property
     def is_plain(self) -> bool:
         """Whether no example is a conversation."""
-        return self.style != "chat" and not self._nested
+        return self.style != "chat" and not self._nested_fields
 
     @property
     def described(self) -> str:
         """The required columns and what they hold, in words."""
-        return f"{' and '.join(f'`{self.keys[key]}`' for key in self._required())}, {self.values}"
+        return f"{' and '.join(f'`{name}`' for name in self._required_names())}, {self.values}"
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a row seems to be of this format: for detection. Here: it has the required columns."""
-        return all(row.get(self.keys[key]) is not None for key in self._required())
+        return all(row.get(name) is not None for name in self._required_names())
 
-    def _required(self) -> list[str]:
-        return [key for key, column in self.columns.items() if column.required]
+    def _required_names(self) -> list[str]:
+        return [self.keys[field_name] for field_name, column in self.columns.items() if column.required]
 
     @abstractmethod
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
@@ -251,23 +225,27 @@ class Format(ABC):
             ids = np.asarray(example.ids, np.int64)
             labels = ids if example.trained is None else np.where(example.trained, ids, IGNORE_INDEX)
             return {"input_ids": ids.tolist(), "labels": labels.tolist()}
-        prompt = example.prompt
-        completion = example.completion
-        has_one_list = completion == [] or (self.has_one_list and not self.options.per_turn)
-        if example.rejected is not None:
-            row = {"prompt": prompt, "chosen": completion, "rejected": example.rejected}
-        elif self.options.prompt_only:
-            row = {"prompt": prompt}
-        elif has_one_list and isinstance(prompt, list) and isinstance(completion, list):
-            row = {"messages": prompt + completion}
-        else:
-            row = {"prompt": prompt, "completion": completion}
-        beside = {
+        row = self._public_conversation(example)
+        inputs = {
             "tools": example.tools,
             "chat_template_kwargs": example.variables,
             "documents": example.documents,
         }
-        return row | {key: value for key, value in beside.items() if value is not None}
+        return row | {name: value for name, value in inputs.items() if value is not None}
+
+    def _public_conversation(self, example: Example) -> dict[str, Any]:
+        """The texts or messages of an example; see `public_row`."""
+        prompt = example.prompt
+        completion = example.completion
+        if example.rejected is not None:
+            return {"prompt": prompt, "chosen": completion, "rejected": example.rejected}
+        if self.options.prompt_only:
+            return {"prompt": prompt}
+        # With `per_turn`, which turn an example trains is said only by where its completion begins.
+        has_one_list = completion == [] or (self.has_one_list and not self.options.per_turn)
+        if has_one_list and isinstance(prompt, list) and isinstance(completion, list):
+            return {"messages": prompt + completion}
+        return {"prompt": prompt, "completion": completion}
 
     def decode(self, line: bytes) -> Any:
         """Decode one line of JSON. Keys that the format does not use are not parsed.
@@ -292,7 +270,8 @@ class Format(ABC):
         """
         try:
             converted = msgspec.convert(row, self._row_type)
-            msgspec.json.encode(converted)  # the only fast way to find lone surrogates, which UTF-8 cannot encode
+            # Only to find lone surrogates, which UTF-8 cannot encode: a walk in Python over all texts would be slower.
+            msgspec.json.encode(converted)
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", f"a text is not UTF-8: {error.reason}") from None
         except (msgspec.ValidationError, RecursionError) as error:
@@ -302,18 +281,18 @@ class Format(ABC):
         return self._checked(converted)
 
     def _checked(self, row: Any) -> Any:
-        """A row whose columns hold what the table says."""
-        for key, (reason, detail), refuses in self._refused:
-            value = getattr(row, key)
-            if value is not None and refuses(value):
-                raise RowRejectedError(reason, f"`{self.keys[key]}` is not empty: {detail}")
-        for key, decode, words in self._cells:
-            value = getattr(row, key)
+        """A row whose columns hold what the table says. Cells that are JSON texts are decoded in place."""
+        for name, column in self._refusing_columns.items():
+            value = getattr(row, name)
+            if value is not None:
+                column.require_usable(value, f"`{self.keys[name]}`")
+        for name, (decode, kind) in self._cell_decoders.items():
+            value = getattr(row, name)
             if isinstance(value, str):
-                where = f"`{self.keys[key]}`"
-                setattr(row, key, decode_json(value, where, decode, kind=words) if value.strip() else None)
-        for key in self._nested:
-            require_shallow(getattr(row, key), f"`{self.keys[key]}`")
+                decoded = decode_json(value, f"`{self.keys[name]}`", decode, kind=kind) if value.strip() else None
+                setattr(row, name, decoded)
+        for name in self._nested_fields:
+            require_shallow(getattr(row, name), f"`{self.keys[name]}`")
         return row
 
     def prepare(self, items: Iterable[tuple[int, bytes | Mapping[str, Any]]]) -> PreparedBlock:
@@ -340,17 +319,21 @@ class Format(ABC):
                     shapes[keys_of_row(item)] += 1
                 else:
                     row = self.convert(item)
-                weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
-                row_examples = self.complete_examples(row, line, skipped)
-                if weight != 1:
-                    row_examples = [example._replace(weight=weight * example.weight) for example in row_examples]
-                examples += row_examples
+                examples += self._weighted_examples(row, line, skipped)
             except RowRejectedError as error:
                 rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
                 filtered[error.reason] += 1
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
+
+    def _weighted_examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """As `complete_examples`, with the weight of the row, if the user names its column."""
+        weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
+        examples = self.complete_examples(row, line, skipped)
+        if weight == 1:
+            return examples
+        return [example._replace(weight=weight * example.weight) for example in examples]
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
         """How many rows have each column that is not read, from how many have the same keys."""
@@ -360,24 +343,3 @@ class Format(ABC):
         for shape, count in shapes.items():
             unread.update(dict.fromkeys(set(shape) - read, count))
         return unread
-
-
-_WEIGHT = Column(Any, required=True)
-"""The loss weight of a row, which all its examples get; read if the user names its column."""
-
-
-def check_weight(value: Any, where: str) -> float:
-    """The loss weight of a message or an example as a number; 1 for null.
-
-    Raises:
-        RowRejectedError: `weight`, for anything but 0 and numbers within the limits.
-    """
-    if value is None:
-        return 1.0
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if is_number and (value == 0 or LEAST_WEIGHT <= value <= MOST_WEIGHT):  # false for NaN
-        return float(value)
-    rule = "a weight is 0 (not trained), or a number"
-    raise RowRejectedError(
-        "weight", f"`{where}` is {repr(value)[:40]}: {rule} from {LEAST_WEIGHT:g} to {MOST_WEIGHT:,.0f}"
-    )

@@ -17,8 +17,8 @@ from . import FORMATS
 from .base import Format, Options
 
 Keys: TypeAlias = Mapping[str, str]
-_COLUMNS = 12
-"""Maximum number of columns to name."""
+_MAX_COLUMNS = 12
+"""Columns that an error names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,12 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
     """
     objects = [row for row in rows if isinstance(row, Mapping)]
     counts = [(format, sum(map(format.fits, objects))) for format in _candidates(dict(keys or {}))]
-    fitting = [(format, count) for format, count in counts if count and 2 * count >= len(rows)]
-    if {format.name for format, _ in fitting} - {"text", "tokenized"}:
-        # A `text` beside a conversation is the rendered conversation.
-        fitting = [(format, count) for format, count in fitting if format.name != "text"]
+    fitting = _fitting_formats(counts, len(rows))
     if len(fitting) == 1:
-        format, count = fitting[0]
+        [(format, count)] = fitting
         why = f"{_share(count, len(rows))} {'has' if count == 1 else 'have'} {format.described}"
         return Detection(format.name, format.options.keys, why)
-    columns = dict.fromkeys(str(name) for row in objects for name in row)
-    shown = ", ".join(f"`{name}`" for name in list(columns)[:_COLUMNS]) + (", …" if len(columns) > _COLUMNS else "")
-    rows_in_words = f"the first {plural(len(rows), 'row')}, with {f'the columns {shown}' if shown else 'no columns'},"
+    rows_in_words = _describe_rows(rows, objects)
     if fitting:
         ways = "; or ".join(
             f"{_as_configured(format)} ({_share(count, len(rows))}: {format.described})" for format, count in fitting
@@ -71,23 +66,48 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
     )
 
 
+def _fitting_formats(counts: Sequence[tuple[Format, int]], rows: int) -> list[tuple[Format, int]]:
+    """The formats that fit half of the rows or more, each with how many it fits."""
+    # Half, because a file may begin with rows that cannot be used; they are rejected later, with a reason each.
+    fitting = [(format, count) for format, count in counts if count and 2 * count >= rows]
+    if {format.name for format, _ in fitting} - {"text", "tokenized"}:
+        # A `text` beside a conversation is the rendered conversation.
+        fitting = [(format, count) for format, count in fitting if format.name != "text"]
+    return fitting
+
+
+def _describe_rows(rows: Sequence[Any], objects: Sequence[Mapping[str, Any]]) -> str:
+    """How many rows were looked at, and their columns, for the beginning of a sentence."""
+    columns = dict.fromkeys(str(name) for row in objects for name in row)
+    names = ", ".join(f"`{name}`" for name in list(columns)[:_MAX_COLUMNS])
+    if len(columns) > _MAX_COLUMNS:
+        names += ", …"
+    return f"the first {plural(len(rows), 'row')}, with {f'the columns {names}' if names else 'no columns'},"
+
+
 def _candidates(keys: dict[str, str]) -> Iterator[Format]:
-    """Formats with column names to try."""
+    """The formats that take all of the given keys; again for each other usual name of their first column."""
     for name, row_format in ROW_FORMATS.items():
         if not set(keys) <= set(row_format.keys):
             continue
         format_type = FORMATS[name]
         yield format_type(Options(keys=keys))
         first_column = next(iter(format_type.columns))
+        if first_column in keys:
+            continue  # the user has said how it is called
         for other_name in format_type.other_names:
-            if first_column not in keys and other_name != first_column and other_name not in keys.values():
+            if other_name != first_column and other_name not in keys.values():
                 yield format_type(Options(keys={**keys, first_column: other_name}))
 
 
 def _share(count: int, rows: int) -> str:
-    return f"{'all' if count == rows else f'{count:,}'} of the first {rows:,} rows" if rows > 1 else "the only row"
+    """`all of the first 8 rows`, `5 of the first 8 rows` or `the only row`."""
+    if rows <= 1:
+        return "the only row"
+    return f"{'all' if count == rows else f'{count:,}'} of the first {rows:,} rows"
 
 
 def _as_configured(format: Format) -> str:
+    """`format: messages, keys: {messages: conversation}`, as the configuration has it."""
     keys = ", ".join(f"{key}: {name}" for key, name in format.options.keys.items())
     return f"format: {format.name}{f', keys: {{{keys}}}' if keys else ''}"

@@ -10,7 +10,7 @@ import msgspec
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message, Messages
-from .base import check_weight
+from .columns import check_weight
 from .rowjson import decode_json, mismatch
 
 REPLACES_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
@@ -62,18 +62,19 @@ def check_messages(messages: Messages, key: str, unread: Counter[str]) -> Messag
     whatever name the flag has. The input is not changed.
 
     Args:
+        key: the column of the messages, for errors.
         unread: counts the keys that are neither read nor refused; updated in place.
 
     Raises:
         RowRejectedError: `wrong_type`, `missing_key`, `weight`, `unusable_column`, or `not_text` for an image, a sound
             or the like.
     """
-    return [
-        message
-        if len(message) == 2 and type(message.get("content")) is str and type(message.get("role")) is str
-        else _checked(message, f"{key}[{index}]", unread)
-        for index, message in enumerate(messages)
-    ]
+    checked: Messages = []
+    for index, message in enumerate(messages):
+        # Nearly all messages are a role and a text, and need no closer look, which takes ten times as long.
+        is_plain = len(message) == 2 and type(message.get("content")) is str and type(message.get("role")) is str
+        checked.append(message if is_plain else _checked(message, f"{key}[{index}]", unread))
+    return checked
 
 
 def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
@@ -85,81 +86,122 @@ def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
     if isinstance(value, str):
         value = decode_json(value, where, kind="the JSON of a call", reason="bad_tool_call")
     calls = value if isinstance(value, list) else [value]
-    for call in calls or [None]:
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
-            raise RowRejectedError("bad_tool_call", f"{where}: a call is an object with `name` and `arguments`")
+    if not calls or not all(map(_is_call, calls)):
+        raise RowRejectedError("bad_tool_call", f"{where}: a call is an object with `name` and `arguments`")
     return [{"type": "function", "function": call} for call in calls]
 
 
+def _is_call(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and "arguments" in value
+
+
 def _checked(message: Message, where: str, unread: Counter[str]) -> Message:
+    """See `check_messages`, of one message.
+
+    Args:
+        where: the message's place, such as `messages[2]`.
+    """
     try:
-        read = msgspec.convert(message, _Message)
+        decoded = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
         complaint, path = mismatch(error)
         raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {complaint}") from None
-    if read.function_call is not None:
+    if decoded.function_call is not None:
         raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
-    if isinstance(read.content, list):
-        message = _joined(message, read.content, f"{where}.content", unread)
-    elif read.content is None and not any(message.get(name) is not None for name in REPLACES_CONTENT):
-        names = ", ".join(f"`{name}`" for name in message)
-        lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
-        raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
-    for key in [key for key in message if key not in KNOWN_KEYS and message[key] is not None]:
+    if isinstance(decoded.content, list):
+        message = _with_joined_parts(message, decoded.content, f"{where}.content", unread)
+    elif decoded.content is None:
+        _require_replaced_content(message, where)
+    for key, value in message.items():
+        if value is None or key in KNOWN_KEYS:
+            continue
         if key in _REFUSED:
             raise RowRejectedError("unusable_column", f"`{where}.{key}` is not read: {_REFUSED[key]}")
         if key not in _FLAGS:
             unread[str(key)] += 1
-    return _with_flags(message, read.train, where)
+    return _with_flags(message, decoded.train, where)
+
+
+def _require_replaced_content(message: Message, where: str) -> None:
+    """Refuse a message without content that has nothing else to say."""
+    if any(message.get(name) is not None for name in REPLACES_CONTENT):
+        return
+    names = ", ".join(f"`{name}`" for name in message)
+    lack = "`content` is null and nothing replaces it" if "content" in message else "has no `content`"
+    raise RowRejectedError("missing_key", f"`{where}` {lack}; it has {names}")
+
+
+# Flags and weights
 
 
 def _with_flags(message: Message, train: bool | None, where: str) -> Message:
     """A message whose flags and weights of other names have become `train` and `weight`.
 
+    Args:
+        train: the message's own flag; None if it has none.
+
     Raises:
-        RowRejectedError: `weight`, for a value that is not a weight, or for two weights that contradict each other.
+        RowRejectedError: `weight`, for a value that is no flag or weight, or for two that contradict each other.
     """
-    weights = (
-        {"weight": check_weight(message["weight"], f"{where}.weight")} if message.get("weight") is not None else {}
-    )
-    flags = {} if train is None else {"train": train}
-    foreign = [key for key in message if key in _FLAGS]
-    for key in foreign:
+    weights: dict[str, float] = {}
+    flags: dict[str, bool] = {}
+    if message.get("weight") is not None:
+        weights["weight"] = check_weight(message["weight"], f"{where}.weight")
+    if train is not None:
+        flags["train"] = train
+    foreign_keys = [key for key in message if key in _FLAGS]
+    for key in foreign_keys:
         value = message[key]
         if value is None:
             continue
         if key in WEIGHTS:
             weights[key] = check_weight(value, f"{where}.{key}")
-        elif isinstance(value, bool | int | float) and value in (0, 1):
-            flags[key] = bool(value) == (key not in MASKED_IF_TRUE)
         else:
-            rule = f"`{where}.{key}` is {repr(value)[:40]}: a flag is true or false"
-            raise RowRejectedError("weight", f"{rule}; `weight` says how much a message counts")
+            flags[key] = _flag(key, value, f"{where}.{key}")
+    _require_agreement(message, flags, weights, where)
     weight = next(iter(weights.values()), 1.0)
-    is_flagged = any(flags.values())
-    # Two tools' flags may stand beside each other, as long as they say the same.
-    if len(set(weights.values())) > 1 or len(set(flags.values())) > 1 or (is_flagged and not weight):
-        contradiction = " and ".join(f"{key}: {_shown(message[key])}" for key in (*flags, *weights))
-        raise RowRejectedError("weight", f"`{where}` says {contradiction}; say one")
-    if foreign:
+    if foreign_keys:
         message = {key: value for key, value in message.items() if key not in _FLAGS}
         if weight not in (0, 1):
             message["weight"] = weight
-    trained = bool(weight) and all(flags.values())
-    return message if trained or message.get("train") is False else {**message, "train": False}
+    is_trained = weight != 0 and all(flags.values())
+    return message if is_trained or message.get("train") is False else {**message, "train": False}
 
 
-def _shown(value: Any) -> str:
+def _flag(key: str, value: Any, where: str) -> bool:
+    """Whether the flag of another tool says that its message is trained."""
+    if not isinstance(value, bool | int | float) or value not in (0, 1):
+        rule = f"`{where}` is {repr(value)[:40]}: a flag is true or false"
+        raise RowRejectedError("weight", f"{rule}; `weight` says how much a message counts")
+    return not value if key in MASKED_IF_TRUE else bool(value)
+
+
+def _require_agreement(message: Message, flags: Mapping[str, bool], weights: Mapping[str, float], where: str) -> None:
+    """Refuse a message whose flags and weights, by key, contradict each other. Those of two tools may stand beside each
+    other, as long as they say the same.
+    """
+    is_flagged = any(flags.values())
+    has_zero_weight = next(iter(weights.values()), 1.0) == 0
+    if len(set(weights.values())) > 1 or len(set(flags.values())) > 1 or (is_flagged and has_zero_weight):
+        contradiction = " and ".join(f"{key}: {_as_json(message[key])}" for key in (*flags, *weights))
+        raise RowRejectedError("weight", f"`{where}` says {contradiction}; say one")
+
+
+def _as_json(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _joined(message: Message, content: list[str | _Part], where: str, unread: Counter[str]) -> Message:
+# Contents that are lists of parts
+
+
+def _with_joined_parts(message: Message, parts: list[str | _Part], where: str, unread: Counter[str]) -> Message:
     """A message whose content is the text of its parts, a part a line. A thought and calls among them, as
-    LLaMA-Factory's v1 data has them, get keys of their own."""
+    LLaMA-Factory's v1 data has them, get keys of their own.
+    """
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    for index, part in enumerate(content):
+    for index, part in enumerate(parts):
         if isinstance(part, str):
             texts.append(part)
             continue
@@ -174,16 +216,19 @@ def _joined(message: Message, content: list[str | _Part], where: str, unread: Co
         elif part.type in _TEXT_PARTS and isinstance(text, str):
             texts.append(text)
         else:
-            raise RowRejectedError("not_text", _misfit(part, place))
+            raise RowRejectedError("not_text", _describe_misfit(part, place))
+    # From the message itself: a decoded part no longer has the keys that `_Part` does not name.
     unread.update(_unknown_part_keys(message["content"]))
-    keys_of_parts = {"tool_calls": calls, "reasoning_content": "\n".join(thoughts)}
-    for key, value in keys_of_parts.items():
+    joined: Message = {**message, "content": "\n".join(texts)}
+    for key, value in (("tool_calls", calls), ("reasoning_content", "\n".join(thoughts))):
         if value and message.get(key):
             raise RowRejectedError("wrong_type", f"`{where}` has a part that is also the key `{key}`; keep one")
-    return {**message, "content": "\n".join(texts), **{key: value for key, value in keys_of_parts.items() if value}}
+        if value:
+            joined[key] = value
+    return joined
 
 
-def _misfit(part: _Part, place: str) -> str:
+def _describe_misfit(part: _Part, place: str) -> str:
     if part.type in _TEXT_PARTS and part.value is not None:
         return f"`{place}` has a `value` that is no text, and no `text`"
     return (
@@ -193,8 +238,10 @@ def _misfit(part: _Part, place: str) -> str:
 
 
 def _unknown_part_keys(parts: list[Any]) -> Iterator[str]:
+    """`content[].KEY` for each key of a part that is not read."""
     for part in parts:
-        if isinstance(part, Mapping):
-            yield from (
-                f"content[].{key}" for key, value in part.items() if key not in _PART_KEYS and value is not None
-            )
+        if not isinstance(part, Mapping):
+            continue
+        for key, value in part.items():
+            if key not in _PART_KEYS and value is not None:
+                yield f"content[].{key}"

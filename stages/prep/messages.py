@@ -1,5 +1,5 @@
-"""Conversations under `messages`, one example per row or per turn of the assistant; and what all conversational formats
-share.
+"""Conversations under `messages`, one example per row or per turn of the assistant; and how the other conversational
+formats make examples of messages.
 
 A message is an object with a `role`. Its keys and values stay unchanged, including tool calls and their arguments (a
 string or an object), but for two: a content that is a list of texts becomes one text, a part a line, as servers join
@@ -15,55 +15,23 @@ import msgspec
 from ...schemas.errors import RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example, Message, Messages
-from .base import Column, Columns, Format, is_truth
+from .base import Format
+from .columns import CHAT_COLUMNS, OBJECTS, SYSTEM, TEMPLATE_INPUTS, Column, Columns
 from .message_checks import REPLACES_CONTENT, check_messages
 from .rowjson import decode_json
-from .template_inputs import DOCUMENTS, KWARGS
-
-OBJECTS = "a JSON list of objects"
-TOOLS = Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS)
-"""The column of the tools; rows may lack it."""
-MEDIA = {
-    name: Column(Any, refused=("not_text", "only text can be packed; remove the column if the text needs none"))
-    for name in ("image", "images", "audio", "audios", "video", "videos")
-}
-"""Columns that hold a conversation's images, sounds or videos."""
-FUNCTIONS = {
-    "functions": Column(Any, refused=("wrong_type", "it is not read; give `tools`, or keys: {tools: functions}"))
-}
-SYSTEM = {name: Column(str | None) for name in ("system", "system_prompt")}
-"""The columns of a text that opens a conversation."""
-_KTO = "true and false are for KTO, and are not pairs or examples here; take the good ones, or remove the column"
-_TRAINED = "it is not read; give `train: false` to each message that is not trained"
-TEMPLATE_INPUTS = {
-    KWARGS: Column(dict[str, Any] | None, nested=True, cell="a JSON object"),
-    DOCUMENTS: Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS),
-}
-"""The columns of variables and documents for the chat template."""
-DECIDES_TRAINING = {
-    **{name: Column(Any, refused=("unusable_column", _KTO), refuses=is_truth) for name in ("label", "kto_tag")},
-    "loss_mask": Column(Any, refused=("unusable_column", _TRAINED)),
-    "train": Column(Any, refused=("unusable_column", _TRAINED), refuses=lambda value: value is not True),
-}
-"""Columns with which other tools decide what of a row is trained, and which cannot be honoured."""
 
 
 class MessagesFormat(Format):
     """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
     prompt. A format with a column `system` has there a text that opens the conversation.
 
-    Messages keep every key and value as they were decoded, `content` parts and tool calls included.
+    Messages keep their keys and values, with the two exceptions that the module names.
     """
 
     name = "messages"
     columns: ClassVar[Columns] = {
         "messages": Column(list[dict[str, Any]], required=True, nested=True, cell=OBJECTS),
-        "tools": TOOLS,
-        **SYSTEM,
-        **FUNCTIONS,
-        **MEDIA,
-        **TEMPLATE_INPUTS,
-        **DECIDES_TRAINING,
+        **CHAT_COLUMNS,
     }
     other_names = ("messages", "conversations", "conversation")
     values = "a list of objects with `role`"
@@ -74,7 +42,7 @@ class MessagesFormat(Format):
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """See `Format.fits`."""
-        return _turns_have(self.turn_key, row.get(self.keys[self.field]))
+        return _turn_key_of(row.get(self.keys[self.field])) == self.turn_key
 
     @property
     def field(self) -> str:
@@ -104,21 +72,27 @@ class MessagesFormat(Format):
             self.unread,
         )
         require_answer(messages, key)
-        messages = with_system(messages, system_of(row, self.keys), key)
+        messages = with_system(messages, row, self.keys, key)
         return conversation(messages, row.tools, line, per_turn=self.options.per_turn, skipped=skipped)
 
 
-def _turns_have(key: str, value: Any) -> bool:
-    """Whether a value is a conversation, or its JSON as in a cell of CSV, whose turns all have a key."""
+def _turn_key_of(value: Any) -> str | None:
+    """The key under which all turns of a conversation, or of its JSON as in a cell of CSV, have who speaks; None for
+    anything else.
+    """
+    turns = value
     if isinstance(value, str):
         try:
-            value = decode_json(value, "") if value.lstrip().startswith("[") else None
+            turns = decode_json(value, "") if value.lstrip().startswith("[") else None
         except RowRejectedError:
-            return False
-    if not isinstance(value, list) or not value or not all(isinstance(item, Mapping) for item in value):
-        return False
-    # Turns with both keys are ShareGPT's.
-    return key == next((name for name in ("from", "role") if all(name in item for item in value)), None)
+            return None
+    if not isinstance(turns, list) or not turns or not all(isinstance(item, Mapping) for item in turns):
+        return None
+    # `from` first: turns with both keys are ShareGPT's, whose format reads both.
+    for key in ("from", "role"):
+        if all(key in item for item in turns):
+            return key
+    return None
 
 
 def conversation(
@@ -139,56 +113,66 @@ def conversation(
             example.
         start: the first message of the completion. None: the last one, if it is the assistant's.
     """
-    cut = len(messages) - (messages[-1]["role"] == "assistant") if start is None else start
-    conversation_example = Example(line, -1, "", messages[:cut], messages[cut:], None, tools)
+    completion_start = start
+    if completion_start is None:
+        completion_start = len(messages) - (messages[-1]["role"] == "assistant")
+    whole_example = Example(
+        line, -1, "", messages[:completion_start], messages[completion_start:], text=None, tools=tools
+    )
     if not per_turn:
-        return [conversation_example]
+        return [whole_example]
+    # Turns of a separate prompt are not trained, so they give no examples.
     turns = [i for i in range(start or 0, len(messages)) if messages[i]["role"] == "assistant"]
     supervised = [i for i in turns if messages[i].get("train") is not False]
     trained = [i for i in supervised if not is_silent(messages[i])]
     if not trained:
-        return [conversation_example]
+        return [whole_example]
     # The plus sign drops counts of 0.
     skipped.update(+Counter(not_trained=len(turns) - len(supervised), empty_completion=len(supervised) - len(trained)))
     group = short_hash(msgspec.json.encode([messages, tools]), 8)
     return [
-        conversation_example._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
+        whole_example._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
         for sub, i in enumerate(trained)
     ]
 
 
-def system_of(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
-    """The text that opens a row's conversation, "" if there is none, and the name of its column.
+def with_system(messages: Messages, row: Any, keys: Mapping[str, str], messages_key: str) -> Messages:
+    """(M,) messages, opened by the system text of the row's own column, if it has one and they do not begin with it.
+
+    Args:
+        row: as `Format.decode` returns it.
+        keys: the name of each column that is read, by field.
+        messages_key: the column of the messages, for errors.
 
     Raises:
         RowRejectedError: `two_systems`, if the row has two that differ.
     """
-    texts = {name: text for field, name in keys.items() if field in SYSTEM and (text := getattr(row, field))}
-    if len(set(texts.values())) > 1:
-        names = " and ".join(f"`{name}`" for name in texts)
-        raise RowRejectedError("two_systems", f"{names} are system texts that differ; leave one out")
-    return next(((text, name) for name, text in texts.items()), ("", ""))
-
-
-def with_system(messages: Messages, system: tuple[str, str], key: str) -> Messages:
-    """(M,) messages, opened by a system text if there is one and they do not begin with it.
-
-    Args:
-        system: the text and its column; see `system_of`.
-        key: the column of the messages.
-
-    Raises:
-        RowRejectedError: `two_systems`.
-    """
-    text, column = system
+    column, text = _system_text(row, keys)
     if not text:
         return messages
     if not messages or messages[0]["role"] != "system":
         return [turn("system", text), *messages]
+    # The same text in both places is one that a tool has copied out of the messages.
     if messages[0].get("content") != text:
-        where = f"`{column}` is a system text, and `{key}`"
+        where = f"`{column}` is a system text, and `{messages_key}`"
         raise RowRejectedError("two_systems", f"{where} begins with another; leave one out")
     return messages
+
+
+def _system_text(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
+    """The column and the text that opens a row's conversation; "" and "" if none does.
+
+    Raises:
+        RowRejectedError: `two_systems`.
+    """
+    texts: dict[str, str] = {}
+    for field, column in keys.items():
+        if field in SYSTEM and getattr(row, field):
+            texts[column] = getattr(row, field)
+    if len(set(texts.values())) > 1:
+        names = " and ".join(f"`{column}`" for column in texts)
+        raise RowRejectedError("two_systems", f"{names} are system texts that differ; leave one out")
+    return next(iter(texts.items()), ("", ""))
 
 
 def require_no_parts_of_a_chat(row: Any, keys: Mapping[str, str]) -> None:
@@ -219,6 +203,10 @@ def is_silent(message: Message) -> bool:
 
 
 def require_answer(messages: Messages, key: str) -> None:
-    """Raise RowRejectedError `empty_completion` if the last message is the assistant's and says nothing."""
+    """Refuse messages of which the last is the assistant's and says nothing.
+
+    Raises:
+        RowRejectedError: `empty_completion`.
+    """
     if messages and messages[-1]["role"] == "assistant" and is_silent(messages[-1]):
         raise RowRejectedError("empty_completion", f"`{key}[{len(messages) - 1}]`, the last answer, is empty")

@@ -5,22 +5,10 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example, Messages
-from .base import Column, Columns, Format
+from .base import Format
+from .columns import CHAT_COLUMNS, Column, Columns
 from .message_checks import check_messages
-from .messages import (
-    DECIDES_TRAINING,
-    FUNCTIONS,
-    MEDIA,
-    SYSTEM,
-    TEMPLATE_INPUTS,
-    TOOLS,
-    is_blank,
-    require_answer,
-    require_no_parts_of_a_chat,
-    system_of,
-    turn,
-    with_system,
-)
+from .messages import is_blank, require_answer, require_no_parts_of_a_chat, turn, with_system
 
 _ANSWER = str | list[dict[str, Any]] | dict[str, Any]
 
@@ -38,12 +26,7 @@ class PreferenceFormat(Format):
         "prompt": Column(_ANSWER | None, nested=True),
         "chosen": Column(_ANSWER, required=True, nested=True),
         "rejected": Column(_ANSWER, required=True, nested=True),
-        "tools": TOOLS,
-        **SYSTEM,
-        **FUNCTIONS,
-        **MEDIA,
-        **TEMPLATE_INPUTS,
-        **DECIDES_TRAINING,
+        **CHAT_COLUMNS,
     }
     values = "lists of messages, or texts beside a prompt"
 
@@ -53,28 +36,53 @@ class PreferenceFormat(Format):
         Rejects `empty_completion`, `no_preference` (equal answers), `no_prompt`, `wrong_type`, and what
         `check_messages` rejects.
         """
+        prompt = self._read(row, "prompt")
+        chosen = self._read(row, "chosen")
+        rejected = self._read(row, "rejected")
+        self._require_a_pair(prompt, chosen, rejected)
+        if isinstance(chosen, str):
+            prompt, chosen, rejected = _cut_texts(prompt, chosen, rejected)
+        else:
+            prompt, chosen, rejected = _cut_messages(prompt, chosen, rejected)
+        self._require_prompt_and_answers(prompt, chosen, rejected)
+        if isinstance(chosen, str) and self.style != "chat":
+            require_no_parts_of_a_chat(row, self.keys)
+        else:
+            if isinstance(prompt, str):
+                prompt = [turn("user", prompt)]
+            prompt = with_system(prompt, row, self.keys, self.keys["prompt"])
+            if isinstance(chosen, str):
+                chosen = [turn("assistant", chosen)]
+                rejected = [turn("assistant", rejected)]
+        return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
+
+    def _read(self, row: Any, name: str) -> Any:
+        """The text of a column, or its messages, checked."""
+        value = getattr(row, name)
+        messages = [value] if isinstance(value, dict) else value  # Axolotl and LLaMA-Factory write one message so
+        return check_messages(messages, self.keys[name], self.unread) if isinstance(messages, list) else messages
+
+    def _require_a_pair(self, prompt: Any, chosen: Any, rejected: Any) -> None:
+        """Refuse answers that are empty, equal, or not of one kind with each other and the prompt."""
         keys = self.keys
-        prompt, chosen, rejected = (self._read(row, name) for name in ("prompt", "chosen", "rejected"))
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if not answer:
                 raise RowRejectedError("empty_completion", f"`{keys[name]}` is empty")
-        texts = isinstance(chosen, str)
-        if isinstance(rejected, str) != texts or (texts and isinstance(prompt, list)):
-            names = ", ".join(f"`{keys[name]}`" for name in self.columns if name in ("prompt", "chosen", "rejected"))
+        are_texts = isinstance(chosen, str)
+        # A text as the prompt of messages is fine: it becomes the user's turn.
+        if isinstance(rejected, str) != are_texts or (are_texts and isinstance(prompt, list)):
+            names = ", ".join(f"`{keys[name]}`" for name in ("prompt", "chosen", "rejected"))
             raise RowRejectedError("wrong_type", f"{names} must be of one kind: texts, or lists of messages")
         if chosen == rejected:
             raise RowRejectedError("no_preference", f"`{keys['chosen']}` and `{keys['rejected']}` are the same")
-        if not texts:
-            prompt, chosen, rejected = _conversation(prompt, chosen, rejected)
-        elif prompt is None:
-            cut = _common_text(chosen, rejected)
-            prompt = chosen[:cut]
-            chosen = chosen[cut:]
-            rejected = rejected[cut:]
+
+    def _require_prompt_and_answers(self, prompt: Any, chosen: Any, rejected: Any) -> None:
+        """Refuse a pair of which a part says nothing, once the prompt is cut off the answers."""
+        keys = self.keys
         for name, answer in (("chosen", chosen), ("rejected", rejected)):
             if is_blank(answer):
                 raise RowRejectedError("empty_completion", f"`{keys[name]}` holds nothing after the prompt")
-            if not texts:
+            if isinstance(answer, list):
                 require_answer(answer, keys[name])
         if not prompt:
             raise RowRejectedError(
@@ -82,31 +90,18 @@ class PreferenceFormat(Format):
                 f"there is no `{keys['prompt']}`, and `{keys['chosen']}` and `{keys['rejected']}` have no "
                 "beginning in common; name the column of the prompt (keys: {prompt: question})",
             )
-        if not texts or self.style == "chat":
-            prompt = with_system(
-                [turn("user", prompt)] if isinstance(prompt, str) else prompt, system_of(row, keys), keys["prompt"]
-            )
-        else:
-            require_no_parts_of_a_chat(row, keys)
-        if texts and self.style == "chat":
-            chosen = [turn("assistant", chosen)]
-            rejected = [turn("assistant", rejected)]
-        return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
-
-    def _read(self, row: Any, name: str) -> Any:
-        value = getattr(row, name)
-        messages = [value] if isinstance(value, dict) else value  # Axolotl and LLaMA-Factory write one message so
-        return check_messages(messages, self.keys[name], self.unread) if isinstance(messages, list) else messages
 
 
-def _conversation(
+def _cut_messages(
     prompt: Messages | str | None, chosen: Messages, rejected: Messages
 ) -> tuple[Messages, Messages, Messages]:
     """The prompt's messages, and those of each answer after it."""
     if isinstance(prompt, list):
         size = len(prompt)
-        repeated = size and chosen[:size] == prompt == rejected[:size]
-        return (prompt, chosen[size:], rejected[size:]) if repeated else (prompt, chosen, rejected)
+        # A prompt of no messages is no reason to look for another: the row says that it has none.
+        if size and chosen[:size] == prompt == rejected[:size]:
+            return prompt, chosen[size:], rejected[size:]
+        return prompt, chosen, rejected
     shorter = min(len(chosen), len(rejected))
     # Where one answer is the beginning of the other, its last message stays an answer: each has one at least.
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
@@ -115,10 +110,16 @@ def _conversation(
     return chosen[:cut], chosen[cut:], rejected[cut:]
 
 
-def _common_text(chosen: str, rejected: str) -> int:
-    """Count the characters that both begin with; a space at their end belongs to the answers."""
+def _cut_texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, str]:
+    """The prompt, and each answer after it: a row without one, such as `"Hi there" | "Hi you"`, has the prompt "Hi" in
+    both answers. A space at its end belongs to the answers, because tokens begin with their space.
+    """
+    if prompt is not None:
+        return prompt, chosen, rejected
     shorter = min(len(chosen), len(rejected))
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
     if cut == shorter:
-        return max(shorter - 1, 0)
-    return cut - 1 if cut and chosen[cut - 1] == " " else cut
+        cut = max(shorter - 1, 0)  # as with messages: each answer keeps something
+    elif cut and chosen[cut - 1] == " ":
+        cut -= 1
+    return chosen[:cut], chosen[cut:], rejected[cut:]

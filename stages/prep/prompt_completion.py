@@ -5,23 +5,10 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format
+from .base import Format
+from .columns import CHAT_COLUMNS, Column, Columns
 from .message_checks import check_messages
-from .messages import (
-    DECIDES_TRAINING,
-    FUNCTIONS,
-    MEDIA,
-    SYSTEM,
-    TEMPLATE_INPUTS,
-    TOOLS,
-    conversation,
-    is_blank,
-    require_answer,
-    require_no_parts_of_a_chat,
-    system_of,
-    turn,
-    with_system,
-)
+from .messages import conversation, is_blank, require_answer, require_no_parts_of_a_chat, turn, with_system
 
 _EITHER = str | list[dict[str, Any]]
 
@@ -33,12 +20,7 @@ class PromptCompletionFormat(Format):
     columns: ClassVar[Columns] = {
         "prompt": Column(_EITHER, required=True, nested=True),
         "completion": Column(_EITHER, required=True, nested=True),
-        "tools": TOOLS,
-        **SYSTEM,
-        **FUNCTIONS,
-        **MEDIA,
-        **TEMPLATE_INPUTS,
-        **DECIDES_TRAINING,
+        **CHAT_COLUMNS,
     }
     values = "both texts or both lists of messages"
 
@@ -54,34 +36,41 @@ class PromptCompletionFormat(Format):
 
         Rejects `empty_completion`, `empty` (an empty prompt with `prompt_only`), and what `check_messages` rejects.
         """
-        keys = self.keys
-        prompt: Any = row.prompt
-        completion: Any
-        if self.options.prompt_only:
-            if not prompt:
-                raise RowRejectedError("empty", f"`{keys['prompt']}` is empty")
-            completion = "" if isinstance(prompt, str) else []
-        else:
-            completion = row.completion
-            if isinstance(prompt, str) != isinstance(completion, str):
-                names = f"`{keys['prompt']}` and `{keys['completion']}`"
-                raise RowRejectedError("wrong_type", f"{names} must be of one kind: texts, or lists of messages")
-            if is_blank(completion):
-                raise RowRejectedError("empty_completion", f"`{keys['completion']}` is empty")
-        if isinstance(prompt, str):
-            if self.style == "chat":
-                prompt = [turn("user", prompt)] if prompt else []
-                prompt = with_system(prompt, system_of(row, keys), keys["prompt"])
-                completion = [turn("assistant", completion)] if completion else []
-            else:
-                require_no_parts_of_a_chat(row, keys)
-            return [Example(line, -1, "", prompt, completion, None, row.tools)]
-        messages = check_messages(prompt, keys["prompt"], self.unread)
-        messages = with_system(messages, system_of(row, keys), keys["prompt"])
+        completion = self._completion_of(row)
+        if isinstance(row.prompt, str):
+            return [self._text_example(row, completion, line)]
+        prompt_key = self.keys["prompt"]
+        prompt = check_messages(row.prompt, prompt_key, self.unread)
+        prompt = with_system(prompt, row, self.keys, prompt_key)
         answers = []
         if completion:
-            answers = check_messages(completion, keys["completion"], self.unread)
-            require_answer(answers, keys["completion"])
+            answers = check_messages(completion, self.keys["completion"], self.unread)
+            require_answer(answers, self.keys["completion"])
         return conversation(
-            messages + answers, row.tools, line, per_turn=self.options.per_turn, skipped=skipped, start=len(messages)
+            prompt + answers, row.tools, line, per_turn=self.options.per_turn, skipped=skipped, start=len(prompt)
         )
+
+    def _completion_of(self, row: Any) -> Any:
+        """The completion, of the same kind as the prompt; an empty one with `prompt_only`."""
+        keys = self.keys
+        if self.options.prompt_only:
+            if not row.prompt:
+                raise RowRejectedError("empty", f"`{keys['prompt']}` is empty")
+            return "" if isinstance(row.prompt, str) else []
+        if isinstance(row.prompt, str) != isinstance(row.completion, str):
+            names = f"`{keys['prompt']}` and `{keys['completion']}`"
+            raise RowRejectedError("wrong_type", f"{names} must be of one kind: texts, or lists of messages")
+        if is_blank(row.completion):
+            raise RowRejectedError("empty_completion", f"`{keys['completion']}` is empty")
+        return row.completion
+
+    def _text_example(self, row: Any, completion: str, line: int) -> Example:
+        """The example of two texts, which become turns in the style `chat`."""
+        if self.style != "chat":
+            require_no_parts_of_a_chat(row, self.keys)
+            return Example(line, -1, "", row.prompt, completion, None, row.tools)
+        # An empty text makes no turn: a template would write an empty question, which nobody has asked.
+        prompt = [turn("user", row.prompt)] if row.prompt else []
+        prompt = with_system(prompt, row, self.keys, self.keys["prompt"])
+        answer = [turn("assistant", completion)] if completion else []
+        return Example(line, -1, "", prompt, answer, None, row.tools)

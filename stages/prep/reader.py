@@ -16,7 +16,8 @@ import msgspec
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example
-from .base import Columns, Format, Options, ReaderCode, check_weight
+from .base import Format, Options, ReaderCode
+from .columns import Columns, check_weight
 from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
@@ -36,7 +37,8 @@ _FORMS: dict[str, type[Format]] = {
     "text": TextFormat,
 }
 """The format of a result, by the key that decides. The first that a result has is used."""
-_DETAIL = 300
+_DETAIL_CHARACTERS = 300
+"""Characters of an error's text that are shown."""
 
 
 class ReaderFormat(Format):
@@ -52,6 +54,7 @@ class ReaderFormat(Format):
         # Columns of results have their usual names: `keys` is not for readers.
         options_of_results = Options(per_turn=self.options.per_turn)
         self._forms = {key: format_type(options_of_results) for key, format_type in _FORMS.items()}
+        # One counter: `prepare` of this format reports what those of the results did not read.
         for form in self._forms.values():
             form.unread = self.unread
         self._reader = self.options.reader or ReaderCode(function="", code="")
@@ -79,7 +82,7 @@ class ReaderFormat(Format):
         try:
             result = read(row)
         except MemoryError:
-            raise
+            raise  # which depends on the machine, so that it must not decide what becomes of a row
         except (Exception, SystemExit) as error:
             raise RowRejectedError("reader_error", self._complaint(error)) from None
         is_list = isinstance(result, list | tuple)
@@ -99,6 +102,24 @@ class ReaderFormat(Format):
         return [example._replace(sub=sub) for sub, example in enumerate(examples)]
 
     def _examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """The examples of one row of a result, by the format of its deciding key."""
+        form, decisive = self._form_of(row)
+        group = row.get("group", "")
+        if not isinstance(group, str):
+            raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
+        weight = check_weight(row.get("weight"), "weight")
+        # A preference loss is over both answers of a pair: nothing says what a weight would do to their difference.
+        if weight != 1 and decisive == "chosen":
+            raise RowRejectedError("weight", "pairs of answers have no weights")
+        examples = form.complete_examples(form.convert(row), line, skipped)
+        if not group and weight == 1:
+            return examples
+        return [example._replace(group=group or example.group, weight=weight) for example in examples]
+
+    def _form_of(self, row: Any) -> tuple[Format, str]:
+        """The format of a row of a result, and the key that decides it. Unlike a file, whose other columns are counted
+        as not read, a function is somebody's own code: a key that nothing reads is a mistake in it.
+        """
         if not isinstance(row, Mapping):
             raise RowRejectedError("wrong_type", f"a row is a dict, or a list of dicts, got {type(row).__name__}")
         decisive = next((key for key in _FORMS if key in row), None)
@@ -113,23 +134,14 @@ class ReaderFormat(Format):
             if key not in usable_keys:
                 names = ", ".join(sorted(usable_keys))
                 raise RowRejectedError("unknown_key", f"a row with `{decisive}` has no `{key}`; it may have {names}")
-        group = row.get("group", "")
-        if not isinstance(group, str):
-            raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
-        weight = check_weight(row.get("weight"), "weight")
-        if weight != 1 and decisive == "chosen":
-            raise RowRejectedError("weight", "pairs of answers have no weights")
-        examples = form.complete_examples(form.convert(row), line, skipped)
-        if not group and weight == 1:
-            return examples
-        return [example._replace(group=group or example.group, weight=weight) for example in examples]
+        return form, decisive
 
     def _complaint(self, error: BaseException) -> str:
         """The error with its line and function in the module."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._reader.path]
         place = f"{self._file}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else self._file
         text = str(error)
-        return f"{place}: {type(error).__name__}{f': {text[:_DETAIL]}' if text else ''}"
+        return f"{place}: {type(error).__name__}{f': {text[:_DETAIL_CHARACTERS]}' if text else ''}"
 
 
 def reader_of(reader: ReaderCode) -> Reader:

@@ -12,10 +12,14 @@ from ...schemas.jsontext import MAX_DEPTH, too_deep
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Matches the escape of half of a surrogate pair; in a line that is not JSON, it is the likely reason."""
+"""Matches the escape of half of a surrogate pair: one half of `\\ud83d\\ude00` without the other. In a line that is not
+JSON, it is the likely reason."""
 _NO_NUMBER = re.compile(rb"NaN|-?Infinity")
+"""Words that Python's json writes, and JSON does not have. The longest has 9 bytes."""
 _BYTE = re.compile(r"\(byte (\d+)\)")
+"""Finds the place in a message of msgspec: `JSON is malformed: invalid character (byte 7)`."""
 _MISMATCH = re.compile(r"(?s)(.*?)(?: - at `\$\.?(.*)`)?\Z")
+"""Divides a message of msgspec: `Expected `str`, got `int` - at `$.messages[0].role``. The path may be missing."""
 _MISSING = re.compile(r"object missing required field `(.*)`")
 TOO_DEEP = "too_deep"
 """Reason for rows nested deeper than `MAX_DEPTH`. Later steps need several Python frames per level, and templates many
@@ -65,7 +69,10 @@ def decode_json(
 
 
 def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
-    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole."""
+    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole.
+
+    "Expected `str`, got `int` - at `$.messages[0].role`" becomes "expected `str`, got `int`" and "messages[0].role".
+    """
     complaint, path = _MISMATCH.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # matches any text
     return complaint[:1].lower() + complaint[1:], path or ""
 
@@ -83,40 +90,58 @@ def keys_of_row(line: bytes) -> tuple[str, ...]:
 
 
 def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
-    """Translate a decoder's error into a rejection."""
+    """Translate a decoder's error into a rejection.
+
+    Args:
+        error: of msgspec: the line nests too deeply, is not JSON, or a value has the wrong type.
+        line: empty if the row was not decoded from one.
+    """
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")
-    if isinstance(error, msgspec.ValidationError):
-        try:
-            msgspec.json.decode(line or b"{}")  # the error may stand before the place where the line stops being JSON
-        except msgspec.ValidationError:
-            pass  # a number that is too large for any type
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
-            return rejected_row(damage, line)
-        complaint, path = mismatch(error)
-        if missing := _MISSING.fullmatch(complaint):
-            return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
-        if path:
-            return RowRejectedError("wrong_type", f"`{path}`: {complaint}")
-        return RowRejectedError("not_an_object", complaint)
+    if not isinstance(error, msgspec.ValidationError):
+        return _rejected_line(error, line)
+    # msgspec stops at the first value of the wrong type, which may stand before the place where the line stops being
+    # JSON: then the line is damaged, and the type says nothing.
+    try:
+        msgspec.json.decode(line or b"{}")
+    except msgspec.ValidationError:
+        pass  # a number that is too large for any type
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as damage:
+        return rejected_row(damage, line)
+    complaint, path = mismatch(error)
+    missing = _MISSING.fullmatch(complaint)
+    if missing is not None:
+        return RowRejectedError("missing_key", f"the row has no `{missing[1]}`")
+    if path:
+        return RowRejectedError("wrong_type", f"`{path}`: {complaint}")
+    return RowRejectedError("not_an_object", complaint)
+
+
+def _rejected_line(error: Exception, line: bytes) -> RowRejectedError:
+    """The rejection of a line that is not JSON, or not UTF-8."""
     try:
         line.decode()
     except UnicodeDecodeError as broken:
         return RowRejectedError("invalid_utf8", f"byte {broken.start} of the line: {broken.reason}")
-    if half := _HALF_PAIR.search(line):
+    half = _HALF_PAIR.search(line)
+    if half is not None:
         detail = f"a text holds half of a surrogate pair, {half[0].decode()} alone (byte {half.start()})"
         return RowRejectedError("half_surrogate", detail)
     return RowRejectedError("invalid_json", _damage(str(error), line))
 
 
 def _damage(complaint: str, line: bytes) -> str:
-    """What is wrong with a line that is not JSON, and at which byte."""
+    """What is wrong with a line that is not JSON, and at which byte.
+
+    Args:
+        complaint: of msgspec.
+    """
     if "truncated" in complaint:
         return "the line ends early"
-    place = _BYTE.search(complaint)
-    position = int(place[1]) if place is not None else 0
-    # msgspec names the byte behind the first letter of NaN or Infinity, and there is no such word before byte 1. The
-    # longest of them, -Infinity, has 9 bytes.
+    byte_match = _BYTE.search(complaint)
+    position = int(byte_match[1]) if byte_match is not None else 0
+    # In `{"a": NaN}`, msgspec names byte 6, the N; in `{"a": -Infinity}` byte 7, the I: a word begins there, or one byte
+    # before. Position 0 stands for a message without a place.
     word = _NO_NUMBER.search(line, position - 1, position + 9) if position else None
     if word is not None:
         return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"

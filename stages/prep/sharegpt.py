@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Message
-from .base import Column, Columns
+from .columns import CHAT_COLUMNS, OBJECTS, Column, Columns
 from .message_checks import calls_of
-from .messages import DECIDES_TRAINING, FUNCTIONS, MEDIA, OBJECTS, SYSTEM, TEMPLATE_INPUTS, TOOLS, MessagesFormat
+from .messages import MessagesFormat
 
 ROLES = {
     "human": "user",
@@ -51,12 +51,7 @@ class ShareGPTFormat(MessagesFormat):
     name = "sharegpt"
     columns: ClassVar[Columns] = {
         "conversations": Column(list[dict[str, Any]], required=True, nested=True, cell=OBJECTS),
-        "tools": TOOLS,
-        **SYSTEM,
-        **FUNCTIONS,
-        **MEDIA,
-        **TEMPLATE_INPUTS,
-        **DECIDES_TRAINING,
+        **CHAT_COLUMNS,
     }
     values = "a list of objects with `from`"
     turn_key = "from"
@@ -66,24 +61,35 @@ class ShareGPTFormat(MessagesFormat):
 
         Rejects `missing_key`, `wrong_type`, `unknown_role`, `two_roles`, `bad_tool_call`.
         """
-        role = source_turn.get("from", source_turn.get("role"))
-        if role is None:
-            names = ", ".join(f"`{name}`" for name in source_turn)
-            raise RowRejectedError("missing_key", f"`{where}` has no `from`; it has {names or 'nothing'}")
-        if not isinstance(role, str):
-            raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
-        name = role.strip().lower()
-        if name not in ROLES:
-            raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
-        if source_turn.get("role", role) != role:
-            raise RowRejectedError("two_roles", f"`{where}` has `from` and `role`, which differ; keep one")
-        message: Message = {"role": ROLES[name]}
+        role = _role_of(source_turn, where)
+        message: Message = {"role": ROLES[role]}
         for key, value in source_turn.items():
             if key == "value" and "content" not in source_turn:
                 message["content"] = value
             elif key not in ("from", "role"):
                 message[key] = value
-        if name in CALLS and not message.get("tool_calls"):
+        # A turn with `tool_calls` beside its text is in OpenAI's form already, whatever its role is called.
+        if role in CALLS and not message.get("tool_calls"):
             message["tool_calls"] = calls_of(message.get("content"), f"`{where}.value`")
             message["content"] = ""  # some templates append to the content and need one
         return message
+
+
+def _role_of(source_turn: Message, where: str) -> str:
+    """Who speaks in a turn: a key of `ROLES`.
+
+    Raises:
+        RowRejectedError: see `ShareGPTFormat.message`.
+    """
+    role = source_turn.get("from", source_turn.get("role"))
+    if role is None:
+        names = ", ".join(f"`{name}`" for name in source_turn)
+        raise RowRejectedError("missing_key", f"`{where}` has no `from`; it has {names or 'nothing'}")
+    if not isinstance(role, str):
+        raise RowRejectedError("wrong_type", f"`{where}.from` must be a string, got {type(role).__name__}")
+    name = role.strip().lower()
+    if name not in ROLES:
+        raise RowRejectedError("unknown_role", f"`{where}.from` is {role[:40]!r}; known are {', '.join(ROLES)}")
+    if source_turn.get("role", role) != role:
+        raise RowRejectedError("two_roles", f"`{where}` has `from` and `role`, which differ; keep one")
+    return name

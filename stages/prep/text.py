@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format
-from .messages import MEDIA
+from .base import Format
+from .columns import MEDIA, Column, Columns
 
 
 class TextFormat(Format):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import IGNORE_INDEX, Example
 from ...schemas.tables.columns import UNPADDED, WEIGHTS
-from .base import Column, Columns, Format
+from .base import Format
+from .columns import Column, Columns
 
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
@@ -55,29 +56,39 @@ class TokenizedFormat(Format):
             raise RowRejectedError("empty", f"`{self.keys['input_ids']}` is empty")
         if row.attention_mask is not None and not all(row.attention_mask):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
+        # With one length, the row is a document: TRL's packing gives it even where nothing else fitted in.
         if len(row.seq_lengths or ()) > 1:
             raise RowRejectedError(*_PACKED)
         if row.loss_weights is not None and any(weight not in (0, 1) for weight in row.loss_weights):
             raise RowRejectedError("weight", f"`{WEIGHTS}` has weights of single tokens, and only a row can have one")
         trained: NDArray[np.bool_] = np.ones(len(ids), np.bool_)
         for name in ("labels", *MASKS):
-            if getattr(row, name) is not None:
-                trained &= self._flags(name, getattr(row, name), ids)
+            numbers = getattr(row, name)
+            if numbers is not None:
+                trained &= self._trained_by(name, numbers, ids)
         return [Example(line, -1, "", None, None, None, ids=ids, trained=None if trained.all() else trained)]
 
-    def _flags(self, name: str, numbers: list[int], ids: NDArray[Any]) -> NDArray[np.bool_]:
-        """(T,) which tokens the labels or a mask train."""
+    def _trained_by(self, name: str, numbers: list[int], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(T,) which tokens the labels or a mask train.
+
+        Args:
+            name: `labels`, or one of `MASKS`.
+            numbers: the column's values: ids and IGNORE_INDEX in labels, 1 and 0 in a mask.
+            ids: (T,) of the row.
+        """
         are_labels = name == "labels"
-        values = np.array(numbers, np.int64)
+        reason = "bad_labels" if are_labels else "bad_mask"
         key = self.keys[name]
         key_of_ids = self.keys["input_ids"]
-        reason = "bad_labels" if are_labels else "bad_mask"
+        values = np.array(numbers, np.int64)
         if len(values) != len(ids):
             detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
             raise RowRejectedError(reason, detail)
-        flags: NDArray[np.bool_] = values == (ids if are_labels else 1)
-        is_wrong = ~flags & (values != (IGNORE_INDEX if are_labels else 0))
+        # ids 5 7 9 with labels -100 7 9: not trained, trained, trained.
+        is_trained: NDArray[np.bool_] = values == (ids if are_labels else 1)
+        is_wrong = ~is_trained & (values != (IGNORE_INDEX if are_labels else 0))
         if is_wrong.any():
+            # Labels that are shifted by one are the usual mistake: nearly all of them are wrong then.
             place = int(np.argmax(is_wrong))
             detail = f"`{key}[{place}]` is {numbers[place]}"
             if are_labels:
@@ -86,4 +97,4 @@ class TokenizedFormat(Format):
             else:
                 detail += ": a mask holds 0 and 1"
             raise RowRejectedError(reason, detail)
-        return flags
+        return is_trained

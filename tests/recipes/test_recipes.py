@@ -132,7 +132,8 @@ from typing import Any, ClassVar
 
 from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Example
-from .base import Column, Columns, Format
+from .base import Format
+from .columns import Column, Columns
 
 
 class ForumFormat(Format):
