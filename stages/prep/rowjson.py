@@ -140,8 +140,8 @@ def _damage(complaint: str, line: bytes) -> str:
         return "the line ends early"
     byte_match = _BYTE.search(complaint)
     position = int(byte_match[1]) if byte_match is not None else 0
-    # In `{"a": NaN}`, msgspec names byte 6, the N; in `{"a": -Infinity}` byte 7, the I: a word begins there, or one byte
-    # before. Position 0 stands for a message without a place.
+    # In `{"a": NaN}`, msgspec names byte 6, the N; in `{"a": -Infinity}` byte 7, the I: a word begins there, or one
+    # byte before. Position 0 stands for a message without a place.
     word = _NO_NUMBER.search(line, position - 1, position + 9) if position else None
     if word is not None:
         return f"{word[0].decode()} (byte {word.start()}) is not JSON; write null, or leave it out"

@@ -7,22 +7,18 @@ A content can also be kept without its origin, as `"%s" % content` keeps it: its
 has it elsewhere. That is no loss, but the turn it belongs to cannot be located.
 """
 
-import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import accumulate
 from typing import Any
-
-from markupsafe import escape
 
 from ...schemas.errors import RowRejectedError
 from ..prep.sharegpt import CALLS_AND_RESULTS, nearest_role
 from ..template.chat_template import ChatTemplate
-from ..template.tracked_messages import ASSISTANT, CALL_KEYS, TrackedMessages, is_blank, without_tags
+from ..template.tracked_messages import ASSISTANT, TrackedMessages, is_blank, without_tags
 from ..template.tracked_str import THOUGHT, TOOL_CALL, SourceSpan, call_number_of, message_of, origin_of
 from ..template.tracked_template import TrackedRendering
 from .rendered_chat import UnprovedError
+from .written_calls import PLAIN_JSON, lost_part_of_calls, texts_in_call
 
 LOST_CONTENT = "lost_content"
 """The ledger's reason for rows with lost content."""
@@ -36,8 +32,6 @@ ALLOWED_AS = {
     "tool": "tool_results",
 }
 """Maps a role to the word of `tokenizer.allow_lost` for its contents."""
-_JSON = json.JSONEncoder(ensure_ascii=False)
-_QUOTING = re.compile(r"""[\s"'\\]""")
 
 
 class LostContent:
@@ -79,6 +73,7 @@ class LostContent:
         Raises:
             RowRejectedError: `lost_content`, if the template leaves anything else out.
         """
+        # A template may write tool calls as it likes, so they are looked for apart from contents, part by part.
         for origin, content in self._tracked.contents.items():
             if origin & TOOL_CALL:
                 self._check_call(origin, content)
@@ -137,7 +132,7 @@ class LostContent:
 
     def _check_parts_of_calls(self) -> None:
         for message in sorted(self._tracked.messages_with(TOOL_CALL)):
-            part = "" if "tool_calls" in self._lost else _lost_part_of_calls(self._tracked, message, self._rendering)
+            part = "" if "tool_calls" in self._lost else lost_part_of_calls(self._tracked, message, self._rendering)
             if part:
                 self._lost["tool_calls"] = f"{part!r:.80} of the tool calls of message {message + 1}"
 
@@ -163,13 +158,14 @@ class LostContent:
         Args:
             ignore_template: whether a content does not count that the template's source has, too.
         """
-        texts = [without_tags(text) for text in ([content] if isinstance(content, str) else _texts_in_call(content))]
-        if not texts:
+        texts = [content] if isinstance(content, str) else texts_in_call(content)
+        words = [without_tags(text) for text in texts]
+        if not words:
             return False
         between = self._text_between_spans()
-        if not all(text in between or _JSON.encode(text)[1:-1] in between for text in texts):
+        if not all(_is_written(text, between) for text in words):
             return False
-        return not (ignore_template and all(text in self._template.source for text in texts))
+        return not (ignore_template and all(text in self._template.source for text in words))
 
     def _text_between_spans(self) -> str:
         """What the text has between the source spans of messages."""
@@ -177,7 +173,8 @@ class LostContent:
         spans = [span for span in source_spans if span.origin >= 0]
         begins = accumulate((span.end for span in spans), max, initial=0)
         ends = (*(span.begin for span in spans), len(text))
-        # The separator is in no content, so none is found across a span.
+        # Spans 6..8 and 20..25 of 30 characters leave 0..6, 8..20 and 25..30. The separator is in no content, so none
+        # is found across a span.
         return "\0".join([text[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end])
 
 
@@ -189,13 +186,18 @@ def _lost_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tup
     """
     for number, document in enumerate(template.documents or (), 1):
         values = [value for value in document.values() if isinstance(value, str) and not is_blank(value)]
-        texts = [without_tags(value) for value in values]
-        if not texts or any(value in text or _JSON.encode(value)[1:-1] in text for value in texts):
+        words = [without_tags(value) for value in values]
+        if not words or any(_is_written(value, text) for value in words):
             continue
         if "documents" in allowed:
             return ("documents",)
         raise _rejection({"documents": f"document {number} of the row"}, allowed, template.name)
     return ()
+
+
+def _is_written(words: str, text: str) -> bool:
+    """Whether a text has some words, as they are or as JSON writes them."""
+    return words in text or PLAIN_JSON.encode(words)[1:-1] in text  # without the quotes of JSON
 
 
 def _rejection(
@@ -238,83 +240,6 @@ def _texts_by_origin(text: str, source_spans: Sequence[SourceSpan]) -> Mapping[i
 def _size(text: str) -> int:
     """How many characters a text has, without white space and the tags of thoughts."""
     return sum(map(len, without_tags(text).split()))
-
-
-# Parts of tool calls
-
-
-def _lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: TrackedRendering) -> str:
-    """A name, key or value of a message's calls that its turn does not have as often as the calls do; "" if there is
-    none. Booleans and nulls are not looked for: templates write them in many ways.
-    """
-    # Both are compared without quotes and white space, because templates write arguments as JSON, XML or Python.
-    turn_text = _compact(_text_around_calls(message, rendering))
-    contents = tracked.contents.items()
-    calls = [content for origin, content in contents if origin & TOOL_CALL and message_of(origin) == message]
-    for part, count in Counter(part for call in calls for part in _parts_of_call(call)).items():
-        # As templates write a part: as text, in JSON, in JSON of ASCII, or with HTML's escapes.
-        forms = {_compact(str(part)), _compact(_JSON.encode(part)), _compact(json.dumps(part)), _compact(escape(part))}
-        if "" not in forms and max(map(turn_text.count, forms)) < count:
-            return str(part)
-    return ""
-
-
-def _text_around_calls(message: int, rendering: TrackedRendering) -> str:
-    """The text from a message's first source span to the next message's, without the contents in it."""
-    text = rendering.text
-    spans = [span for span in rendering.source_spans if span.origin >= 0]
-    places = [place for place, span in enumerate(spans) if span.message == message]
-    # Where it has no source span, all that the template writes between spans may be its turn.
-    begin = spans[places[0]].begin if places else 0
-    end = spans[places[-1] + 1].begin if places and places[-1] + 1 < len(spans) else len(text)
-    pieces = []
-    place = begin
-    for span in spans:
-        if begin <= span.begin < end and not (span.origin & TOOL_CALL and span.message == message):
-            pieces.append(text[place : span.begin])
-            place = max(place, span.end)
-    pieces.append(text[place:end])
-    return "".join(pieces)
-
-
-def _parts_of_call(value: Any, *, is_inside: bool = False) -> Iterator[str | int | float]:
-    """The name of a call, and the keys and values of its arguments.
-
-    Args:
-        is_inside: whether the value is below one of CALL_KEYS.
-    """
-    if isinstance(value, list):
-        for item in value:
-            yield from _parts_of_call(item, is_inside=is_inside)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if is_inside:
-                yield str(key)
-            yield from _parts_of_call(item, is_inside=is_inside or key in CALL_KEYS)
-    elif is_inside and isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield value
-
-
-def _compact(text: str) -> str:
-    """A text without white space, and without what JSON and Python put around and into texts."""
-    return _QUOTING.sub("", text)
-
-
-def _texts_in_call(value: Any, *, is_inside: bool = False) -> Iterator[str]:
-    """The texts of the name and the arguments of a tool call, that are more than white space.
-
-    Args:
-        is_inside: whether the value is below one of CALL_KEYS.
-    """
-    if isinstance(value, str):
-        if is_inside and not is_blank(value):
-            yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts_in_call(item, is_inside=is_inside)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _texts_in_call(item, is_inside=is_inside or key in CALL_KEYS)
 
 
 def _tool_name(tool: Any) -> str:

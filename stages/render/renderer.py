@@ -106,9 +106,9 @@ class Renderer:
         renderer = self._with_variables(variables or {})
         if not documents:
             return renderer
+        # `profile` is a cached property: set here, it is not learnt for each row. Its samples have no documents.
         profile = renderer.profile
         renderer = renderer._copy_for(renderer.template.for_row(documents=documents))
-        # `profile` is a cached property: set here, it is not learnt for each row.
         renderer.__dict__["profile"] = profile
         renderer._trace = False  # a trace would hold the documents of one row
         return renderer

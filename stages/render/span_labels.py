@@ -19,7 +19,7 @@ What the template writes without its origin gets no part: `check_lost_content` f
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ from .turn_ends import past_space
 _PART_KINDS = TOOL_CALL | THOUGHT
 _Part: TypeAlias = tuple[int, int, int]
 """(kind, begin, end) of a part of a turn. The kind is one of _PART_KINDS, or 0 for an answer."""
-_END_OF_PARTS = -1
-"""The kind of the end of a turn, behind its last part."""
 # A label is the index of the message, shifted left by these bits, plus the kind of the span.
 _KIND_BITS = 5
 _KIND_MASK = (1 << _KIND_BITS) - 1
@@ -64,6 +62,7 @@ class _CharacterLabels:
         labels = self._labels
         if not len(labels):
             return EMPTY_TEXT
+        # Labels 5 5 7 7 7 change behind character 1: the last characters of spans are 1 and 4, and their ends 2 and 5.
         changes = labels[1:] != labels[:-1]
         if self.weights is not None:
             changes |= self.weights[1:] != self.weights[:-1]
@@ -76,6 +75,7 @@ class _CharacterLabels:
             ends=tuple([character + 1 for character in last_characters]),
             kinds=tuple([label & _KIND_MASK for label in span_labels]),
             turns=tuple([label >> _KIND_BITS for label in span_labels]),
+            # Weights of 0 and 1 are flags, as those of a trace: digests cover how they are written.
             weights=tuple([bool(weight) if weight in (0, 1) else weight for weight in span_weights]),
         )
 
@@ -183,6 +183,13 @@ def _label_between(
         labels.assign(max(completion_begin, begin), end, SpanKind.COMPLETION, completion_message)
 
 
+class _PartKinds(NamedTuple):
+    """The kinds of a turn's parts, which differ before the completion and in it."""
+
+    thought: SpanKind
+    call: SpanKind
+
+
 def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, source_spans: Sequence[SourceSpan]) -> None:
     """Label the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a
     generation block has no parts.
@@ -195,39 +202,74 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     """
     text = chat.text
     is_earlier = turn.message < chat.prompt_length
-    thought_kind = SpanKind.HISTORY_THOUGHT if is_earlier else SpanKind.THOUGHT
-    call_kind = SpanKind.HISTORY_CALL if is_earlier else SpanKind.TOOL_CALL
+    if is_earlier:
+        kinds = _PartKinds(SpanKind.HISTORY_THOUGHT, SpanKind.HISTORY_CALL)
+    else:
+        kinds = _PartKinds(SpanKind.THOUGHT, SpanKind.TOOL_CALL)
     parts = _parts_within(turn, source_spans)
+    # With a thought in a field, tags in the content are only text: the template does not look for them either.
     has_field = any(kind & REASONING_FIELD and not is_blank(text[begin:end]) for kind, begin, end in parts)
     thought_part = REASONING_FIELD if has_field else TAGGED_THOUGHT
-    place = turn.begin
+    place = turn.begin  # what is before it is labelled
     kind_before: SpanKind | None = None
-    for part_kind, begin, end in [*_neighbours_joined(parts), (_END_OF_PARTS, turn.stop_begin, turn.stop_begin)]:
-        # What the template wrote after a call is the call's; after a thought, only white space is the thought's.
-        if kind_before == call_kind:
-            labels.assign(place, begin, call_kind, turn.message)
-        elif kind_before == thought_kind:
-            space_end = past_space(text, place, begin)
-            labels.assign(place, space_end, thought_kind, turn.message)
-            place = space_end
-        template_text = text[place:begin]
-        part_begin = _after_closing_tag(chat, place, begin)
+    for part_kind, begin, end in _neighbours_joined(parts):
+        place = _label_after_part(labels, chat, turn, kinds, kind_before, place, begin)
         if part_kind == TOOL_CALL:
-            labels.assign(part_begin, end, call_kind, turn.message)
-            kind_before = call_kind
+            labels.assign(_after_closing_tag(chat, place, begin), end, kinds.call, turn.message)
+            kind_before = kinds.call
         elif part_kind == thought_part:
             # What the template writes before a later thought may belong to the answer or the call before it.
             if kind_before is not None:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
-            if not has_field and text.startswith(OPENING_TAG, past_space(text, begin, end)):
-                # The content brings its own opening tag. What the template wrote before it is the answer's, if it is
-                # more than white space.
-                part_begin = begin if template_text.strip() else place
-            labels.assign(part_begin, end, thought_kind, turn.message)
-            kind_before = thought_kind
+            thought_begin = _thought_begin(chat, place, begin, end, is_tagged=not has_field)
+            labels.assign(thought_begin, end, kinds.thought, turn.message)
+            kind_before = kinds.thought
         else:
             kind_before = SpanKind.ASSISTANT
         place = end
+    _label_after_part(labels, chat, turn, kinds, kind_before, place, turn.stop_begin)
+
+
+def _label_after_part(
+    labels: _CharacterLabels,
+    chat: RenderedChat,
+    turn: Turn,
+    kinds: _PartKinds,
+    kind: SpanKind | None,
+    begin: int,
+    end: int,
+) -> int:
+    """Label what the template wrote after a part as far as it is the part's: after a call all of it, after a thought
+    the white space. Returns where the next part may begin.
+
+    Args:
+        kind: of the part; None at the beginning of the turn.
+        begin, end: where the part ends, and the next one or the stop begins.
+    """
+    if kind == kinds.call:
+        labels.assign(begin, end, kinds.call, turn.message)
+        return begin  # the next part takes from it what follows a closing tag
+    if kind == kinds.thought:
+        space_end = past_space(chat.text, begin, end)
+        labels.assign(begin, space_end, kinds.thought, turn.message)
+        return space_end
+    return begin
+
+
+def _thought_begin(chat: RenderedChat, place: int, begin: int, end: int, *, is_tagged: bool) -> int:
+    """Where a thought begins, with what the template wrote before it in the turn.
+
+    Args:
+        place: where the turn begins.
+        begin, end: of the thought's source spans.
+        is_tagged: whether it is from a content, and may have brought its own opening tag.
+    """
+    brings_opening_tag = is_tagged and chat.text.startswith(OPENING_TAG, past_space(chat.text, begin, end))
+    if not brings_opening_tag:
+        return _after_closing_tag(chat, place, begin)
+    # What the template wrote before the content's own tag is the answer's, if it is more than white space.
+    template_text = chat.text[place:begin]
+    return begin if template_text.strip() else place
 
 
 def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[_Part]:
@@ -267,7 +309,8 @@ def _character_weights(chat: RenderedChat, turns: Sequence[Turn]) -> NDArray[np.
     """(length,) how much characters count: as much as their message.
 
     Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
-    both messages are.
+    both messages are. With messages 0 and 2 beside each other, because the text has nothing of message 1, that of
+    message 1 counts, too.
     """
     loss_weights = chat.tracked.loss_weights
     weights = np.ones(len(chat.text))

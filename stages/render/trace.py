@@ -21,7 +21,6 @@ placeholder in the text has its origin.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from itertools import accumulate, count, pairwise
 from typing import Any
 
@@ -72,7 +71,12 @@ class _Trace:
         self._guards = [(index, guard) for index, guard in enumerate(guards) if guard.has_conditions]
         self._spans = spans
         # The text is cut into contents and literals. Literals are also cut where a span ends or the completion begins,
-        # so that each place of a row is a sum of the lengths of pieces.
+        # so that each place of a row is a sum of the lengths of pieces. With "0" and "1" as the placeholders:
+        #
+        #     skeleton          "[user]0[assistant]1[end]", a span of which ends at 18, before the answer
+        #     cuts              0, 6, 7, 18, 19, 24
+        #     literals          "[user]", "[assistant]", "[end]"
+        #     piece indices     2, 0, 3, 1, 4, in contents + literals
         placeholder_places = [match.start() for match in PLACEHOLDER.finditer(skeleton)]
         places = {0, len(skeleton), completion_begin, *spans.ends}
         places.update(placeholder_places)
@@ -80,8 +84,8 @@ class _Trace:
         cuts = sorted(places)
         pieces = [skeleton[begin:end] for begin, end in pairwise(cuts)]
         self._literals = [piece for piece in pieces if not PLACEHOLDER.match(piece)]
-        # (pieces,) index of each piece in `contents + literals`.
         literal_indices = count(len(guards))
+        # (pieces,) index of each piece in `contents + literals`.
         self._piece_indices = [
             ord(piece) - FIRST_PLACEHOLDER if PLACEHOLDER.match(piece) else next(literal_indices) for piece in pieces
         ]
@@ -149,42 +153,67 @@ class Traces:
         return trace.rendered(contents) if trace is not None else None
 
     def _trace(self, template: TrackedTemplate, roles: list[str], prompt_length: int) -> _Trace:
+        """The trace of conversations with these roles.
+
+        Raises:
+            TraceAbortedError, UnprovedError, PacktrainError: there is none.
+        """
         guards = [ContentGuard() for _ in roles]
         ContentProxy.guards = guards
         messages: Messages = [
             _MessageProxy(role=role, content=ContentProxy.of_message(index)) for index, role in enumerate(roles)
         ]
-        texts_before: dict[int, str] = {}
-        """By index of a message, the rendering of those before it with a generation prompt."""
-
-        @cache
-        def render_cached(indices: tuple[int, ...], add_generation_prompt: bool) -> TrackedRendering:
-            next_index = len(indices)
-            if add_generation_prompt and next_index < len(roles) and roles[next_index] != ASSISTANT:
-                raise TraceAbortedError("where the completion begins may depend on the contents")
-            some_messages = [messages[index] for index in indices]
-            rendering = template.render(some_messages, None, add_generation_prompt=add_generation_prompt)
-            if add_generation_prompt:
-                texts_before[next_index] = rendering.text
-            return rendering
-
-        def render(indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
-            return render_cached(tuple(indices), add_generation_prompt)
-
         text, source_spans = template.render(messages, None)
+        renderings = _PartialRenderings(template, messages, roles)
         tracked = TrackedMessages(messages, roles, [1.0] * len(roles))
-        chat = RenderedChat(tracked, text, source_spans, prompt_length, self._profile, render, is_row=False)
+        chat = RenderedChat(tracked, text, source_spans, prompt_length, self._profile, renderings.render, is_row=False)
         turns, completion_begin = locate_turns(chat)
         for turn in turns:
-            text_before = texts_before.get(turn.message, "")
-            _guard_turn_begin(chat, turn.message, turn.begin, text_before, guards[turn.message])
+            prompt_text = renderings.prompt_texts.get(turn.message, "")
+            _guard_turn_begin(chat, turn.message, turn.begin, prompt_text, guards[turn.message])
         if any(span.end > completion_begin and span.origin < origin_of(prompt_length) for span in source_spans):
             raise TraceAbortedError("words of the prompt stand in the completion")
+        # A placeholder without a span would be one that lost its origin on the way.
         written_messages = sorted(span.message for span in source_spans)
         placeholder_count = len(PRIVATE_CHARACTER.findall(text))
         if written_messages != list(range(len(roles))) or len(written_messages) != placeholder_count:
             raise TraceAbortedError("not every content is written, and once")
         return _Trace(guards, text, label_spans(chat, turns, completion_begin), completion_begin)
+
+
+class _PartialRenderings:
+    """Renderings of some of a trace's messages, each made once, as turns are located by them.
+
+    Args:
+        messages: with placeholders as contents.
+    """
+
+    def __init__(self, template: TrackedTemplate, messages: Messages, roles: Sequence[str]) -> None:
+        self._template = template
+        self._messages = messages
+        self._roles = roles
+        self._renderings: dict[tuple[tuple[int, ...], bool], TrackedRendering] = {}
+        self.prompt_texts: dict[int, str] = {}
+        """By index of a message, the rendering of those before it with a generation prompt, if it was asked for."""
+
+    def render(self, indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
+        """See `rendered_chat.RenderSome`."""
+        key = (tuple(indices), add_generation_prompt)
+        if key not in self._renderings:
+            self._renderings[key] = self._render(indices, add_generation_prompt)
+        return self._renderings[key]
+
+    def _render(self, indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
+        next_index = len(indices)
+        # The prompt of a completion that the assistant does not begin is compared with the text itself, character by
+        # character, and so may match another length of it in each row.
+        if add_generation_prompt and next_index < len(self._roles) and self._roles[next_index] != ASSISTANT:
+            raise TraceAbortedError("where the completion begins may depend on the contents")
+        messages = [self._messages[index] for index in indices]
+        rendering = self._template.render(messages, None, add_generation_prompt=add_generation_prompt)
+        if add_generation_prompt:
+            self.prompt_texts[next_index] = rendering.text
+        return rendering
 
 
 def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, text_before: str, guard: ContentGuard) -> None:

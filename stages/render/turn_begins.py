@@ -34,6 +34,7 @@ class PromptTails:
         """
         chat = self._chat
         if not chat.is_row:
+            # In a trace, the content of each turn is guarded by the rendering before it, so none may be left out.
             return _prompt_tail(chat, first)
         span = chat.source_spans[first]
         distance = span.message - chat.source_spans[first - 1].message if first else 0
@@ -51,6 +52,7 @@ class PromptTails:
             return ()
         contents = [earlier.get("content") for earlier in self._chat.tracked.for_template[:message]]
         texts = [content for content in contents if isinstance(content, str)]
+        # Templates look through all messages, as for a tool's answer, or at the last one, as for `/no_think`.
         in_any = frozenset(searched for searched in searched_texts if any(searched in text for text in texts))
         in_last = frozenset(searched for searched in in_any if searched in texts[-1])
         return in_any, in_last
@@ -85,23 +87,39 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
     Raises:
         UnprovedError: the message has contents, or nothing shows where its turn is.
     """
-    text = chat.text
     spans = list(chat.source_spans)
     place = next((place for place, span in enumerate(spans) if span.message > message), len(spans))
     gap_begin = spans[place - 1].end if place else 0
-    gap_end = spans[place].begin if place < len(spans) else len(text)
-    dropped = UnprovedError("the template drops its text, or rewrites all of it", message)
-    if message == 0 or any(message_of(origin) == message for origin in chat.tracked.contents):
-        raise dropped
-    begin = _generation_prompt_end(chat, gap_begin, gap_end) if is_complete else None
+    gap_end = spans[place].begin if place < len(spans) else len(chat.text)
+    is_dropped = any(message_of(origin) == message for origin in chat.tracked.contents)
+    begin = None
+    if message > 0 and not is_dropped:
+        begin = _generation_prompt_end(chat, gap_begin, gap_end) if is_complete else None
+        if begin is None:
+            begin = _blank_turn_begin(_with_empty_span(chat, message, place, gap_begin), place, gap_end)
     if begin is None:
-        blank_span = SourceSpan(gap_begin, gap_begin, origin_of(message))
-        chat_with_blank = chat._replace(source_spans=[*spans[:place], blank_span, *spans[place:]])
-        tail = _prompt_tail(chat_with_blank, place)
-        begin = gap_begin + len(tail)
-        if begin > gap_end or not text.startswith(tail, gap_begin):
-            raise dropped
-    return chat._replace(source_spans=[*spans[:place], SourceSpan(begin, begin, origin_of(message)), *spans[place:]])
+        raise UnprovedError("the template drops its text, or rewrites all of it", message)
+    return _with_empty_span(chat, message, place, begin)
+
+
+def _with_empty_span(chat: RenderedChat, message: int, place: int, begin: int) -> RenderedChat:
+    """The conversation with an empty source span of a message, which is at a place among the others afterwards."""
+    spans = chat.source_spans
+    empty_span = SourceSpan(begin, begin, origin_of(message))
+    return chat._replace(source_spans=[*spans[:place], empty_span, *spans[place:]])
+
+
+def _blank_turn_begin(chat: RenderedChat, place: int, gap_end: int) -> int | None:
+    """Where a turn with an empty span begins, by rendering the messages before it; None if the text does not go on so.
+
+    Args:
+        place: of the empty span, at the beginning of the gap.
+        gap_end: where the contents of the next message begin.
+    """
+    tail = _prompt_tail(chat, place)
+    gap_begin = chat.source_spans[place].begin
+    begin = gap_begin + len(tail)
+    return begin if begin <= gap_end and chat.text.startswith(tail, gap_begin) else None
 
 
 def _gap_begin(chat: RenderedChat, first: int) -> int:
@@ -151,17 +169,28 @@ def _begin_by_rendering(
         contents_begin_with_rest = shared_end == tail_end <= contents_end
         return tail_end if contents_begin_with_rest else first_span.begin
 
-    # Case 3: the text closes a thought that the generation prompt opens, with nothing in it. The turn begins after the
-    # closing tag, because what a model would generate there is not in the data. The role's token, with which the
-    # generation prompt begins, must be shared.
+    # Case 3: the text closes a thought that the generation prompt opens, with nothing in it. The role's token, with
+    # which the generation prompt begins, must be shared.
     role_token = chat.profile.special_tokens.search(generation_prompt)
     if has_prompt and is_complete and role_token and shared_end >= prompt_begin + role_token.end():
-        tag_begin = text.rfind(CLOSING_TAG, shared_end, first_span.begin)
-        tag_end = tag_begin + len(CLOSING_TAG)
-        is_empty_thought = tag_begin >= 0 and not without_tags(text[shared_end:tag_begin])
-        if is_empty_thought and not chat.profile.special_tokens.search(text, shared_end, tag_end):
-            return tag_end
+        thought_end = _empty_thought_end(chat, shared_end, first_span.begin)
+        if thought_end is not None:
+            return thought_end
     raise UnprovedError("the text before its words is not the generation prompt", first_span.message)
+
+
+def _empty_thought_end(chat: RenderedChat, begin: int, end: int) -> int | None:
+    """Where the tag ends that closes an empty thought between two places; None if there is no such thought.
+
+    Of `<|assistant|><think>\\n</think>\\n\\n4`, where the generation prompt ends in `<think>`, this is behind
+    `</think>`. The turn begins there, because what a model would generate in the thought is not in the data.
+    """
+    tag_begin = chat.text.rfind(CLOSING_TAG, begin, end)
+    tag_end = tag_begin + len(CLOSING_TAG)
+    if tag_begin < 0 or without_tags(chat.text[begin:tag_begin]):
+        return None
+    # A special token in between would be the end of another turn, or the header of one.
+    return None if chat.profile.special_tokens.search(chat.text, begin, tag_end) else tag_end
 
 
 def _prompt_tail(chat: RenderedChat, first: int) -> str:

@@ -13,7 +13,7 @@ not be ambiguous: the gap without the header, and what follows such a turn at th
 
 import json
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
 from ..template.gaps import TemplateGaps
@@ -51,12 +51,13 @@ def find_turn_end(
     else:
         last_ends = gaps.call_ends if ends_with_call else gaps.answer_ends
         end = _end_before_next(chat, message, next_message, gap, last_ends)
+    # In the gap "<|im_end|>\n<|im_start|>user\n", the end is "<|im_end|>\n", and its closing tokens are (0, 10).
     stop_begin, stop_end = gaps.closing_span(end)
-    has_stop = stop_begin < stop_end
+    # A token at which a generation stops leaves no doubt. Of others, only their places in the text can tell.
     if not gaps.ends_generation(end[stop_begin:stop_end]):
         if gaps.ambiguous_tokens.search(gap):
             raise UnprovedError("nothing shows whether a token closes it or opens the next turn", message)
-        if has_stop and not is_blank(end[stop_end:]):
+        if stop_begin < stop_end and not is_blank(end[stop_end:]):
             raise UnprovedError("nothing shows whether the text after its last special token belongs to it", message)
     return contents_end + stop_begin, contents_end + stop_end
 
@@ -77,41 +78,47 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
         UnprovedError: nothing shows where it ends, or it may end at several places.
     """
     gaps = chat.profile.gaps
-    # 1. A last turn may be left open: that shows nothing of earlier ones.
-    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
-    by_last = {gaps.closing_span(end): end for end in closed_ends if gap.startswith(end)}
+    by_last = _ends_as_at_text_end(gaps, gap, last_ends)
     is_next = next_message == message + 1
-    headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
-    by_header = _ends_before_headers(gaps, gap, headers)
+    # 1. Only for the message after this one: before a later one, the headers of those between them come first.
+    known_headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
+    by_header = _ends_before_headers(gaps, gap, known_headers)
     end = _agreed_end(gaps, by_header, by_last, last_ends)
-    if end is not None:
-        return end
-    # 2. Only if the next special token, which could belong to the end, too, opens a header.
-    opener = gaps.header_openers.search(gap)
-    if not by_header and len(by_last) == 1:
-        (end,) = by_last.values()
-        next_token = gaps.special_tokens.search(gap, len(end))
-        if next_token is None or (opener is not None and opener.start() == next_token.start()):
-            return end
-    # 3. Rendered for this row, and so the slowest.
-    header = _header_without_turn(chat, message, next_message) if is_next and message else ""
-    if header:
-        by_header = _ends_before_headers(gaps, gap, [header])
-        end = _agreed_end(gaps, by_header, by_last, last_ends)
-        if end is not None:
-            return end
-    if by_header or by_last:
+    # 2.
+    if end is None and not by_header:
+        end = _only_end_as_at_text_end(gaps, gap, by_last)
+    # 3. Rendered for this row, and so the slowest: most templates never come here.
+    if end is None and is_next and message > 0:
+        header = _header_without_turn(chat, message, next_message)
+        if header:
+            by_header = _ends_before_headers(gaps, gap, [header])
+            end = _agreed_end(gaps, by_header, by_last, last_ends)
+    # Where some ends fit, but none is agreed on, the next token that opens a header would decide nothing.
+    if end is None and (by_header or by_last):
         raise UnprovedError("it may end at several places", message)
-    # 4. Only if there are special tokens before it, which can be the end.
-    if opener is not None and gaps.special_tokens.search(gap, 0, opener.start()):
-        end = gap[: opener.start()]
-        if gaps.is_only_end(end, last_ends):
-            return end
-    raise UnprovedError("nothing shows where it ends", message)
+    # 4.
+    if end is None:
+        end = _end_before_opener(gaps, gap, last_ends)
+    if end is None:
+        raise UnprovedError("nothing shows where it ends", message)
+    return end
 
 
-def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends: tuple[str, ...]) -> str | None:
-    """The end of a turn on which everything agrees; None if it does not.
+def _ends_as_at_text_end(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -> _Ends:
+    """The ends with which a gap begins, of those that such turns have at the text's end."""
+    # A last turn may be left open: that shows nothing of earlier ones.
+    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
+    return {gaps.closing_span(end): end for end in closed_ends if gap.startswith(end)}
+
+
+def _ends_before_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
+    """A gap without each header that it ends with, if no token that opens headers is left in it."""
+    ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
+    return {gaps.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
+
+
+def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends: Sequence[str]) -> str | None:
+    """The end of a turn on which headers and last ends agree; None if they do not, or say different things themselves.
 
     Args:
         by_header: the gap without headers; it may begin what another message needs, such as tools.
@@ -120,15 +127,34 @@ def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends:
     if len(by_header) != 1:
         return None
     ((closing_span, end),) = by_header.items()
-    if by_last:
-        return by_last[closing_span] if by_last.keys() == {closing_span} else None
+    if not by_last:
+        return end if gaps.is_only_end(end, last_ends) else None
+    # That of the text's end: in the gap, something of the next message, such as tools, may follow the closing tokens.
+    return by_last[closing_span] if by_last.keys() == {closing_span} else None
+
+
+def _only_end_as_at_text_end(gaps: TemplateGaps, gap: str, by_last: _Ends) -> str | None:
+    """The end with which a gap begins, if there is one alone, and the special token after it, which could belong to the
+    end, too, opens a header.
+    """
+    if len(by_last) != 1:
+        return None
+    (end,) = by_last.values()
+    next_token = gaps.special_tokens.search(gap, len(end))
+    if next_token is None:
+        return end
+    opener = gaps.header_openers.search(gap)
+    opens_header = opener is not None and opener.start() == next_token.start()
+    return end if opens_header else None
+
+
+def _end_before_opener(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -> str | None:
+    """What is before the first token that opens headers, if there are special tokens in it, which can be the end."""
+    opener = gaps.header_openers.search(gap)
+    if opener is None or not gaps.special_tokens.search(gap, 0, opener.start()):
+        return None
+    end = gap[: opener.start()]
     return end if gaps.is_only_end(end, last_ends) else None
-
-
-def _ends_before_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
-    """A gap without each header that it ends with, if no token that opens headers is left in it."""
-    ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
-    return {gaps.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
 
 
 def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:
@@ -155,6 +181,8 @@ def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
     """The place of a turn's last source span. Headers after the turn may repeat the names of its calls, and nothing
     else, as gpt-oss writes `functions.add to=assistant` before a tool's result.
 
+    Of the spans `add`, `{"a": 1}`, `add`, where the third is that header's, the turn's last one is the second.
+
     Args:
         first, last: places of the first and the last source span of its message.
 
@@ -165,22 +193,14 @@ def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
     message = spans[first].message
     functions = _called_functions(chat, message)
     names = {str(function.get("name")) for function in functions}
-
-    def is_repeated_name(place: int) -> bool:
-        span = spans[place]
-        text = chat.text[span.begin : span.end]
-        if not span.origin & TOOL_CALL or text not in names:
-            return False
-        earlier = spans[first:place]
-        return any(span.origin == before.origin and chat.text[before.begin : before.end] == text for before in earlier)
-
-    # The spans up to the first of another message.
-    places_of_others = (place for place in range(first, last + 1) if spans[place].message != message)
-    end = next(places_of_others, last + 1) - 1
+    # The last span before the first of another message.
+    end = first
+    while end < last and spans[end + 1].message == message:
+        end += 1
     later_places = [place for place in range(end + 1, last + 1) if spans[place].message == message]
-    if not all(is_repeated_name(place) for place in later_places):
+    if not all(_repeats_name(chat, names, first, place) for place in later_places):
         return last  # contents of the turn lie on both sides of another message's
-    while end > first and is_repeated_name(end):
+    while end > first and _repeats_name(chat, names, first, end):
         name = json.dumps(chat.text[spans[end].begin : spans[end].end])
         if any(name in json.dumps(function.get("arguments", "")) for function in functions):
             raise UnprovedError("a call's name is one of its arguments, too", message)
@@ -188,7 +208,25 @@ def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
     return end
 
 
+def _repeats_name(chat: RenderedChat, names: Collection[str], first: int, place: int) -> bool:
+    """Whether a source span is the name of a call that an earlier span of the turn has written already.
+
+    Args:
+        names: of the turn's calls.
+        first: place of the turn's first source span.
+    """
+    span = chat.source_spans[place]
+    text = chat.text[span.begin : span.end]
+    if not span.origin & TOOL_CALL or text not in names:
+        return False
+    for earlier in chat.source_spans[first:place]:
+        if earlier.origin == span.origin and chat.text[earlier.begin : earlier.end] == text:
+            return True
+    return False
+
+
 def _called_functions(chat: RenderedChat, message: int) -> list[dict[Any, Any]]:
+    """The functions of a message's calls. Some rows have a call's name and arguments without the `function` around."""
     calls = chat.tracked.for_template[message].get("tool_calls") or []
     functions = [call.get("function") or call for call in calls if isinstance(call, dict)]
     return [function for function in functions if isinstance(function, dict)]
@@ -216,11 +254,19 @@ def _with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Tu
     token = chat.profile.header_stop_tokens.match(chat.text, header_begin)
     if token is None or turn.end < completion_begin < token.end():
         return turn
-    later_spans = chat.source_spans[bisect_left(chat.source_spans, (turn.end, 0, 0)) :]
-    other_messages = (span for span in later_spans if span.origin >= 0 and span.message != turn.message)
-    next_span = next(other_messages, None)
-    header_end = next_span.begin if next_span is not None else len(chat.text)
-    return turn._replace(next_stop_end=token.end()) if token.end() <= header_end else turn
+    # A token within the next message's content is the content's, and no part of a header.
+    if token.end() > _header_end(chat, turn):
+        return turn
+    return turn._replace(next_stop_end=token.end())
+
+
+def _header_end(chat: RenderedChat, turn: Turn) -> int:
+    """Where the contents of another message begin after a turn, or the text ends."""
+    first_later = bisect_left(chat.source_spans, (turn.end, 0, 0))
+    for span in chat.source_spans[first_later:]:
+        if span.origin >= 0 and span.message != turn.message:
+            return span.begin
+    return len(chat.text)
 
 
 def past_space(text: str, begin: int, end: int) -> int:

@@ -63,7 +63,6 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     prompt_spans = [span for span in chat.source_spans if 0 <= span.origin < first_origin]
     completion_spans = [span for span in chat.source_spans if span.origin >= first_origin]
     prompt_end = max((span.end for span in prompt_spans), default=0)  # an empty question counts, too
-    first_span_begin = min((span.begin for span in completion_spans), default=len(text))
     # An empty content has a span, too, but no character before which the prompt would have to end.
     first_character = min((span.begin for span in completion_spans if span.begin < span.end), default=prompt_end)
     if prompt_end > first_character:
@@ -71,6 +70,7 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     for turn in turns:
         if turn.message == prompt_length:
             return turn.begin
+    first_span_begin = min((span.begin for span in completion_spans), default=len(text))
     if prompt_length == 0:
         # One that the assistant begins has the template's header as its prompt.
         return first_span_begin if chat.tracked.roles[0] == ASSISTANT else 0
@@ -81,6 +81,9 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
 def _departure_from_prompt(chat: RenderedChat, prompt_end: int, first_span_begin: int) -> int:
     """Where the text departs from the prompt's own rendering with a generation prompt; `first_span_begin` if the two
     already differ among the prompt's contents.
+
+    A completion that the user begins, under ChatML: the prompt's rendering has "<|im_start|>assistant" behind its
+    contents, and the text "<|im_start|>user". They depart behind the shared "<|im_start|>".
 
     Args:
         prompt_end: where the prompt's contents and turns end.
@@ -119,6 +122,7 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
         inside = _spans_inside(message_spans, block)
         messages = {span.message for span in inside}
         if not messages and len(blocks) == len(assistant_messages):
+            # A blank content may leave no span. With a block for each message, their order says whose it is.
             messages = {assistant_messages[number]}
         elif not messages and turns and block.begin == turns[-1].end:
             # What ends a turn may stand in a block of its own.
@@ -167,35 +171,42 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
     assistant_messages = _assistant_messages(chat)
     if not assistant_messages:
         return []
-    messages = [span.message for span in chat.source_spans]
-    last_places = {message: place for place, message in enumerate(messages)}
-    first_places = {message: place for place, message in reversed([*enumerate(messages)])}
-    # If every message has a source span, the template wrote the text between spans. Else that text may contain contents
-    # whose origin was lost, and must not be searched.
-    is_complete = {message_of(origin) for origin in chat.tracked.contents} <= first_places.keys()
+    messages_with_span = {span.message for span in chat.source_spans}
+    # If every message with contents has a source span, the template wrote the text between spans. Else that text may
+    # contain contents whose origin was lost, and must not be searched.
+    is_complete = {message_of(origin) for origin in chat.tracked.contents} <= messages_with_span
+    # From here on, every turn has a span, if only an empty one, between whose neighbours it is looked for.
     for message in assistant_messages:
-        if message not in first_places:
-            # Its content is blank. It gets a blank span, and all is located again: once for each such message.
-            return _turns_of_source_spans(with_blank_span(chat, message, is_complete=is_complete))
+        if message not in messages_with_span:
+            chat = with_blank_span(chat, message, is_complete=is_complete)
+    places: dict[int, list[int]] = {}
+    for place, span in enumerate(chat.source_spans):
+        places.setdefault(span.message, []).append(place)
     tails = PromptTails(chat)
     turns: list[Turn] = []
     for message in assistant_messages:
-        first = first_places[message]
-        _require_written_calls(chat, message, first, last_places[message])
-        last = _last_own_span(chat, message, first, last_places[message])
-        last_span = chat.source_spans[last]
-        begin = find_turn_begin(chat, first, last_span.end, is_complete=is_complete, tails=tails)
+        first = places[message][0]
+        last = _last_own_span(chat, message, first, places[message][-1])
+        begin = find_turn_begin(chat, first, chat.source_spans[last].end, is_complete=is_complete, tails=tails)
         if turns and begin < turns[-1].end:
             raise UnprovedError("it begins before the previous turn ends", message)
-        next_message, gap_end = _next_message(chat, message, last)
-        ends_with_call = last_span.origin & TOOL_CALL > 0
-        # A turn begins behind its last span where all of its contents are blank, and the prompt writes something there.
-        contents_end = max(last_span.end, begin)
-        stop_begin, end = find_turn_end(
-            chat, message, contents_end, next_message, gap_end, ends_with_call=ends_with_call
-        )
-        turns.append(Turn(message, begin, stop_begin, end, end))
+        turns.append(_turn_from(chat, message, begin, last))
     return turns
+
+
+def _turn_from(chat: RenderedChat, message: int, begin: int, last: int) -> Turn:
+    """A turn whose beginning is known.
+
+    Args:
+        last: place of its last source span.
+    """
+    last_span = chat.source_spans[last]
+    next_message, gap_end = _next_message(chat, message, last)
+    # A turn begins behind its last span where all of its contents are blank, and the prompt writes something there.
+    contents_end = max(last_span.end, begin)
+    ends_with_call = last_span.origin & TOOL_CALL > 0
+    stop_begin, end = find_turn_end(chat, message, contents_end, next_message, gap_end, ends_with_call=ends_with_call)
+    return Turn(message, begin, stop_begin, end, end)
 
 
 def _require_written_calls(chat: RenderedChat, message: int, first: int, last: int) -> None:
@@ -209,8 +220,9 @@ def _last_own_span(chat: RenderedChat, message: int, first: int, last: int) -> i
     """The last span of a turn, among those of its message from `first` to `last`.
 
     Raises:
-        UnprovedError: spans of other messages stand between them.
+        UnprovedError: spans of other messages stand between them, or the message has calls that left none.
     """
+    _require_written_calls(chat, message, first, last)
     if first == last:
         return last
     last = last_span_of_turn(chat, first, last)
