@@ -59,22 +59,25 @@ def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None
     Args:
         render: renders messages and tools, with calls as they are given.
     """
-    with_object = _text_with_arguments(render, _ARGUMENTS)
+    text_with_object = _text_with_arguments(render, _ARGUMENTS)
     # `{'city': 'Paris'}`: the template writes the object as Python does, which no server's model ever reads.
-    is_python_repr = str(_ARGUMENTS) in with_object
-    if with_object and not is_python_repr:
+    is_python_repr = str(_ARGUMENTS) in text_with_object
+    if text_with_object and not is_python_repr:
         return "object"
-    return "text" if _text_with_arguments(render, json.dumps(_ARGUMENTS)) else "object"
+    takes_text = bool(_text_with_arguments(render, json.dumps(_ARGUMENTS)))
+    return "text" if takes_text else "object"
 
 
 def _text_with_arguments(render: Callable[[Messages, list[dict[str, Any]] | None], str], arguments: Any) -> str:
     """A rendering of the sample conversation that shows a call's arguments, with tools or without; "" if none does."""
-    texts = []
     for tools in ([_TOOL], None):
+        # Some templates refuse calls without tools, and others have no place for tools.
         with suppress(PacktrainError):
-            texts.append(render(_conversation(arguments), tools))
-    # The tools have the key, too, but only the call has the value.
-    return next((text for text in texts if _KEY in text and _VALUE in text), "")
+            text = render(_conversation(arguments), tools)
+            # The tools have the key, too, but only the call has the value.
+            if _KEY in text and _VALUE in text:
+                return text
+    return ""
 
 
 def _conversation(arguments: Any) -> Messages:

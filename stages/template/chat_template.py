@@ -196,7 +196,8 @@ def plain(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    # Subclasses, such as enums in a reader's rows, become the plain value.
+    # Subclasses, such as enums in a reader's rows, become the plain value: `str.__str__(value)` and the like, because
+    # their own method may give anything.
     for base in (str, int, float):
         if isinstance(value, base):
             return getattr(base, f"__{base.__name__}__")(value)

@@ -1,4 +1,4 @@
-"""What a template writes around messages, learnt from small conversations, each rendered once and only if it is needed.
+"""What a template writes around messages, learnt from the gaps of small conversations.
 
 After the last source span of a message the template writes a *gap*, up to the next message's first span or the end of
 the text: the end of the one message and the header of the next. Under ChatML, for example:
@@ -16,13 +16,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
-from ...schemas.errors import PacktrainError, StoppedTemplateError
-from ...schemas.rows import Message, Messages
-from .samples import ANSWER, SYSTEM, TOOLS, USER, sample_calls, sample_of
-from .tracked_messages import ASSISTANT, is_blank, track_messages
-from .tracked_template import TrackedTemplate
+from ...schemas.rows import Message
+from .sample_gaps import SampleGaps
+from .samples import ANSWER, SYSTEM, USER, sample_of
+from .tracked_messages import ASSISTANT, is_blank
 
 _MATCHES_NOTHING = "(?!)"
 _MAX_HEADER_WORDS = 2
@@ -36,45 +34,24 @@ def token_pattern(tokens: Collection[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) if longest_first else _MATCHES_NOTHING)
 
 
-class _AfterMessage(NamedTuple):
-    """What a template writes after a message: at the text's end, without white space there, and before another."""
-
-    at_end: str
-    before_next: str
-
-
 class TemplateGaps:
     """The gaps of a template.
 
     Args:
-        template: renders the sample conversations.
+        samples: the gaps of its sample conversations.
         special_tokens: finds special tokens.
+        bos: the text of the token with which every text begins; "" if there is none.
         generation_stops: the tokens at which a generation with this model stops, as far as that is known.
     """
 
     def __init__(
-        self, template: TrackedTemplate, special_tokens: re.Pattern[str], generation_stops: Collection[str] = ()
+        self, samples: SampleGaps, special_tokens: re.Pattern[str], bos: str, generation_stops: Collection[str] = ()
     ) -> None:
+        self.samples = samples
         self.special_tokens = special_tokens
-        self._template = template
+        self._bos = bos
         self._generation_stops = frozenset(generation_stops)
-        self._bos = str(template.template.variables.get("bos_token") or "")
         self._headers: dict[str, tuple[str, ...]] = {}
-        self._after_message: dict[tuple[str, str], _AfterMessage | None] = {}
-
-    def between(self, messages: Messages, before: int, after: int | None, *, tools: bool = False) -> str | None:
-        """What stands between two messages; None if the template refuses the messages, or drops their contents.
-
-        Args:
-            before, after: indices; -1 is the text's beginning, None its end.
-        """
-        try:
-            rendering = self._template.render(track_messages(messages).for_template, TOOLS if tools else None)
-        except StoppedTemplateError:
-            raise
-        except PacktrainError:
-            return None
-        return rendering.text_between(before, after)
 
     # How turns end
 
@@ -106,6 +83,10 @@ class TemplateGaps:
     def is_only_end(self, end: str, last_ends: Collection[str]) -> bool:
         """Whether a text that is taken for the end of a turn can contain nothing else: a generation would stop there,
         all special tokens stand side by side, or the last of them, and no other, closes a turn at a text's end, too.
+
+        Args:
+            end: with a special token at least.
+            last_ends: how such turns end where they end the text.
         """
         tokens = list(self.special_tokens.finditer(end))
         are_side_by_side = all(left.end() == right.start() for left, right in pairwise(tokens))
@@ -116,28 +97,14 @@ class TemplateGaps:
         return texts[-1] in closing_tokens and texts.count(texts[-1]) == 1
 
     @cached_property
-    def after_answers(self) -> tuple[str, ...]:
-        """What follows an answer that ends a conversation, with and without tools."""
-        return self._after_last([ANSWER])
-
-    @cached_property
-    def after_calls(self) -> tuple[str, ...]:
-        """What follows a call that ends a conversation."""
-        return self._after_last(sample_calls())
-
-    def _after_last(self, messages: Iterable[Message]) -> tuple[str, ...]:
-        gaps = [self.between([USER, message], 1, None, tools=tools) for message in messages for tools in (False, True)]
-        return tuple(dict.fromkeys(gap for gap in gaps if gap is not None))
-
-    @cached_property
     def answer_ends(self) -> tuple[str, ...]:
         """The ends of answers that end a conversation."""
-        return self._ends(self.after_answers)
+        return self._ends(self.samples.after_answers)
 
     @cached_property
     def call_ends(self) -> tuple[str, ...]:
         """The ends of calls that end a conversation."""
-        return self._ends(self.after_calls)
+        return self._ends(self.samples.after_calls)
 
     def _ends(self, gaps: tuple[str, ...]) -> tuple[str, ...]:
         # Templates may write a line break after an earlier turn, and none at the text's end.
@@ -148,29 +115,39 @@ class TemplateGaps:
         """The end of a turn with which the text ends. A header that the template opens there unasked, and what it
         writes there after every message, are no part of the turn. None if nothing shows which is which.
 
+            "<|im_end|>\\n"                          "<|im_end|>\\n"
+            "<|im_end|>\\n<|im_start|>assistant"     "<|im_end|>\\n", because the second token opens headers
+
         Args:
             gap: what follows the turn's last source span.
         """
         opener = self.header_openers.search(gap)
-        end = gap[: opener.start()] if opener else gap
-        if self.text_tail and end.rstrip().endswith(self.text_tail):
-            without_tail = end.rstrip().removesuffix(self.text_tail)
-            # A tail whose token is the only one also ends the turn.
-            end = without_tail if self.special_tokens.search(without_tail) else end
-        if self.special_tokens.search(end) or (is_blank(end) and opener):
+        end = self._without_tail(gap[: opener.start()] if opener is not None else gap)
+        if self.special_tokens.search(end):
             return end
-        return end if not opener and (is_blank(end) or self._last_answer_ends_as_earlier) else None
+        if opener is not None:
+            return end if is_blank(end) else None
+        return end if is_blank(end) or self._last_answer_ends_as_earlier else None
+
+    def _without_tail(self, end: str) -> str:
+        """The end of a turn without what the template writes at every text's end."""
+        stripped_end = end.rstrip()
+        if not self.text_tail or not stripped_end.endswith(self.text_tail):
+            return end
+        without_tail = stripped_end.removesuffix(self.text_tail)
+        # A tail whose token is the only one also ends the turn.
+        return without_tail if self.special_tokens.search(without_tail) else end
 
     @cached_property
     def _last_answer_ends_as_earlier(self) -> bool:
         """Whether an answer at the text's end is followed by nothing that it is not followed by before a question."""
-        gap = self.between([USER, ANSWER, USER], 1, 2)
-        return gap is not None and all(gap.startswith(last_gap.rstrip()) for last_gap in self.after_answers)
+        gap = self.samples.between([USER, ANSWER, USER], 1, 2)
+        return gap is not None and all(gap.startswith(last_gap.rstrip()) for last_gap in self.samples.after_answers)
 
     @cached_property
     def _closing_tokens(self) -> frozenset[str]:
         """The special tokens that follow an answer that ends a conversation."""
-        ends = [self._without_opened_turn(gap) for gap in self.after_answers]
+        ends = [self._without_opened_turn(gap) for gap in self.samples.after_answers]
         return self._generation_stops.union(*(self.special_tokens.findall(end) for end in ends))
 
     # How messages begin
@@ -186,7 +163,7 @@ class TemplateGaps:
             return  # the template writes it after the question, whatever follows
         yield from self._headers_at_beginning(role)
         for previous_role in ("user", "system"):
-            after = self._after(previous_role, role)
+            after = self.samples.after(previous_role, role)
             header = self.header_after(after.at_end, after.before_next, role) if after else ""
             if header:
                 yield header
@@ -203,14 +180,17 @@ class TemplateGaps:
         if not gap.startswith(end):
             return ""
         header = gap.removeprefix(end).lstrip()
-        if end:
-            return header
         # A last message ends with nothing, but an earlier one may still be closed before the next header: then the
-        # whole gap is no header. It is one if a text begins with it, too, behind what every text begins with.
-        opening = self.between([sample_of(role)], -1, 0) or ""
-        opening_of_other = self.between([USER if role == "system" else SYSTEM], -1, 0) or ""
-        text_beginning = opening.removesuffix(header)
-        return header if opening.endswith(header) and opening_of_other.startswith(text_beginning) else ""
+        # whole gap is no header.
+        return header if end or self._begins_texts(header, role) else ""
+
+    def _begins_texts(self, header: str, role: str) -> bool:
+        """Whether a text that begins with a message of a role begins with its header, behind what every text begins
+        with: of `<bos>[SYS]` and `<bos>[USER]`, the common beginning is `<bos>`.
+        """
+        opening = self.samples.opening(sample_of(role))
+        opening_of_other = self.samples.opening(USER if role == "system" else SYSTEM)
+        return opening.endswith(header) and opening_of_other.startswith(opening.removesuffix(header))
 
     def _headers_at_beginning(self, role: str) -> Iterator[str]:
         """What the template writes before a first message, if that is only a header; also without tokens with which
@@ -229,25 +209,13 @@ class TemplateGaps:
 
     def _text_beginning(self, message: Message, *, tools: bool) -> str:
         """What the template writes before a first message, without the text's own first token."""
-        text = self.between([message], -1, 0, tools=tools) or ""
+        text = self.samples.opening(message, tools=tools)
         if self._bos:
             text = text.removeprefix(self._bos).lstrip()
         first = self.special_tokens.match(text)
         if first is not None and first.group() in self._closing_tokens:
             text = text[first.end() :].lstrip()
         return text
-
-    def _after(self, role: str, next_role: str) -> _AfterMessage | None:
-        """What follows a first message of a role; None if the template refuses one of the conversations."""
-        key = (role, next_role)
-        if key not in self._after_message:
-            at_end = self.between([sample_of(role)], 0, None)
-            before_next = self.between([sample_of(role), sample_of(next_role)], 0, 1)
-            if at_end is None or before_next is None:
-                self._after_message[key] = None
-            else:
-                self._after_message[key] = _AfterMessage(at_end.rstrip(), before_next)
-        return self._after_message[key]
 
     @cached_property
     def header_openers(self) -> re.Pattern[str]:
@@ -275,7 +243,7 @@ class TemplateGaps:
         unless a generation is known to stop there. In `<|x|>user: a<|x|>assistant: b<|x|>`, nothing shows whether the
         token closes turns or opens headers.
         """
-        ends = [gap.removesuffix(self.opened_header) for gap in self.after_answers]
+        ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
         segments_after_answers = {segment for end in ends for segment in self._segments(end)}
         tokens = {token for message in (USER, SYSTEM) for token in self._header_tokens(message, tools=False)}
         return token_pattern((tokens & segments_after_answers) - self._generation_stops)
@@ -284,11 +252,11 @@ class TemplateGaps:
         """The special tokens with which a text begins, side by side, and which go on in the same way before later
         messages: those with which headers begin, unless they end the message before."""
         gaps = [
-            self.between([USER, ANSWER], 0, 1, tools=tools) or "",
-            self.between([USER, ANSWER, USER], 1, 2, tools=tools) or "",
-            self.between([USER, USER], 0, 1, tools=tools) or "",
+            self.samples.between([USER, ANSWER], 0, 1, tools=tools) or "",
+            self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools) or "",
+            self.samples.between([USER, USER], 0, 1, tools=tools) or "",
         ]
-        opening = self.between([message], -1, 0, tools=tools) or ""
+        opening = self.samples.opening(message, tools=tools)
         if self._bos:
             opening = opening.removeprefix(self._bos).lstrip()
         # `<|im_start|>user` begins a text, and the gap before a later message has `<|im_start|>` with a word behind it.
@@ -320,22 +288,33 @@ class TemplateGaps:
 
     @cached_property
     def opened_turn(self) -> str:
-        """What the template writes after a question that ends a text, if that opens an answer unasked; else "". It does
-        if an answer continues that text, another question never does, and it also follows a last answer.
+        """What the template writes after a question that ends a text, if that opens an answer unasked; else "". For a
+        template that opens one with `<|assistant|>`:
+
+            a question alone          "<|user|>a<|assistant|>"
+            before an answer          "<|user|>a<|assistant|>b…"     goes on from there
+            before a question         "<|user|>a<|user|>a…"          does not
+            after a last answer       "…b<|assistant|>"              has it, too
         """
-        after = self._after("user", ASSISTANT)
-        if after is None or not after.at_end or not after.before_next.startswith(after.at_end):
+        after_question = self.samples.after("user", ASSISTANT)
+        if after_question is None or not after_question.at_end:
             return ""
-        before_questions = [self._after(role, "user") for role in ("user", "system")]
-        before_question = [pair for pair in before_questions if pair and all(pair)]
-        is_opened_by_question = any(pair.before_next.startswith(pair.at_end) for pair in before_question)
-        follows_answers = all(gap.rstrip()[-1:] == after.at_end[-1] for gap in self.after_answers)
-        return after.at_end if before_question and follows_answers and not is_opened_by_question else ""
+        opened = after_question.at_end
+        before_questions = [self.samples.after(role, "user") for role in ("user", "system")]
+        gaps_before_questions = [gaps for gaps in before_questions if gaps and gaps.at_end and gaps.before_next]
+        is_continued_by_answer = after_question.before_next.startswith(opened)
+        is_continued_by_question = any(gaps.before_next.startswith(gaps.at_end) for gaps in gaps_before_questions)
+        # The ends of a question and of an answer may differ before what is opened: only the last character is common.
+        follows_answers = all(gap.rstrip()[-1:] == opened[-1] for gap in self.samples.after_answers)
+        # Without a gap before a question, nothing shows that a question does not continue the text.
+        if gaps_before_questions and is_continued_by_answer and follows_answers and not is_continued_by_question:
+            return opened
+        return ""
 
     @cached_property
     def opened_header(self) -> str:
         """What a template that always opens a turn writes at the text's end, from the token that opens the header."""
-        end = self.between([USER], 0, None) if self.opened_turn else None
+        end = self.samples.between([USER], 0, None) if self.opened_turn else None
         opener = self.header_openers.search(end or "")
         return opener.string[opener.start() :] if opener else ""
 
@@ -364,7 +343,7 @@ class TemplateGaps:
         """What the template writes at the text's end whatever the last message is, from its first special token on."""
         tail = ""
         for role, next_role in (("user", ASSISTANT), ("user", "user"), ("system", "user")):
-            after = self._after(role, next_role)
+            after = self.samples.after(role, next_role)
             if after is None or not after.before_next:
                 continue
             for token in self.special_tokens.finditer(after.at_end):
@@ -372,4 +351,4 @@ class TemplateGaps:
                 if not after.before_next.startswith(after.at_end[: token.end()]):
                     tail = max(tail, after.at_end[token.start() :], key=len)
                     break
-        return tail if all(gap.rstrip().endswith(tail) for gap in self.after_answers) else ""
+        return tail if all(gap.rstrip().endswith(tail) for gap in self.samples.after_answers) else ""

@@ -19,6 +19,7 @@ from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Messages
 from .chat_template import REASONING_KEYS
 from .gaps import TemplateGaps, token_pattern
+from .sample_gaps import SampleGaps
 from .samples import ANSWER, TOOL_RESULT, TOOLS, USER, sample_calls
 from .tracked_messages import track_messages
 from .tracked_str import REASONING_FIELD
@@ -73,11 +74,11 @@ def learn_profile(
     """
     tree = template.tree
     gaps = _learn_gaps(template, special_tokens, added_tokens, generation_stops)
-    answer_stops = _last_stops(gaps, gaps.after_answers)
-    call_stops = _last_stops(gaps, gaps.after_calls)
+    answer_stops = _last_stops(gaps, gaps.samples.after_answers)
+    call_stops = _last_stops(gaps, gaps.samples.after_calls)
     # Only a template that ends no turn itself leaves this to the header of the next message.
     header_stops: set[str] = set()
-    if gaps.after_answers and not answer_stops and not call_stops:
+    if gaps.samples.after_answers and not answer_stops and not call_stops:
         header_stops.update(_header_stops(template, gaps.special_tokens))
     is_fixed = has_fixed_prompt(tree)
     return TemplateProfile(
@@ -100,14 +101,18 @@ def _learn_gaps(
     """The template's gaps; see `learn_profile`. The tokenizer's other added tokens count as special if an answer is
     followed by one of them, and by no special token.
     """
-    variables = template.template.variables.items()
-    tokens_in_variables = [value for name, value in variables if name.endswith("_token") and isinstance(value, str)]
+    variables = template.template.variables
+    tokens_in_variables = [
+        value for name, value in variables.items() if name.endswith("_token") and isinstance(value, str)
+    ]
     special_tokens = [*special_tokens, *tokens_in_variables]
-    gaps = TemplateGaps(template, token_pattern(special_tokens), stops)
+    samples = SampleGaps(template)
+    bos = str(variables.get("bos_token") or "")
+    gaps = TemplateGaps(samples, token_pattern(special_tokens), bos, stops)
     all_tokens = token_pattern([*added_tokens, *special_tokens])
-    for after_answer in gaps.after_answers[:1]:
+    for after_answer in samples.after_answers[:1]:
         if all_tokens.search(after_answer) and not gaps.special_tokens.search(after_answer):
-            return TemplateGaps(template, all_tokens, stops)
+            return TemplateGaps(samples, all_tokens, bos, stops)
     return gaps
 
 

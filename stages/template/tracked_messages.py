@@ -15,7 +15,6 @@ at index 1, `track_messages` keeps beside the tracked message what the rendered 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
 from typing import Any
 
 from ...schemas.rows import Message, Messages
@@ -44,6 +43,7 @@ CALL_KEYS = ("name", "arguments", "parameters", "input")
 """Keys of a tool call under which its name and arguments are."""
 _TAG = re.compile("</?think>")
 _LETTER = re.compile(r"[^\W_]")
+_TAG_OR_LETTER = re.compile(r"</?think>|[^\W_]")
 _SEVERAL_THOUGHTS = -1
 
 
@@ -170,12 +170,11 @@ def thought_end(content: str) -> int:
     """
     before_closing, closing_tag, after_closing = content.partition(CLOSING_TAG)
     before_opening, opening_tag, _ = before_closing.partition(OPENING_TAG)
-    if closing_tag and CLOSING_TAG in after_closing:
+    if not closing_tag:
+        is_unclosed_thought = content.lstrip().startswith(OPENING_TAG)
+        return len(content) if is_unclosed_thought and without_tags(content) else 0
+    if CLOSING_TAG in after_closing or (opening_tag and not is_blank(before_opening)):
         return _SEVERAL_THOUGHTS
-    if closing_tag and opening_tag and not is_blank(before_opening):
-        return _SEVERAL_THOUGHTS
-    if not closing_tag and not content.lstrip().startswith(OPENING_TAG):
-        return 0
     return len(before_closing) if without_tags(before_closing) else 0
 
 
@@ -186,21 +185,28 @@ def with_changed_thought(messages: Messages, origin: int) -> Messages | None:
     if origin & REASONING_FIELD:
         for key in REASONING_KEYS:
             if isinstance(message.get(key), str):
-                message[key] = _with_other_letters(message[key])
+                message[key] = _with_other_letters(message[key], _LETTER)
     else:
         content = message["content"]
         end = thought_end(content)
-        tags = _TAG.findall(content[:end])
-        pieces = map(_with_other_letters, _TAG.split(content[:end]))
-        # The tags stay, because by them the template finds the thought: piece, tag, piece, ..., piece.
-        changed_thought = "".join(chain(*zip_longest(pieces, tags, fillvalue="")))
-        message["content"] = changed_thought + content[end:]
+        message["content"] = _with_other_letters(content[:end], _TAG_OR_LETTER) + content[end:]
     return [*messages[:index], message, *messages[index + 1 :]] if message != messages[index] else None
 
 
-def _with_other_letters(text: str) -> str:
-    # Each letter is replaced by another one, and the length stays: a template may look at either.
-    return _LETTER.sub(lambda match: "x" if match.group() != "x" else "y", text)
+def _with_other_letters(text: str, letters: re.Pattern[str]) -> str:
+    """A text in which each letter is another one: "Easy." becomes "xxxx.". The length stays: a template may look at it.
+
+    Args:
+        letters: finds letters, and also tags if these have to stay, because by them the template finds the thought.
+    """
+    return letters.sub(_replace_letter, text)
+
+
+def _replace_letter(match: re.Match[str]) -> str:
+    matched = match.group()
+    if len(matched) > 1:
+        return matched  # a tag
+    return "x" if matched != "x" else "y"
 
 
 # Tool calls
@@ -234,10 +240,11 @@ def common_origin(value: Any) -> int | None:
     """The origin of a value that came from one place; for several tool calls of a message, that of all its calls."""
     if type(value) is TrackedDict:
         return value._origin
-    if type(value) is not list or not value or type(value[0]) is not TrackedDict:
+    is_list_of_calls = type(value) is list and bool(value) and type(value[0]) is TrackedDict
+    if not is_list_of_calls:
         return sole_origin(value)
     # `{{ message.tool_calls | tojson }}`: one text of all calls.
-    first_origin = value[0]._origin
+    first_origin: int = value[0]._origin
     if all(type(item) is TrackedDict and item._origin == first_origin for item in value):
         return first_origin
     return origin_of(message_of(first_origin), 0, TOOL_CALL)

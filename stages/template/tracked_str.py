@@ -149,19 +149,22 @@ class TrackedStr(str):
         return text if origin is None else tracked(text, origin)
 
     def _substring(self, text: str, begin: int, end: int) -> str:
-        """The characters begin..end, which equal `text`, with their source spans."""
+        """The characters begin..end, which equal `text`, with their source spans.
+
+        Of a text with the span 2..6, the characters 4..9 have the span 0..2.
+        """
         if end - begin == len(self):
             return self
-        kept = [
-            SourceSpan(max(span.begin, begin) - begin, min(span.end, end) - begin, span.origin)
-            for span in self._spans
-            if (span.begin < end and span.end > begin) or (span.begin == span.end and begin <= span.begin <= end)
-        ]
-        if not kept and begin == end:
+        spans: list[SourceSpan] = []
+        for span in self._spans:
+            is_empty_inside = span.begin == span.end and begin <= span.begin <= end
+            if is_empty_inside or (span.begin < end and span.end > begin):
+                spans.append(SourceSpan(max(span.begin, begin) - begin, min(span.end, end) - begin, span.origin))
+        if not spans and begin == end:
             # An empty rest of a content, as `strip` leaves of white space, still shows where the content was written.
             touching = [span for span in self._spans if span.begin <= begin <= span.end and span.origin >= 0]
-            kept = [SourceSpan(0, 0, span.origin) for span in touching[-1:]]
-        return TrackedStr(text, tuple(kept)) if kept else str(text)
+            spans = [SourceSpan(0, 0, span.origin) for span in touching[-1:]]
+        return TrackedStr(text, tuple(spans)) if spans else str(text)
 
 
 class TrackedMarkup(Markup):
@@ -249,11 +252,12 @@ def join_tracked(pieces: Iterable[Any], separator: str = "") -> str:
     tracked_parts = [(index, part) for index, part in enumerate(parts) if isinstance(part, _TRACKED)]
     if not tracked_parts:
         return text
-    # `str.__len__` instead of `len`, which aborts a trace: see `content_proxy.ContentProxy`.
-    begins = [0, *accumulate(map(str.__len__, parts))]
+    # Parts of 3 and 4 characters with a separator of 2 begin at 0 and 5. `str.__len__` instead of `len`, which aborts a
+    # trace: see `content_proxy.ContentProxy`.
+    begins_without_separators = [0, *accumulate(map(str.__len__, parts))]
     spans: list[SourceSpan] = []
     for index, part in tracked_parts:
-        begin = begins[index] + index * len(separator)
+        begin = begins_without_separators[index] + index * len(separator)
         if begin == 0:
             spans += part._spans
             continue
