@@ -34,6 +34,7 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
     messages = [part for part in _parts(conversation) if isinstance(part, Mapping)]
     ends_with_answer = bool(messages) and _role(messages[-1]) in _ASSISTANT_ROLES
     question_count = len(messages) - 1 if ends_with_answer else len(messages)
+    # Earlier answers are with the questions: they are what the last question is about.
     questions = _texts(messages[:question_count])
     answers = _texts(messages[question_count:])
 
@@ -88,15 +89,17 @@ def _text_of(value: Any) -> str:
 
 def search_examples(index: ContaminationIndex, examples: Sequence[Example]) -> list[SharedText]:
     """What examples share with evaluation texts, each of their parts compared alone."""
-    # Examples of one row, such as the solutions of a problem, have the same prompt object, which is searched once.
+    # By identity: examples of one row, such as the solutions of a problem, have the same prompt object, which is
+    # searched once.
     parts: dict[int, str | Messages] = {}
     examples_of_part: dict[int, list[int]] = {}
     for number, example in enumerate(examples):
         for part in (example.prompt, example.completion, example.rejected, example.text):
-            if part:
-                parts.setdefault(id(part), part)
-                numbers = examples_of_part.setdefault(id(part), [])
-                if number not in numbers[-1:]:  # an example may have one object as two of its parts
-                    numbers.append(number)
+            if not part:
+                continue
+            parts.setdefault(id(part), part)
+            numbers = examples_of_part.setdefault(id(part), [])
+            if number not in numbers[-1:]:  # an example may have one object as two of its parts
+                numbers.append(number)
     texts = [part if isinstance(part, str) else _text_of(part) for part in parts.values()]
     return index.search(texts, list(examples_of_part.values()))

@@ -74,6 +74,7 @@ class Mask:
             table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = SpanKind.HISTORY in TRAINED_KINDS[self.policy]
         if policy.trains_last_turn_only:
             table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _IN_LAST_TURN
+        # From here on, keys only take out what is trained so far.
         if not self.train_end and not policy.trains_every_token:
             table[list(END_KINDS)] = 0
         if self.tool_calls == "mask":
@@ -136,20 +137,28 @@ def supervised_turns(
         next_stops: (spans,) whether each is a token of the next header that is trained as the end of a turn.
     """
     documents = max(len(offsets) - 1, 0)
-    in_turn = IS_ASSISTANT[kind]
-    begins_turn = in_turn.copy()
-    if len(begins_turn) > 1:
-        begins_turn[1:] &= ~in_turn[:-1] | (turn[1:] != turn[:-1])
-    # The span before a document's first one is another document's, whose turn may have the same number.
-    begins_turn[offsets[:-1]] = in_turn[offsets[:-1]]
-    begins = np.flatnonzero(begins_turn)
+    begins = _turn_begins(kind, turn, offsets)
     if not len(begins):
         return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
     # Spans between two turns are counted with the earlier one; they belong to no turn.
-    is_trained = np.logical_or.reduceat(supervised & in_turn, begins)
+    is_trained = np.logical_or.reduceat(supervised & IS_ASSISTANT[kind], begins)
     has_stop = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
     document = np.searchsorted(offsets, begins, side="right") - 1
     return (
         np.bincount(document[is_trained], minlength=documents).astype(np.int32),
         np.bincount(document[is_trained & ~has_stop], minlength=documents).astype(np.int32),
     )
+
+
+def _turn_begins(kind: NDArray[np.int8], turn: NDArray[np.int16], offsets: NDArray[np.integer]) -> NDArray[np.int64]:
+    """(turns,) the first span of each assistant turn, of spans and offsets as in `supervised_turns`.
+
+    Of the spans PROMPT, THOUGHT, ASSISTANT, END, PROMPT, ASSISTANT, with the turns 0 1 1 1 2 3: 1 and 5.
+    """
+    in_turn = IS_ASSISTANT[kind]
+    begins_turn = in_turn.copy()
+    if len(begins_turn) > 1:
+        begins_turn[1:] &= ~in_turn[:-1] | (turn[1:] != turn[:-1])
+    # The span before a document's first one is another document's, whose turn may have the same number.
+    begins_turn[offsets[:-1]] = in_turn[offsets[:-1]]
+    return np.flatnonzero(begins_turn)

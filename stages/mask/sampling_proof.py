@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ...schemas.arrays import view
 from ...schemas.errors import RowRejectedError
@@ -80,34 +81,62 @@ def prove(
         turns += _trained_turns(document, example_at[place], template)
     if not turns:
         return
+    # Together, because an engine takes longer for many calls than for many texts.
     ids_of_prompts = engine.encode([turn.prompt or "" for turn in turns]).per_text()
-
-    ids, spans = batch.column("input_ids"), batch.column("spans")
-    tokens = view(ids.values)
-    token_starts = view(ids.offsets)
-    span_starts = view(spans.offsets)
-    ends, kinds, messages = (view(spans.values.field(name)) for name in ("end", "kind", "turn"))
-    begins = begins_of(ends, span_starts)
-    is_assistant = np.isin(kinds, ASSISTANT_KINDS)
+    located_turns = _LocatedTurns(batch)
     for turn, prompt_ids in zip(turns, ids_of_prompts, strict=True):
-        low, high = span_starts[turn.document], span_starts[turn.document + 1]
-        turn_spans = np.flatnonzero(is_assistant[low:high] & (messages[low:high] == turn.message)) + low
-        if not len(turn_spans):
+        located = located_turns.tokens_of(turn)
+        if located is None:
             continue
-        # Answers to calls may stand within a turn: it is proved up to the first. Spans 4, 5 and 8 become 4 and 5.
-        turn_spans = turn_spans[: 1 + np.count_nonzero(np.cumprod(np.diff(turn_spans) == 1))]
-        document_tokens = tokens[token_starts[turn.document] : token_starts[turn.document + 1]]
-        begin = int(begins[turn_spans[0]])
-        last_span = turn_spans[-1]
-        if last_span + 1 < high and IS_NEXT_STOP[kinds[last_span + 1]]:
-            last_span += 1
-        if turn.prompt is None or not np.array_equal(document_tokens[:begin], prompt_ids):
+        tokens_before, tokens_in_turn = located
+        if turn.prompt is None or not np.array_equal(tokens_before, prompt_ids):
             outcome = Outcome.PREFIX
-        elif stops.isdisjoint(document_tokens[begin : ends[last_span]].tolist()):
+        elif stops.isdisjoint(tokens_in_turn.tolist()):
             outcome = Outcome.MISSING
         else:
             outcome = Outcome.EXACT
         yield Proof(*places[turn.document], turn.message, turn.is_earlier, outcome)
+
+
+class _LocatedTurns:
+    """The tokens of a batch, by turn.
+
+    Args:
+        batch: of `schemas.rows.ENCODED`.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        ids = batch.column("input_ids")
+        spans = batch.column("spans")
+        self._tokens = view(ids.values)
+        self._token_starts = view(ids.offsets)
+        self._span_starts = view(spans.offsets)
+        self._ends = view(spans.values.field("end"))
+        self._kinds = view(spans.values.field("kind"))
+        self._messages = view(spans.values.field("turn"))
+        self._begins = begins_of(self._ends, self._span_starts)
+        self._is_assistant = np.isin(self._kinds, ASSISTANT_KINDS)
+
+    def tokens_of(self, turn: _Turn) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+        """The tokens of its document before a turn, and those in it with a stop in the header after it; None if it was
+        not located.
+        """
+        first_span = self._span_starts[turn.document]
+        last_span = self._span_starts[turn.document + 1] - 1
+        in_document = slice(first_span, last_span + 1)
+        is_in_turn = self._is_assistant[in_document] & (self._messages[in_document] == turn.message)
+        spans = np.flatnonzero(is_in_turn) + first_span
+        if not len(spans):
+            return None
+        # Answers to calls may stand within a turn: it is proved up to the first. Spans 4, 5 and 8 become 4 and 5.
+        is_neighbour = np.diff(spans) == 1
+        end_span = spans[np.count_nonzero(np.cumprod(is_neighbour))]
+        if end_span < last_span and IS_NEXT_STOP[self._kinds[end_span + 1]]:
+            end_span += 1
+        begin = self._begins[spans[0]]
+        end = self._ends[end_span]
+        tokens = self._tokens[self._token_starts[turn.document] : self._token_starts[turn.document + 1]]
+        return tokens[:begin], tokens[begin:end]
 
 
 def _trained_turns(document: int, example: Example, template: ChatTemplate) -> Iterator[_Turn]:
@@ -121,7 +150,7 @@ def _trained_turns(document: int, example: Example, template: ChatTemplate) -> I
         if message["role"] != ASSISTANT or not loss_weight(message):
             continue
         prompt = None
-        if number:
+        if number > 0:
             # A template may refuse a conversation that ends there.
             with suppress(RowRejectedError):
                 row_template = template.for_row(example.variables, example.documents)

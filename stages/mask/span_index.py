@@ -90,12 +90,15 @@ class SpanIndex:
         Both are ascending. A line end that the template writes after a turn is not skipped yet.
         """
         begins = self.begins[:-1]
+        # An empty span holds no place, and where a document begins there is nothing to cut.
         may_cut = (np.diff(self.begins) > 0) & ~np.isin(begins, self.bases)
         after_assistant = np.zeros(len(self.ends), dtype=np.bool_)
         after_assistant[1:] = IS_ASSISTANT[self.kind[:-1]] & ~IS_ASSISTANT[self.kind[1:]]
-        before_user = self.kind == SpanKind.USER
-        # Where a stop token stands in the header of a user's message, the message begins with it.
-        stop_before_user = np.append(IS_NEXT_STOP[self.kind[:-1]] & before_user[1:], False)
-        before_user[1:] &= ~stop_before_user[:-1]
-        before_user |= stop_before_user
+        # Where a stop token stands in the header of a user's message, the message begins with it: of the spans
+        # ASSISTANT, STOP_IN_NEXT_HEADER, USER, the cut is before the second.
+        is_user = self.kind == SpanKind.USER
+        is_stop_before_user = np.append(IS_NEXT_STOP[self.kind[:-1]] & is_user[1:], False)
+        before_user = is_user.copy()
+        before_user[1:] &= ~is_stop_before_user[:-1]
+        before_user |= is_stop_before_user
         return begins[may_cut & before_user], begins[may_cut & after_assistant]
