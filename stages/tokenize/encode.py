@@ -13,8 +13,7 @@ For a prompt "2 + 2 = " and a completion "4":
 Rows that are already tokens stay as they are.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
 
@@ -23,69 +22,31 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ...schemas.arrays import digests, lists, numbers, strings
-from ...schemas.digests import text_digest, text_number
+from ...schemas.digests import text_digest
 from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import lengths_of, offsets_of
 from ...schemas.rows import ENCODED, Example, Messages, SpanKind
 from ...schemas.tables.reasons import UNPROVED
-from ..render.rendered import Rendered, Spans, text_for_digest
+from ..render.rendered import Rendered, Spans
 from ..render.renderer import Renderer
 from ..template.call_arguments import call_arguments_not_json
 from .encode_counts import COLUMNS_NOT_READ, MOST_PLACES, NOT_JSON, EncodeCounts, known_roles
 from .engine_check import EngineSample, SampledTexts
 from .engines import Engine, EngineTokens
+from .rendered_batch import NO_TURN, RenderedBatch, spans_without_turns
 from .special_in_contents import SpecialTokenSearch
 from .token_boundaries import locate_boundaries
 from .token_spans import CharacterSpans
 from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
-BATCH_CHARACTERS = 1 << 20
-"""Characters encoded at once; their tokens still fit into a core's cache."""
-BATCH_EXAMPLES = 4096
 ENGINE_CHECK = 0x3FF
 """One text in 1,024 is compared with the reference tokenizer: those of whose digest these bits are 0."""
 SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not compared: the reference needs 200 bytes for each of their bytes, and no limit of memory allows
 for that."""
-NO_TURN = -1
-"""The turn of spans outside of conversations."""
 TEMPLATE_DROPPED = "template_dropped"
 """The ledger's field for what templates leave out."""
 _NO_TOKENS = np.zeros(0, np.int32)
-
-
-@dataclass(slots=True)
-class Batch:
-    """Rendered examples that wait for the engine."""
-
-    examples: list[Example] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    spans: list[Spans] = field(default_factory=list)
-    seeds: list[int] = field(default_factory=list)
-    """What distinguishes examples of the same text."""
-    characters: int = 0
-    ended: int = 0
-    """Texts that got an end-of-sequence token."""
-
-    def add(self, example: Example, rendered: Rendered) -> None:
-        """Append an example."""
-        spans = rendered.spans
-        if example.weight != 1:
-            spans = spans._replace(weights=tuple(weight * example.weight for weight in spans.weights))
-        seed = rendered.completion_begin
-        # The same text with other flags or weights is another example.
-        if spans.weights.count(True) < len(spans.weights):
-            seed ^= text_number(text_for_digest(spans).encode())
-        self.examples.append(example)
-        self.texts.append(rendered.text)
-        self.spans.append(spans)
-        self.seeds.append(seed)
-        self.characters += len(rendered.text)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the batch is large enough to encode."""
-        return self.characters >= BATCH_CHARACTERS or len(self.texts) >= BATCH_EXAMPLES
 
 
 class Encoder:
@@ -125,11 +86,11 @@ class Encoder:
     def _encode_texts(
         self, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None
     ) -> Iterator[pa.RecordBatch]:
-        batch = Batch()
+        batch = RenderedBatch()
         for example in examples:
             if batch.is_full:
                 yield self.encode_batch(batch, counts, sampled)
-                batch = Batch()
+                batch = RenderedBatch()
             try:
                 batch.add(example, self.render(example, batch, counts))
             except RowRejectedError as error:
@@ -159,14 +120,15 @@ class Encoder:
             ids_of_examples.append(ids.astype(np.int32))
             spans.append(_spans_of_ids(len(ids), flags, example.weight))
             hashes.append(_digest_of_ids(ids_of_examples[-1], flags, example.weight))
-        if accepted:
-            offsets = offsets_of(lengths_of(ids_of_examples))
-            counts.examples += len(accepted)
-            counts.tokens += int(offsets[-1])
-            # The spans are in tokens from the beginning: no token can straddle them.
-            token_spans = CharacterSpans.of_documents(spans).to_arrow()
-            straddles = np.zeros(len(accepted), np.int64)
-            yield encoded_batch(accepted, np.concatenate(ids_of_examples), offsets, token_spans, hashes, straddles)
+        if not accepted:
+            return
+        offsets = offsets_of(lengths_of(ids_of_examples))
+        counts.examples += len(accepted)
+        counts.tokens += int(offsets[-1])
+        # The spans are in tokens from the beginning: no token can straddle them.
+        token_spans = CharacterSpans.of_documents(spans).to_arrow()
+        straddles = np.zeros(len(accepted), np.int64)
+        yield encoded_batch(accepted, np.concatenate(ids_of_examples), offsets, token_spans, hashes, straddles)
 
     @cached_property
     def _special(self) -> SpecialTokenSearch:
@@ -176,7 +138,7 @@ class Encoder:
     def _id_count(self) -> int:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
-    def render(self, example: Example, batch: Batch, counts: EncodeCounts) -> Rendered:
+    def render(self, example: Example, batch: RenderedBatch, counts: EncodeCounts) -> Rendered:
         """An example's text and spans. Counts an added end-of-sequence token in `batch`.
 
         Raises:
@@ -237,7 +199,9 @@ class Encoder:
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
 
-    def encode_batch(self, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None = None) -> pa.RecordBatch:
+    def encode_batch(
+        self, batch: RenderedBatch, counts: EncodeCounts, sampled: SampledTexts | None = None
+    ) -> pa.RecordBatch:
         """Tokenize a batch with at least one example; see `encode`."""
         counts.examples += len(batch.examples)
         # Whole texts are tokenized, never spans alone: a model sees the tokens of whole texts in use.
@@ -251,10 +215,7 @@ class Encoder:
         texts_and_seeds = zip(batch.texts, batch.seeds, strict=True)
         hashes = [text_digest(text.encode(), seed) for text, seed in texts_and_seeds]
         if sampled is not None:
-            for index in _sampled_indices(hashes, every=sampled.every):
-                text = batch.texts[index]
-                if len(text) <= SAMPLE_CHARACTERS:
-                    sampled.samples.append(EngineSample(text, tokens.ids_of(index).tolist()))
+            _take_samples(sampled, batch, tokens, hashes)
         ids, offsets, prefix_lengths = self._with_affixes(batch, tokens)
         counts.tokens += len(ids)
         counts.special += len(ids) - len(tokens.ids)
@@ -265,7 +226,7 @@ class Encoder:
         return encoded_batch(batch.examples, ids, offsets, token_spans, hashes, straddles)
 
     def _with_affixes(
-        self, batch: Batch, tokens: EngineTokens
+        self, batch: RenderedBatch, tokens: EngineTokens
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
         """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each."""
         affixes = self._affixes
@@ -287,25 +248,17 @@ class Encoder:
         return np.concatenate(pieces), offsets_of(lengths.sum(axis=1)), lengths[:, 0]
 
 
-def _sampled_indices(hashes: list[bytes], *, every: bool) -> list[int]:
-    """Indices of the texts to compare with the reference tokenizer: by the first 16 bits of their digests."""
-    checked_bits = 0 if every else ENGINE_CHECK
-    first_bits = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0]
-    indices: list[int] = np.flatnonzero(first_bits & checked_bits == 0).tolist()
-    return indices
-
-
-def spans_without_turns(completion_begin: int, length: int, *, is_plain_text: bool = False) -> Spans:
-    """The spans of a text without turns: its prompt, if there is one, and what follows.
-
-    Args:
-        completion_begin: where the prompt ends, in characters.
-        is_plain_text: whether it has no prompt and no completion.
+def _take_samples(sampled: SampledTexts, batch: RenderedBatch, tokens: EngineTokens, hashes: Sequence[bytes]) -> None:
+    """Add the texts of a batch to compare with the reference tokenizer, chosen by the first 16 bits of their digests:
+    by what they are, so that the choice does not depend on blocks or workers.
     """
-    kind = SpanKind.TEXT if is_plain_text else SpanKind.COMPLETION
-    if not completion_begin:
-        return Spans((length,), (kind,), (NO_TURN,), (True,))
-    return Spans((completion_begin, length), (SpanKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+    checked_bits = 0 if sampled.every else ENGINE_CHECK
+    # (N, 8) the digests of 16 bytes as numbers of 2 bytes.
+    first_bits = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0]
+    for index in np.flatnonzero(first_bits & checked_bits == 0).tolist():
+        text = batch.texts[index]
+        if len(text) <= SAMPLE_CHARACTERS:
+            sampled.samples.append(EngineSample(text, tokens.ids_of(index).tolist()))
 
 
 def _spans_of_ids(length: int, flags: NDArray[np.bool_] | None, weight: float) -> Spans:

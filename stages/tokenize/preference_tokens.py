@@ -25,9 +25,10 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import ENCODED, Example, SpanKind
 from ..render.rendered import Rendered
-from .encode import NO_TURN, Batch, Encoder, spans_without_turns
+from .encode import Encoder
 from .encode_counts import EncodeCounts
 from .engine_check import SampledTexts
+from .rendered_batch import NO_TURN, RenderedBatch, spans_without_turns
 from .token_spans import span_lists
 
 PAIR_KINDS = (SpanKind.PROMPT, SpanKind.COMPLETION, SpanKind.REJECTED)
@@ -41,11 +42,11 @@ def encode_pairs(
 
     `counts` and `sampled` are filled as by `Encoder.encode`. A prompt's tokens are counted once.
     """
-    batch = Batch()
+    batch = RenderedBatch()
     for example in examples:
         if batch.is_full:
             yield _encode_batch(encoder, batch, counts, sampled)
-            batch = Batch()
+            batch = RenderedBatch()
         ended_before = batch.ended
         try:
             sides = _render_sides(encoder, example, batch, counts)
@@ -61,7 +62,9 @@ def encode_pairs(
         yield _encode_batch(encoder, batch, counts, sampled)
 
 
-def _encode_batch(encoder: Encoder, batch: Batch, counts: EncodeCounts, sampled: SampledTexts | None) -> pa.RecordBatch:
+def _encode_batch(
+    encoder: Encoder, batch: RenderedBatch, counts: EncodeCounts, sampled: SampledTexts | None
+) -> pa.RecordBatch:
     pairs, prompt_lengths, prefix_lengths = fold_sides(encoder.encode_batch(batch, counts, sampled))
     # The encoder has counted two examples for each pair, and the tokens of its prompt twice.
     counts.examples -= len(prompt_lengths)
@@ -71,7 +74,7 @@ def _encode_batch(encoder: Encoder, batch: Batch, counts: EncodeCounts, sampled:
 
 
 def _render_sides(
-    encoder: Encoder, example: Example, batch: Batch, counts: EncodeCounts
+    encoder: Encoder, example: Example, batch: RenderedBatch, counts: EncodeCounts
 ) -> list[tuple[Example, Rendered]]:
     """The pair as two examples, each with its rendering.
 

@@ -144,17 +144,7 @@ def _by_lengths(
     The tokens "2" " +" " 2" end at the bytes 1, 3 and 5. A boundary at 3 lies before token 2, and straddles none; one
     at 4 lies in token 2, which begins left of it.
     """
-    byte_boundaries = boundaries.copy()
-    text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
-    # In ASCII, bytes are characters. Other texts are few enough for a loop.
-    for index in [index for index, text in enumerate(texts) if not text.isascii()]:
-        own_boundaries = slice(int(boundary_offsets[index]), int(boundary_offsets[index + 1]))
-        ends = _byte_ends(texts[index], boundaries[own_boundaries].tolist(), is_nfc=byte_lengths.nfc)
-        if ends is None:
-            text_bytes[index] = -1  # no sum of lengths equals it
-        else:
-            byte_boundaries[own_boundaries] = ends[:-1]
-            text_bytes[index] = ends[-1]
+    byte_boundaries, text_bytes = _in_bytes(texts, boundaries, boundary_offsets, is_nfc=byte_lengths.nfc)
     first_tokens = tokens.offsets[:-1]
     last_tokens = tokens.offsets[1:]
     # (T + 1,) bytes of all texts before each token.
@@ -172,6 +162,29 @@ def _by_lengths(
     located = np.where(is_inside, located, document_begin)
     straddles = (token_begins[located] < places) & (located < document_end) & is_inside
     return TokenBoundaries(located - document_begin, straddles, exact)
+
+
+def _in_bytes(
+    texts: Sequence[str], boundaries: NDArray[np.int64], boundary_offsets: NDArray[np.int64], *, is_nfc: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(B,) the boundaries of N texts in bytes of UTF-8, and (N,) the bytes of each text; -1 where a boundary lies within
+    what NFC makes one character. Of "né 1" with a boundary at 2, the boundary is 3, and the bytes are 5.
+
+    Args:
+        is_nfc: whether the tokenizer brings texts into NFC first.
+    """
+    # In ASCII, bytes are characters. Other texts are few enough for a loop.
+    byte_boundaries = boundaries.copy()
+    text_bytes = np.fromiter(map(len, texts), np.int64, len(texts))
+    for index in [index for index, text in enumerate(texts) if not text.isascii()]:
+        own_boundaries = slice(int(boundary_offsets[index]), int(boundary_offsets[index + 1]))
+        ends = _byte_ends(texts[index], boundaries[own_boundaries].tolist(), is_nfc=is_nfc)
+        if ends is None:
+            text_bytes[index] = -1  # no sum of lengths equals it
+        else:
+            byte_boundaries[own_boundaries] = ends[:-1]
+            text_bytes[index] = ends[-1]
+    return byte_boundaries, text_bytes
 
 
 def _byte_ends(text: str, boundaries: list[int], *, is_nfc: bool) -> list[int] | None:

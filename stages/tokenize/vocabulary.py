@@ -153,19 +153,35 @@ class ByteLengths:
         # A space that the tokenizer puts before a text is in no table.
         is_byte_level = last_step["type"] == "ByteLevel" and not last_step.get("add_prefix_space", True)
         dividing_steps = pre_tokenizers[:-1] if is_byte_level else pre_tokenizers
-        if not all(_keeps_text(step) for step in dividing_steps):
+        if not all(map(_keeps_text, dividing_steps)):
+            return None
+        if is_byte_level:
+            return cls._of_byte_level(tokenizer_json, model, normalizers)
+        return cls._of_byte_fallback(tokenizer_json, model, normalizers)
+
+    @classmethod
+    def _of_byte_level(
+        cls, tokenizer_json: str, model: ModelHead, normalizers: list[dict[str, Any]]
+    ) -> "ByteLengths | None":
+        """As `from_json`, of a vocabulary like GPT-2's, whose pieces have one character for each byte."""
+        is_nfc = [step.get("type") for step in normalizers] == ["NFC"]
+        if normalizers and not is_nfc:
             return None
         pieces = vocabulary(tokenizer_json)
-        if is_byte_level:
-            is_nfc = [step.get("type") for step in normalizers] == ["NFC"]
-            if normalizers and not is_nfc:
-                return None
-            # With an unknown token, a byte without a piece would become a token of unknown length.
-            if model.unk_token is not None and not pieces.keys() >= _byte_level_alphabet():
-                return None
-            # A byte-level piece has one character per byte.
-            return cls._with_added_tokens(tokenizer_json, pieces, list(map(len, pieces)), nfc=is_nfc)
+        # With an unknown token, a byte without a piece would become a token of unknown length.
+        if model.unk_token is not None and not pieces.keys() >= _byte_level_alphabet():
+            return None
+        return cls._with_added_tokens(tokenizer_json, pieces, list(map(len, pieces)), nfc=is_nfc)
+
+    @classmethod
+    def _of_byte_fallback(
+        cls, tokenizer_json: str, model: ModelHead, normalizers: list[dict[str, Any]]
+    ) -> "ByteLengths | None":
+        """As `from_json`, of a vocabulary like Gemma's: of texts, with a character for the space, and of single bytes
+        for what no piece has.
+        """
         space = _space_character(model, normalizers)
+        pieces = vocabulary(tokenizer_json)
         if space is None or not pieces.keys() >= _BYTE_TOKENS:
             return None
         sizes = [1 if piece in _BYTE_TOKENS else _byte_count(piece, space) for piece in pieces]
