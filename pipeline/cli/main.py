@@ -28,6 +28,7 @@ from .reports import contamination, diff, inspect, plan, report
 from .run import run
 from .samples import eval_apps, sample
 from .training import doctor, explain_loss, loader, probe, train
+from .zsh import completed_in_zsh
 
 _READER_LEFT = 141
 """The code that shells report for programs ended by SIGPIPE."""
@@ -141,7 +142,7 @@ def _code_of_command() -> int:
         return _USAGE_ERROR
     try:
         # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
-        with whole_settings():
+        with whole_settings(), completed_in_zsh():
             code = command()(sys.argv[1:], prog_name="packtrain", standalone_mode=False)
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)

@@ -1,17 +1,22 @@
 """Shell completion: what a shell is answered at a press of Tab."""
 
+import fcntl
 import os
 import pty
 import re
 import select
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
 import pytest
+from packtrain.pipeline.cli.completion import config_keys
 
+PROMPT = "ready>"
 POLICIES = ("completion", "assistant", "last_assistant", "all")
 
 
@@ -74,6 +79,18 @@ def test_zsh_is_offered_whole_settings(line: str, offered: set[str]) -> None:
     assert set(re.findall(r'"(.*?)"', done.stdout)) == offered
 
 
+def zsh_home(home: Path) -> dict[str, str]:
+    """Install the completion for zsh in a home folder; the environment of a shell there."""
+    program = Path(sys.executable).parent / "packtrain"
+    # typer would detect the shell that runs the tests.
+    environment = {"HOME": str(home), "PATH": f"{program.parent}:/usr/bin:/bin"}
+    subprocess.run(
+        [program, "--install-completion", "zsh"], check=True, capture_output=True,
+        env=environment | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+    )  # fmt: skip
+    return environment
+
+
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 @pytest.mark.parametrize(("line", "offered"), SETTINGS)
 def test_fish_is_offered_whole_settings(line: str, offered: set[str], tmp_path: Path) -> None:
@@ -97,31 +114,81 @@ def test_a_tab_for_a_training() -> None:
     assert "fsdp2" in completed("train", "--recipe", "f")
 
 
+def typed(shell: list[object], line: str, expected: str, cwd: Path, environment: dict[str, str]) -> str:
+    """What a shell in a terminal shows once it has a prompt and a line is typed; at the latest, after a minute.
+
+    Args:
+        expected: when this appears, nothing more is waited for.
+    """
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 100, 120, 0, 0))  # room for all keys at once
+    process = subprocess.Popen(
+        [str(word) for word in shell], stdin=theirs, stdout=theirs, stderr=theirs, cwd=cwd,
+        env={"TERM": "dumb", "PS1": f"{PROMPT} ", **environment}, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    end = time.monotonic() + 60
+    shown = ""
+    is_typed = False
+    while time.monotonic() < end and not (is_typed and expected in shown):
+        if select.select([ours], [], [], 0.5)[0]:
+            shown += os.read(ours, 4096).decode(errors="replace")
+        elif PROMPT in shown and not is_typed:  # half a second of silence: the shell reads its keys by itself now
+            shown = ""
+            is_typed = True
+            os.write(ours, line.encode())
+    process.kill()
+    process.wait()
+    os.close(ours)
+    return shown
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_tab_in_bash(tmp_path: Path) -> None:
     """What stands on the line after a Tab, in the shell itself."""
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash")
     program = Path(sys.executable).parent / "packtrain"
     source = subprocess.run(
         [program], capture_output=True, text=True, check=True, env={"_PACKTRAIN_COMPLETE": "source_bash"}
     ).stdout
-    (tmp_path / "rc").write_text(f"PS1='$ '\n{source}\n")
-    ours, theirs = pty.openpty()
-    environment = {"TERM": "dumb", "HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
-    shell = subprocess.Popen(
-        [bash, "--noprofile", "--rcfile", tmp_path / "rc", "-i"], stdin=theirs, stdout=theirs, stderr=theirs,
-        cwd=tmp_path, env=environment, start_new_session=True,
-    )  # fmt: skip
-    os.close(theirs)
-    os.write(ours, b"packtrain run --set mask.policy=last\t")
-    seen = b""
-    end = time.monotonic() + 60
-    while b"mask.policy=last_assistant" not in seen and time.monotonic() < end:
-        if select.select([ours], [], [], 0.5)[0]:
-            seen += os.read(ours, 4096)
-    shell.kill()
-    shell.wait()
-    os.close(ours)
-    assert b"mask.policy=last_assistant" in seen
+    (tmp_path / "rc").write_text(f"PS1='{PROMPT} '\n{source}\n")
+    shell: list[object] = ["bash", "--noprofile", "--rcfile", tmp_path / "rc", "-i"]
+    environment = {"HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
+    setting = "mask.policy=last_assistant"
+    assert setting in typed(shell, "packtrain run --set mask.policy=last\t", setting, tmp_path, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("packtrain ru\t", "packtrain run "),
+        ("packtrain run --set mask.policy=last\t", "packtrain run --set mask.policy=last_assistant "),
+        # A value is written next to the key, without a space.
+        ("packtrain run --set pack.stra\tbf\t", "packtrain run --set pack.strategy=bfd"),
+        ("packtrain run --set truncate.max_l\t512", "packtrain run --set truncate.max_length=512"),
+    ],
+)
+def test_a_tab_in_zsh(line: str, expected: str, tmp_path: Path) -> None:
+    """The first Tab of a shell, after the installation as the documentation names it."""
+    environment = zsh_home(tmp_path)
+    assert expected in typed(["zsh", "-i"], line, expected, tmp_path, environment)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_a_tab_in_zsh_lists_every_key(tmp_path: Path) -> None:
+    shown = typed(["zsh", "-i"], "packtrain run --set \t", "version=", tmp_path, zsh_home(tmp_path))
+    for key in config_keys(training=False):
+        assert f"{key}=" in shown
+
+
+def test_the_file_for_zsh_is_installed_once(tmp_path: Path) -> None:
+    """A second installation gives the same files."""
+    zsh_home(tmp_path)
+    file = tmp_path / ".zfunc" / "_packtrain"
+    text = file.read_text()
+    zsh_home(tmp_path)
+    assert file.read_text() == text
+    assert text.count("loadautofunc") == 1
