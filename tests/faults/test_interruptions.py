@@ -133,6 +133,34 @@ def test_in_a_task_of_a_pool(tmp_path: Path, stubborn: bool, number: int) -> Non
     assert kit.Packed(tmp_path / "out").digest() == plain.digest()
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_while_ray_encodes(tmp_path: Path) -> None:
+    """Ray that the run has started ends with it; the next run ends with what an undisturbed one gives."""
+    pytest.importorskip("ray")
+    rows = [{"text": f"row {number}"} for number in range(600)] + [{"text": "slow"}]
+    kit.write(tmp_path / "rows.jsonl", rows)
+    (tmp_path / "slow.py").write_text(READER)
+    source = {"name": "s", "format": "python:slow:rows", "path": "rows.jsonl"}
+    file = kit.saved(kit.configure(tmp_path, source, run={"executor": "ray"}))
+    process = warm.Process(("run", file))
+    wait_for(tmp_path / "begun")
+    started = psutil.Process(process.child).children(recursive=True)
+    assert "raylet" in [child.name() for child in started]
+    seconds, stderr = interrupt(process)
+    require_answer(process, seconds, stderr)
+    # Ray's two agents are not ours to end: they miss their raylet, and end within a minute.
+    left = [child.name() for child in psutil.wait_procs(started, timeout=10)[1]]
+    assert [name for name in left if not name.endswith("Agent")] == []
+    (tmp_path / "go").touch()
+    again = warm.run(("run", file))
+    assert again.returncode == 0, again.stderr
+    plain = kit.packed(
+        kit.configure(tmp_path, {"name": "s", "format": "text", "path": "rows.jsonl"}, out=str(tmp_path / "plain"))
+    )
+    assert kit.Packed(tmp_path / "out").digest() == plain.digest()
+
+
 @contextmanager
 def stalled_server() -> Iterator[tuple[str, threading.Event]]:
     """The address of a file that never ends, and an event: its content is being sent."""
