@@ -38,6 +38,7 @@ def extract_program(answer: str) -> str:
         answer = after
     answer = answer.replace("\r\n", "\n")
     fences = [fence for fence in _fences(answer) if fence.code.strip()]
+    # By label first: an answer may show Python, and then what the program prints.
     for labels in (_PYTHON_LABELS, _PLAIN_LABELS):
         labelled = [fence for fence in fences if fence.label in labels]
         closed = [fence for fence in labelled if fence.closed]
@@ -48,20 +49,21 @@ def extract_program(answer: str) -> str:
 
 def _fences(text: str) -> Iterator[_Fence]:
     """The fenced blocks of a text, in order. A block is closed by at least as many of the same character."""
-    ticks = ""  # of the open block; "" between blocks
+    opening_ticks = ""  # of the open block; "" between blocks
     label = ""
     lines: list[str] = []
     for line in text.split("\n"):
         match = _FENCE.match(line)
         info = match["info"].split() if match else []
-        if match and not ticks:
-            ticks = match["ticks"]
+        if match and not opening_ticks:
+            opening_ticks = match["ticks"]
             label = info[0].strip("{}.").lower() if info else ""  # `{.python}` is written, too
             lines = []
-        elif match and match["ticks"].startswith(ticks) and not info:
+        elif match and match["ticks"].startswith(opening_ticks) and not info:
+            # A fence with a label closes nothing: in CommonMark, it is a line of the block's code.
             yield _Fence(label, "\n".join(lines), closed=True)
-            ticks = ""
-        elif ticks:
+            opening_ticks = ""
+        elif opening_ticks:
             lines.append(line)
-    if ticks:
+    if opening_ticks:
         yield _Fence(label, "\n".join(lines), closed=False)

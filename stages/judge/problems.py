@@ -56,24 +56,8 @@ def parse_problem(row: Any, number: int) -> Problem:
     Raises:
         RowRejectedError: `no_tests`, `bad_tests` or `too_deep`.
     """
-    tests = row.input_output
     try:
-        if isinstance(tests, str):
-            tests = json.loads(tests.strip() or "null")
-        tests = tests or {}
-        # An empty value is as good as none, as APPS has them.
-        function = tests.get("fn_name") or None
-        inputs = tests.get("inputs") or None
-        outputs = tests.get("outputs") or None
-        if not inputs and not outputs:
-            raise RowRejectedError("no_tests", "`input_output` has no tests")
-        if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
-            raise ValueError("`inputs` and `outputs` must be lists of one length")
-        if not isinstance(function, str | None):
-            raise ValueError("`fn_name` must be a string")
-        require_shallow(tests, "it")
-        write_input = _arguments_json if function else _stdin_text
-        encoded_inputs = tuple(write_input(value).encode() for value in inputs)
+        function, inputs, outputs = _read_tests(row.input_output)
     except RowRejectedError:
         raise
     except (ValueError, AttributeError, RecursionError) as error:
@@ -83,10 +67,38 @@ def parse_problem(row: Any, number: int) -> Problem:
         id=group_of(row),
         difficulty=(row.difficulty or UNRATED)[:_MAX_DIFFICULTY_LENGTH],
         function=function,
-        inputs=encoded_inputs,
+        inputs=inputs,
         expected=tuple(outputs),
         solutions=tuple(row.solutions or ()),
     )
+
+
+def _read_tests(tests: Any) -> tuple[str | None, tuple[bytes, ...], list[Any]]:
+    """The function that the tests call, and (T,) inputs and expected outputs; see `Problem`.
+
+    Args:
+        tests: an object, or its JSON.
+
+    Raises:
+        RowRejectedError: `no_tests` or `too_deep`.
+        ValueError, AttributeError, RecursionError: they are damaged.
+    """
+    if isinstance(tests, str):
+        tests = json.loads(tests.strip() or "null")
+    tests = tests or {}
+    # An empty value is as good as none, as APPS has them.
+    function = tests.get("fn_name") or None
+    inputs = tests.get("inputs") or None
+    outputs = tests.get("outputs") or None
+    if not inputs and not outputs:
+        raise RowRejectedError("no_tests", "`input_output` has no tests")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise ValueError("`inputs` and `outputs` must be lists of one length")
+    if not isinstance(function, str | None):
+        raise ValueError("`fn_name` must be a string")
+    require_shallow(tests, "it")
+    write_input = _arguments_json if function else _stdin_text
+    return function, tuple(write_input(value).encode() for value in inputs), outputs
 
 
 def expected_texts(value: Any) -> tuple[str, ...]:

@@ -238,6 +238,7 @@ class Encoder:
         for index, (example, text) in enumerate(zip(batch.examples, batch.texts, strict=True)):
             # Templates write the tokens around conversations themselves.
             is_plain = example.prompt is None or isinstance(example.prompt, str)
+            # A text that was exported from another tool may have them already.
             has_prefix = bool(affixes.prefix_text) and text.startswith(affixes.prefix_text)
             has_suffix = bool(affixes.suffix_text) and text.endswith(affixes.suffix_text)
             pieces.append(prefix if is_plain and not has_prefix else _NO_TOKENS)

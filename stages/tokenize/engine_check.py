@@ -78,11 +78,16 @@ def describe_difference(samples: Sequence[EngineSample], reference: Engine) -> s
         expected_samples = samples_of(reference, [sample.text for sample in batch])
         for actual, expected in zip(batch, expected_samples, strict=True):
             if actual.ids != expected.ids:
-                text = actual.text if len(actual.text) <= _SHOWN else actual.text[: _SHOWN - 3] + "..."
-                first = _first_difference(actual.ids, expected.ids)
-                ids = slice(first, first + _SHOWN_IDS)
-                return f"on {text!r}, from token {first}: {actual.ids[ids]} instead of {expected.ids[ids]}"
+                return _describe(actual, expected)
     return ""
+
+
+def _describe(actual: EngineSample, expected: EngineSample) -> str:
+    """`on 'a b', from token 1: [5] instead of [6, 7]`."""
+    text = actual.text if len(actual.text) <= _SHOWN else actual.text[: _SHOWN - 3] + "..."
+    first = _first_difference(actual.ids, expected.ids)
+    shown_ids = slice(first, first + _SHOWN_IDS)
+    return f"on {text!r}, from token {first}: {actual.ids[shown_ids]} instead of {expected.ids[shown_ids]}"
 
 
 def _first_difference(actual: Sequence[int], expected: Sequence[int]) -> int:

@@ -167,8 +167,8 @@ def _by_lengths(
 def _in_bytes(
     texts: Sequence[str], boundaries: NDArray[np.int64], boundary_offsets: NDArray[np.int64], *, is_nfc: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(B,) the boundaries of N texts in bytes of UTF-8, and (N,) the bytes of each text; -1 where a boundary lies within
-    what NFC makes one character. Of "né 1" with a boundary at 2, the boundary is 3, and the bytes are 5.
+    """(B,) the boundaries of N texts in bytes of UTF-8, and (N,) the bytes of each text; -1 where a boundary lies
+    within what NFC makes one character. Of "né 1" with a boundary at 2, the boundary is 3, and the bytes are 5.
 
     Args:
         is_nfc: whether the tokenizer brings texts into NFC first.
