@@ -146,6 +146,8 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
         digest_numbers = np.frombuffer(digest.buffers()[1], np.int64, count=2 * rows).reshape(rows, 2)
     except FileNotFoundError:
         return None
+    except ConfigError:  # which is a ValueError, too
+        raise
     except OSError as error:
         raise ConfigError(f"the reference {path} cannot be read: {error.strerror}") from error
     except (ValueError, pa.ArrowException) as error:
