@@ -38,6 +38,10 @@ class LeakError(PacktrainError, RuntimeError):
     """Documents of one packed row see each other, or are computed differently than alone. Names the setting."""
 
 
+class ReferenceMismatchError(PacktrainError, RuntimeError):
+    """The first loss of preferences is not that of a model compared with itself. Says what to delete or change."""
+
+
 class InputError(PacktrainError, ValueError):
     """An input file as a whole cannot be used."""
 

@@ -5,8 +5,8 @@ that a folder names is imported or fetched.
 """
 
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"
 """Where a run notes the tokenizer's folder, and a chat template that replaces the tokenizer's own."""
+SCORE_WEIGHT = "score.weight"
+"""The head of a reward model, which a causal language model lacks."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
 
@@ -72,48 +74,67 @@ def read_config(folder: Path) -> Any:
     return config
 
 
-def draw_weights(config: Any, seed: int, **options: Any) -> Any:
+def draw_weights(config: Any, seed: int, *, scores: bool = False, **options: Any) -> Any:
     """A model (transformers.PreTrainedModel) with random weights; the same seed gives the same ones.
 
     Args:
+        scores: a reward model, for sequence classification with one label, in place of a causal language model.
         options: of transformers' `from_config`.
 
     Raises:
-        ConfigError: transformers makes no causal language model of the configuration.
+        ConfigError: transformers makes no such model of the configuration.
     """
-    from transformers import AutoModelForCausalLM
-
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return AutoModelForCausalLM.from_config(config, **options)
+        with _seeded(seed):
+            return _loader_of(config, scores).from_config(config, **options)
     except Exception as error:  # as above
         raise ConfigError(
             f"model: {config.model_type}: transformers cannot build this model: {message_of(error)}"
         ) from error
 
 
-def load_weights(folder: Path, **options: Any) -> Any:
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """A context with random numbers of a seed, after which generators are as they were."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def _loader_of(config: Any, scores: bool) -> Any:
+    """The class of transformers that makes a model; for a reward model, the configuration gets one label."""
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+    if not scores:
+        return AutoModelForCausalLM
+    config.num_labels = 1
+    return AutoModelForSequenceClassification
+
+
+def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options: Any) -> Any:
     """A model (transformers.PreTrainedModel) with its weights, all of which must be there.
 
     Args:
+        scores: a reward model, as in `draw_weights`. The head of a causal language model is left out, and the one that
+            scores is drawn, unless the folder has it.
+        seed: of the head that scores.
         options: of transformers' `from_pretrained`.
 
     Raises:
         ConfigError: a file is missing, damaged, outside of the folder or holds more than weights, or it is no causal
             language model.
     """
-    from transformers import AutoModelForCausalLM
-
     options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
         for index in folder.glob("*.index.json"):
             for name in parse_json(read_regular(index, LISTING_BYTES))["weight_map"].values():
                 check_name(name)  # transformers would open what lies elsewhere
-        model, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
+        with _seeded(seed):
+            loader = _loader_of(options["config"], scores)
+            model, report = loader.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # of a damaged or hostile folder, and of any architecture
         raise _not_loaded(folder, error) from error
-    missing = sorted(report["missing_keys"])
+    missing = sorted(name for name in report["missing_keys"] if not scores or name != SCORE_WEIGHT)
     if missing and "quantization_config" not in options:
         raise ConfigError(  # transformers draws them at random, and only prints a table of them
             f"model: {folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give "
@@ -154,15 +175,16 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 # The model to train
 
 
-def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
+def load_model(config: "ModelConfig", base: Path, seed: int, *, scores: bool = False) -> Any:
     """The model of a training (transformers.PreTrainedModel), on the CPU unless its quantisation says otherwise.
 
     Args:
         base: where a relative path starts.
         seed: of random weights.
+        scores: a reward model, as in `draw_weights`.
 
     Raises:
-        ConfigError: there is no such folder, or transformers cannot make a causal model of it.
+        ConfigError: there is no such folder, or transformers cannot make such a model of it.
     """
     from transformers import AutoConfig
     from transformers.quantizers import AutoQuantizationConfig
@@ -179,18 +201,19 @@ def load_model(config: "ModelConfig", base: Path, seed: int) -> Any:
                 f"model.path: there is no folder {folder}; give one that holds config.json and weights, such as "
                 "`hf download OWNER/NAME --local-dir FOLDER` makes"
             )
-        return load_weights(folder, **options)
+        return load_weights(folder, scores=scores, seed=seed, **options)
     try:
         model_config = AutoConfig.for_model(**(config.config or {}))
     except Exception as error:  # as in `read_config`
         raise ConfigError(f"model: the configuration of model.config cannot be read: {message_of(error)}") from error
-    return draw_weights(model_config, seed, **options)
+    return draw_weights(model_config, seed, scores=scores, **options)
 
 
-def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> Any:
+def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int, *, scores: bool = False) -> Any:
     """The model with adapters, whose weights alone are trained, in float32; without settings the model itself.
 
     Args:
+        scores: it is a reward model, whose head is trained, too.
         settings: keys of peft.LoraConfig. Defaults: rank 16, alpha twice the rank, all linear layers but the head.
         seed: of their random weights.
 
@@ -201,10 +224,10 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int) -> A
         return model
     peft = import_peft()
     rank = settings.get("r", 16)
-    defaults = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    task = "SEQ_CLS" if scores else "CAUSAL_LM"
+    defaults = {"r": rank, "lora_alpha": 2 * rank, "target_modules": "all-linear", "task_type": task}
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _seeded(seed):
             return peft.get_peft_model(model, peft.LoraConfig(**{**defaults, **settings}))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error

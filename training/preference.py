@@ -33,6 +33,7 @@ import torch
 from torch.nn import functional
 
 from ..schemas.errors import ConfigError, IntegrityError
+from .preference_kinds import LOSSES, refuse_loss
 from .targets import Targets, document_bounds, document_sums, find_targets, token_losses
 
 CHOSEN = 0
@@ -211,46 +212,13 @@ def _reward(sides: _Sides) -> _Terms:
     return _Terms(-functional.logsigmoid(sides.chosen - sides.rejected), sides.chosen, sides.rejected)
 
 
-@dataclass(frozen=True, slots=True)
-class PreferenceLoss:
-    """What one loss needs, and how it is computed."""
-
-    terms: Callable[[_Sides], _Terms]
-    needs_reference: bool = False
-    scores: bool = False
-    """It compares scores of a reward model, and no log-probabilities."""
-
-
-LOSSES = {
-    "dpo": PreferenceLoss(_dpo, needs_reference=True),
-    "ipo": PreferenceLoss(_ipo, needs_reference=True),
-    "simpo": PreferenceLoss(_simpo),
-    "orpo": PreferenceLoss(_orpo),
-    "reward": PreferenceLoss(_reward, scores=True),
+_TERMS: dict[str, Callable[[_Sides], _Terms]] = {
+    "dpo": _dpo,
+    "ipo": _ipo,
+    "simpo": _simpo,
+    "orpo": _orpo,
+    "reward": _reward,
 }
-"""Every loss by its name."""
-_PER_TOKEN = "it weighs tokens by a reference of each token, and only sums over documents are kept"
-REFUSED_LOSSES = {
-    **dict.fromkeys(
-        ("kto", "bco"),
-        "it takes single answers that are good or bad, and estimates a term from answers to other prompts; rows hold "
-        "pairs",
-    ),
-    **dict.fromkeys(("tdpo", "ld_dpo", "ld-dpo"), _PER_TOKEN),
-    **dict.fromkeys(("ppo", "grpo", "rloo", "online_dpo"), "it generates while it trains; rows are packed before"),
-}
-"""Losses that people may ask for → why they are not here."""
-
-
-def refuse_loss(kind: str) -> str | None:
-    """Why a loss cannot be trained, as a sentence; None if it can."""
-    if kind in LOSSES:
-        return None
-    choices = f"choose one of {', '.join(LOSSES)}"
-    reason = REFUSED_LOSSES.get(kind.lower())
-    if reason is None:
-        return f"{kind!r} is no loss of pairs: {choices}"
-    return f"{kind} is not supported: {reason}; {choices}"
 
 
 def preference_loss(
@@ -295,7 +263,7 @@ def preference_loss(
     compared = _Sides(
         values[pairs.chosen], values[pairs.rejected], means[pairs.chosen], means[pairs.rejected], beta, gamma
     )
-    terms = loss.terms(compared)
+    terms = _TERMS[kind](compared)
     margins = (terms.chosen_rewards - terms.rejected_rewards).detach()
     metrics = {ACCURACY: (margins > 0).double(), MARGIN: margins}
     if not loss.scores:

@@ -24,7 +24,8 @@ from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_setup import to_device
 from packtrain.training.batch import flatten, unpack
 from packtrain.training.targets import find_targets
-from packtrain.training.trainer.loss import Forward, fuse_loss
+from packtrain.training.trainer.heads import fuse_loss
+from packtrain.training.trainer.loss import Forward
 from transformers import AutoConfig, AutoModelForCausalLM
 
 LARGE = {

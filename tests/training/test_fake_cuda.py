@@ -9,7 +9,8 @@ from packtrain.schemas.errors import AttentionError
 from packtrain.training.attention.kernels import FLASH, HALF, LOOP
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.targets import Targets, find_targets
-from packtrain.training.trainer.loss import Forward, fuse_loss
+from packtrain.training.trainer.heads import fuse_loss
+from packtrain.training.trainer.loss import Forward
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from tests.support.fake_cuda import DEVICE, OperatorCalls, bf16_autocast, fake_cuda, put_on_device

@@ -27,7 +27,8 @@ sys.path.insert(0, ".")
 import torch
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.targets import find_targets
-from packtrain.training.trainer.loss import Forward, fuse_loss
+from packtrain.training.trainer.heads import fuse_loss
+from packtrain.training.trainer.loss import Forward
 from tests.training.probe.architectures import batch, build
 
 def relative_error(actual, expected):

@@ -123,7 +123,9 @@ def check_equivalence(
             packed_logits = logits_at(batch, places).split([len(numbers) for numbers in tokens])
             for packed, document, numbers in zip(packed_logits, documents, tokens, strict=True):
                 alone = logits_at(cut_out(batch, document), numbers + document.shared)
-                spread = (alone - alone.mean(dim=-1, keepdim=True)).pow(2).mean().sqrt()
+                # Of a token's logits; of scores, one for each token, that of a document's.
+                compared = 0 if alone.shape[-1] == 1 else -1
+                spread = (alone - alone.mean(dim=compared, keepdim=True)).pow(2).mean().sqrt()
                 differences.append(float((packed - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
     except (RuntimeError, ValueError, IndexError) as error:  # such as beyond the last position
         if is_out_of_memory(error):
@@ -145,7 +147,7 @@ def _compared_tokens(document: PackedDocument, keeps_logits: bool) -> torch.Tens
 
 
 def logits_of(outputs: Any) -> torch.Tensor:
-    """(1, T, vocabulary). Raises ConfigError if there are none."""
+    """(1, T, vocabulary); of a reward model its scores, (1, T, 1). Raises ConfigError if there are none."""
     logits = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if not isinstance(logits, torch.Tensor) or logits.ndim != 3:
         raise ConfigError(f"the callable returned {type(outputs).__name__} without logits; return the model's outputs")

@@ -153,7 +153,7 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
     """Object, attribute, and the value that it had."""
 
     def make_comparable() -> None:
-        for module, name, value in _chances(modules):
+        for module, name, value in chances(modules):
             changed.append((module, name, value))
             setattr(module, name, 0.0)
         for config in configs_of(getattr(inner, "config", None)):
@@ -187,7 +187,7 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
                 weight.grad = gradient
 
 
-def _chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]]:
+def chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]]:
     """The module, the attribute and its value, of every chance by which a layer changes values."""
     for module in modules:
         is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)

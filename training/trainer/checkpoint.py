@@ -24,6 +24,7 @@ from ...schemas.files import lock
 from ...schemas.files.foreign import LISTING_BYTES, read_regular
 from ...schemas.jsontext import parse_json
 from .finite import refuse_not_finite
+from .train_config import PreferenceConfig
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
@@ -56,12 +57,13 @@ class CheckpointState:
                 )
 
 
-def settings_of(args: Any, model: Any, rows_per_step: int) -> dict[str, Any]:
+def settings_of(args: Any, model: Any, rows_per_step: int, preference: PreferenceConfig | None) -> dict[str, Any]:
     """What an optimizer's state holds and a step consists of; changing it before resuming would be ignored, or fail.
 
     Args:
         args: transformers.TrainingArguments.
         model: not wrapped or sharded yet.
+        preference: the loss of pairs; None if tokens are trained.
     """
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     # Under ZeRO-3 a weight is empty here, and `ds_numel` says its size.
@@ -69,6 +71,7 @@ def settings_of(args: Any, model: Any, rows_per_step: int) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "rows_per_step": rows_per_step,
         "trained weights": f"{numbers:,} in {len(trained):,} tensors",
+        "preference": None if preference is None else preference.identity,
     }
     names = ("learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "optim", "optim_args")
     for name in names:

@@ -8,7 +8,7 @@ Of a step: its rows come from the loader in their order, and the weights from th
 a loss is that of these weights, not of the step's own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,13 +27,20 @@ from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import PackedRows
+from ..preference import PairLosses
+from ..reference import Reference
 from ..targets import Targets, find_targets, token_losses
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward
+from .pair_loss import PairTargets
 from .train_config import TrainConfig
 
-Logits = Callable[[dict[str, Any], Targets], torch.Tensor]
-"""(batch, targets) → (n, V) logits that predict the trained tokens."""
+TOKEN_COLUMNS = ("loss", "weight", "tokens")
+"""What is summed where tokens are trained: their losses, each times its weight; their weights; and their number."""
+PAIR_COLUMNS = ("loss", "weight", "pairs")
+"""The same of pairs, each of which weighs 1. Their metrics follow."""
+ColumnsOf = Callable[[dict[str, Any]], torch.Tensor]
+"""batch → float64 (D, M): for each document of the batch, M sums."""
 
 # Held-out rows
 
@@ -75,20 +82,38 @@ class HeldOut:
         source_numbers = [numbers.setdefault(origins[doc_id].source, len(numbers)) for doc_id in ids.tolist()]
         return tuple(numbers), ids, np.array(source_numbers, np.int64)
 
-    def batches(self, rank: int, world_size: int) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
-        """A rank's batches, and (D,) the number of the source of each document (piece) in them."""
+    def batches(
+        self, rank: int, world_size: int, reference: Reference | None = None
+    ) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+        """A rank's batches, and (D,) the number of the source of each document (piece) in them.
+
+        Args:
+            reference: log-probabilities of the rows' documents, which batches get.
+        """
         _, ids, source_numbers = self.sources
         rows_of_ranks = self.rows_per_device * world_size
         for begin in range(0, len(self), rows_of_ranks):
             # With 2 rows a device, rank 1 takes rows 2 and 3, then 6 and 7 where there are two ranks.
             first = begin + rank * self.rows_per_device
-            rows = [self._row(index) for index in range(first, first + self.rows_per_device)]
+            numbers = range(first, first + self.rows_per_device)
+            rows = [self._row(index) for index in numbers]
             doc_ids = np.concatenate([row.doc_ids for row in rows])
-            yield flatten(rows), source_numbers[np.searchsorted(ids, doc_ids)]
+            logps = None
+            if reference is not None:
+                logps = [
+                    reference.of_row(self._number(index), len(row.seq_lengths))
+                    for index, row in zip(numbers, rows, strict=True)
+                ]
+            yield flatten(rows, reference=logps), source_numbers[np.searchsorted(ids, doc_ids)]
 
     def _row(self, index: int) -> Row:
         """A row; beyond the last one, a row without trained tokens, which fills up the last batch."""
-        return self.rows.row(index) if index < len(self) else untrained(self.rows.row(0))
+        row = self.rows.row(self._number(index))
+        return row if index < len(self) else untrained(row)
+
+    def _number(self, index: int) -> int:
+        """The number of a row of the batches; beyond the last one, of the row that fills up."""
+        return index if index < len(self) else 0
 
 
 def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
@@ -100,36 +125,83 @@ def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
     return HeldOut(rows, config.eval.rows, config.rows_per_device)
 
 
+def held_out_loader(config: TrainConfig, base: Path, ranks: int) -> PackedLoader | None:
+    """A loader of the rows that are evaluated, in their order; None if none are."""
+    if config.eval is None:
+        return None
+    folder = config.place(config.eval.data or config.data, base)
+    rows = config.rows_per_device * ranks
+    options = config.remote(base)
+    return PackedLoader(folder, rows_per_step=rows, split=config.eval.split, order="sequential", tail="pad", **options)
+
+
 def measure(
-    held: HeldOut, logits: Logits, device: torch.device | str, rank: int = 0, world_size: int = 1
+    held: HeldOut, columns_of: ColumnsOf, width: int, rank: int, world_size: int, reference: Reference | None = None
 ) -> torch.Tensor:
-    """float64 (S, 3) on `device`: for each source, the sum of its tokens' losses on this rank, each times its weight;
-    the sum of their weights; and their number.
+    """float64 (S, M): for each source, the sums of its documents' columns on this rank.
+
+    Args:
+        columns_of: what is summed.
+        width: M.
+        reference: see `HeldOut.batches`.
     """
-    sums = torch.zeros(len(held.sources[0]), 3, dtype=torch.float64)
+    sums = torch.zeros(len(held.sources[0]), width, dtype=torch.float64)
     with torch.no_grad():
-        for batch, sources in held.batches(rank, world_size):
-            targets = find_targets(batch)
-            losses = token_losses(logits(batch, targets), targets.tokens.to(device)).cpu()
-            counts = torch.ones(len(losses))
-            weights = counts if targets.weights is None else targets.weights
+        for batch, sources in held.batches(rank, world_size, reference):
             # First by document, because a batch has documents of several sources.
-            columns = [targets.document_sums(values, batch) for values in (losses * weights, weights, counts)]
-            sums.index_add_(0, torch.from_numpy(sources), torch.stack(columns, dim=1))
-    return sums.to(device)
+            sums.index_add_(0, torch.from_numpy(sources), columns_of(batch).cpu())
+    return sums
 
 
-def loss_metrics(sums: torch.Tensor, names: tuple[str, ...], prefix: str) -> dict[str, float]:
-    """`{prefix}_loss`, `{prefix}_loss_{source}` and `{prefix}_tokens`, from the sums of all ranks together.
+def token_columns(losses: torch.Tensor, targets: Targets, batch: Mapping[str, Any]) -> torch.Tensor:
+    """float64 (D, 3): `TOKEN_COLUMNS` of a batch's documents, on the CPU.
 
-    A source without a trained token has no loss, and is left out.
+    Args:
+        losses: (n,) of its trained tokens.
+        targets: on the CPU, as the batch.
     """
-    total, total_weight, count = sums.sum(0).tolist()
-    metrics = {f"{prefix}_loss": total / total_weight if total_weight else float("nan")}
-    for name, (loss, weight, _) in zip(names, sums.tolist(), strict=True):
-        if weight:
-            metrics[f"{prefix}_loss_{name}"] = loss / weight
-    metrics[f"{prefix}_tokens"] = count
+    losses = losses.cpu()
+    counts = torch.ones(len(losses))
+    weights = counts if targets.weights is None else targets.weights
+    return torch.stack([targets.document_sums(values, batch) for values in (losses * weights, weights, counts)], dim=1)
+
+
+def pair_columns(result: PairLosses, targets: PairTargets) -> torch.Tensor:
+    """float64 (D, 3 + metrics): `PAIR_COLUMNS` and metrics of a batch's documents, on the CPU. Those of a pair stand at
+    its chosen document, and are 0 elsewhere.
+    """
+    losses = result.losses.detach().cpu()
+    counts = torch.ones_like(losses)
+    columns = torch.stack([losses, counts, counts, *(values.cpu() for values in result.metrics.values())], dim=1)
+    documents = torch.zeros(len(targets.places), columns.shape[1], dtype=torch.float64)
+    return documents.index_add_(0, targets.pairs.chosen.cpu(), columns)
+
+
+def held_out_metrics(
+    sums: torch.Tensor, columns: Sequence[str], sources: Sequence[str], prefix: str
+) -> dict[str, float]:
+    """`{prefix}_loss`, `{prefix}_loss_{source}` and the number of tokens or pairs; further columns as the loss.
+
+    A source without a trained token, or pair, has no loss, and is left out.
+
+    Args:
+        sums: (S, M) of all ranks together.
+        columns: names of M: `TOKEN_COLUMNS`, or `PAIR_COLUMNS` and metrics.
+        sources: names of S.
+    """
+    number = columns[2]
+    means = [place for place in range(len(columns)) if place not in (1, 2)]
+    metrics: dict[str, float] = {}
+    for suffix, values in (
+        ("", sums.sum(0).tolist()),
+        *((f"_{name}", row) for name, row in zip(sources, sums.tolist(), strict=True)),
+    ):
+        weight = values[1]
+        if suffix and not weight:
+            continue
+        for place in means:
+            metrics[f"{prefix}_{columns[place]}{suffix}"] = values[place] / weight if weight else float("nan")
+    metrics[f"{prefix}_{number}"] = float(sums[:, 2].sum())
     return metrics
 
 
@@ -172,9 +244,14 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
         step: from 1.
 
     Raises:
-        ConfigError: the checkpoint's weights cannot be loaded, or are of another order of rows.
+        ConfigError: the checkpoint's weights cannot be loaded, or are of another order of rows; or pairs are trained.
         InputError: the training has no such step, or the model has too few ids for the data.
     """
+    if config.preference is not None:
+        raise ConfigError(
+            f"explain-loss shows the losses of tokens, by document; those of preference: {{loss: "
+            f"{config.preference.loss}}} are of pairs. rewards/margin in the log says how far apart their answers are"
+        )
     data = config.place(config.data, base)
     rows = config.rows_per_step
     options = {**config.loader_options(base), "static_shapes": False}

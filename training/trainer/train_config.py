@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
 from ..order import OrderName
+from ..preference_kinds import LOSSES, refuse_loss
 from ..rank_info import divisible, nearest
 
 CUT = (
@@ -114,6 +115,45 @@ class EvalConfig(ConfigModel):
     """Only the first packed rows, this many; null for all."""
 
 
+class PreferenceConfig(ConfigModel):
+    """The loss of preference pairs."""
+
+    loss: Literal["dpo", "ipo", "simpo", "orpo", "reward"] = "dpo"
+    """`dpo`, `ipo` compare with a reference, `simpo`, `orpo` do not; `reward` trains a model that scores answers."""
+    beta: float = Field(default=0.1, gt=0)
+    """How much the comparison of the two answers weighs; `reward` has none."""
+    gamma: float = Field(default=0.5, ge=0)
+    """Of `simpo`: the margin by which the chosen answer should be ahead."""
+    reference: str | None = None
+    """The file of the reference's log-probabilities; null for `reference.arrow` in `out`. Without it, they are computed
+    before the first step, with the model that training starts from."""
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _trainable(cls, value: Any) -> Any:
+        refusal = refuse_loss(str(value))
+        if refusal is not None:
+            raise ValueError(refusal)
+        return value
+
+    @property
+    def identity(self) -> str:
+        """What the steps of a training depend on."""
+        gamma = f", gamma: {self.gamma:g}" if self.loss == "simpo" else ""
+        beta = "" if self.scores else f", beta: {self.beta:g}"
+        return f"{{loss: {self.loss}{beta}{gamma}}}"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether log-probabilities are compared with those of a reference."""
+        return LOSSES[self.loss].needs_reference
+
+    @property
+    def scores(self) -> bool:
+        """Whether a reward model is trained."""
+        return LOSSES[self.loss].scores
+
+
 class TrainConfig(ConfigModel):
     """A training. Relative paths start at the configuration's folder."""
 
@@ -140,6 +180,8 @@ class TrainConfig(ConfigModel):
     one document."""
     loss_kernel: Literal["auto", "none", "chunked", "liger"] = "auto"
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
+    preference: PreferenceConfig | None = None
+    """Train on preference pairs; for data of packed pairs, and only for those."""
     offload_activations: bool = False
     """Keep activations in the host's memory between forward and backward. Beside gradient checkpointing, which keeps
     only the inputs of layers, it gains almost nothing."""
@@ -178,6 +220,10 @@ class TrainConfig(ConfigModel):
             raise ValueError(
                 f"rows_per_step ({self.rows_per_step}) must be a multiple of rows_per_device ({self.rows_per_device}); "
                 f"take {nearest(self.rows_per_step, self.rows_per_device)}"
+            )
+        if self.preference is not None and self.loss_kernel in ("chunked", "liger"):
+            raise ValueError(
+                f"loss_kernel: {self.loss_kernel} sums over tokens before pairs are known; take auto or none"
             )
         if self.offload_activations and (self.loss_kernel == "liger" or "torch_compile_mode" in self.trainer):
             raise ValueError(

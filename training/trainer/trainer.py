@@ -22,7 +22,7 @@ Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clippin
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -51,12 +51,33 @@ from ..model import (
     vocabulary_of,
 )
 from ..rank_info import detect_rank
+from ..reference_pass import hash_weights
+from ..reward_model import score_every_position
 from ..sharded import find_shards
-from ..targets import Targets, find_targets
+from ..targets import Targets, find_targets, token_losses
 from . import Say, checkpoint, print_line
-from .evaluate import HeldOut, loss_metrics, measure, open_held_out
+from .evaluate import (
+    PAIR_COLUMNS,
+    TOKEN_COLUMNS,
+    HeldOut,
+    held_out_loader,
+    held_out_metrics,
+    measure,
+    open_held_out,
+    pair_columns,
+    token_columns,
+)
 from .finite import not_finite
-from .loss import Forward, forget_compiled, fuse_loss, offloaded
+from .heads import chunk_losses, fuse_loss
+from .loss import Forward, forget_compiled, offloaded
+from .pair_loss import (
+    FirstLossProof,
+    PairLoss,
+    PairTargets,
+    loss_of_guessing,
+    refuse_other_rows,
+)
+from .pair_reference import REFERENCE, PairReference
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
 
@@ -66,13 +87,19 @@ TARGETS = "targets"
 
 
 class _Batches:
-    """The batches of a loader that are left. `len()` counts the whole training, also after resuming."""
+    """The batches of a loader that are left. `len()` counts the whole training, also after resuming.
 
-    def __init__(self, loader: PackedLoader, count: int) -> None:
+    Args:
+        prepare: is called before the first batch is made, when the model is on its device, and wrapped.
+    """
+
+    def __init__(self, loader: PackedLoader, count: int, prepare: Callable[[], None]) -> None:
         self.loader = loader
         self.count = count
+        self.prepare = prepare
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        self.prepare()
         return iter(self.loader)
 
     def __len__(self) -> int:
@@ -143,10 +170,25 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
         held_out = open_held_out(config, base)
+        packed = [self.loader.corpus] if held_out is None else [self.loader.corpus, held_out.rows]
+        for rows in packed:
+            refuse_other_rows(config.preference, rows)
         self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
         if self.tokenizer is not None and config.model.path is not None:
             refuse_other_tokenizer(base / config.model.path, self.tokenizer)
-        model = add_adapters(load_model(config.model, base, config.seed), config.lora, config.seed)
+        scores = config.preference is not None and config.preference.scores
+        model = load_model(config.model, base, config.seed, scores=scores)
+        if scores:
+            score_every_position(model, self.loader.corpus.manifest.pad_id)
+        self.reference: PairReference | None = None
+        """The log-probabilities that preference pairs are compared with."""
+        if config.preference is not None and config.preference.needs_reference:
+            file = base / (config.preference.reference or Path(config.out) / REFERENCE)
+            # Of the weights without adapters; on resuming, too, because a checkpoint's are loaded later.
+            loader = held_out_loader(config, base, self.loader.place.world_size)
+            count = 0 if held_out is None else len(held_out)
+            self.reference = PairReference(file, hash_weights(model), loader, count)
+        model = add_adapters(model, config.lora, config.seed, scores=scores)
         padded = config.loader.static_shapes
         check_fits(model, "the data", self.loader.corpus, padded=padded)
         name_dataset(model, self.loader.corpus)
@@ -158,14 +200,24 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             args._n_gpu = 1  # transformers would split batches by nn.DataParallel
         if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
             args.ddp_find_unused_parameters = may_leave_weights_unused(model)
-        self.settings = checkpoint.settings_of(args, model, config.rows_per_step)
+        self.settings = checkpoint.settings_of(args, model, config.rows_per_step, config.preference)
         self.applied = use_packed(model, config.attention)
-        packed = [self.loader.corpus] if held_out is None else [self.loader.corpus, held_out.rows]
         for rows in packed:
             if rows.shares_tokens and not self.loader.unpacked:
                 require_attention(self.applied, rows.files.address)
         self.loader.attention = self.applied
-        self.forward = Forward(model, fused=fuse_loss(model, config.loss_kernel, cuda=cuda), every_position=padded)
+        self.pair_loss: PairLoss | None = None
+        """The loss of preference pairs; None where tokens are trained one by one."""
+        if config.preference is None:
+            fused = fuse_loss(model, config.loss_kernel, cuda=cuda)
+            self.forward = Forward(model, fused=fused, every_position=padded)
+        else:
+            tokens = config.rows_per_device * self.loader.corpus.row_length
+            is_chunked = config.loss_kernel == "auto" and not scores
+            chunked = chunk_losses(model, tokens) if is_chunked else None
+            self.forward = Forward(model, every_position=padded, chunked=chunked)
+            self.pair_loss = PairLoss(config.preference, self.forward)
+        self.first_loss = None if self.reference is None else FirstLossProof.of(config.preference, self.reference.file)
         self.meter = Meter()
         # From here on the model is wrapped and moved.
         super().__init__(model=model, args=args, eval_dataset=held_out, callbacks=list(callbacks))
@@ -179,14 +231,37 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(EarlyWarnings(vocabulary_of(model)))
+        self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(model))))
         self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
 
     # Data
 
     def get_train_dataloader(self) -> Any:
         """The loader unchanged; accelerate must not divide it again. It makes its batches ahead by itself."""
-        return _Batches(self.loader, int(self.args.max_steps) * self.loader.accumulate)
+        count = int(self.args.max_steps) * self.loader.accumulate
+        return _Batches(self.loader, count, self._prepare_reference)
+
+    def _prepare_reference(self) -> None:
+        """Read or compute the log-probabilities that pairs are compared with, where they are compared with any."""
+        if self.reference is None:
+            return
+        device = self.args.device
+        logps_of = self._reference_logps if self.resumed_from is None else None
+        was_training = self.model.training
+        self.model_wrapped.eval()
+        with self.meter.paused(), self.accelerator.autocast():
+            attention = applied_on(self.model, device)
+            self.reference.prepare(self.loader, self.model, attention, logps_of, device, self.say)
+        self.model_wrapped.train(was_training)
+
+    def _reference_logps(self, batch: dict[str, Any]) -> torch.Tensor:
+        """float64 (D,): the log-probabilities of a batch's documents by the model as it is now."""
+        assert self.pair_loss is not None
+        targets = self.pair_loss.targets(batch).to(self.args.device)
+        inputs = self._prepare_inputs(batch)
+        if not self.begun:  # a model that leaks is not worth a pass over all rows
+            self._begin(inputs)
+        return self.pair_loss.logps(self.model_wrapped, inputs, targets.tokens)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
@@ -199,15 +274,21 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
-            targets = find_targets(batch)
-            batch.pop("loss_weights", None)  # they are among the targets; the model does not take them
-            samples.append({**batch, TARGETS: targets})
+            samples.append({**batch, TARGETS: self._targets(batch)})
         if not samples:
             return samples, None
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
         return samples, torch.where(units > 0, units, 1).float()
+
+    def _targets(self, batch: dict[str, Any]) -> Targets | PairTargets:
+        """What a batch is trained on; removes from it what the model does not take."""
+        if self.pair_loss is not None:
+            return self.pair_loss.targets(batch)
+        targets = find_targets(batch)
+        batch.pop("loss_weights", None)
+        return targets
 
     # Loss
 
@@ -225,7 +306,16 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         with offloaded(self.model) if self.offloads else nullcontext():
-            return self.forward.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
+            if self.pair_loss is None:
+                return self.forward.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
+            result, auxiliary = self.pair_loss.losses(model, batch, targets)
+        if self.first_loss is not None and not self.state.global_step:
+            half = self.args.bf16 or self.args.fp16
+            self.first_loss.require(result, self.model, is_half=half, say=self.say)
+        self.pair_loss.figures.add(result)
+        # In float32, as transformers adds up the losses that it logs.
+        part = (result.total / num_items_in_batch).float()
+        return self.forward.with_auxiliary(part, auxiliary, share) * ranks
 
     def _check_attention(self) -> None:
         """Raise LeakError if something has changed the attention since training began."""
@@ -261,6 +351,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
         if "loss" in logs:
+            if self.pair_loss is not None:
+                logs.update(self.pair_loss.figures.collect(self._sum_of_ranks, self.args.device))
             logs.update(self.meter.collect())
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
@@ -272,6 +364,13 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             )
         if not math.isfinite(logs.get("grad_norm", 0)):
             self._require_finite_weights()
+
+    def _sum_of_ranks(self, values: torch.Tensor) -> torch.Tensor:
+        """A tensor's sum over all ranks, each of which must call it."""
+        if self.accelerator.num_processes == 1:
+            return values
+        summed: torch.Tensor = self.accelerator.reduce(values, "sum")
+        return summed
 
     def _require_finite_weights(self) -> None:
         """Every rank must call it: weights may be sharded.
@@ -305,18 +404,30 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         was_training = self.model.training
         model.eval()
 
-        def logits(batch: dict[str, Any], targets: Targets) -> torch.Tensor:
-            return self.forward.logits(model, self._prepare_inputs(batch), targets.to(self.args.device))
-
-        ranks = self.accelerator.num_processes
+        pair_loss = self.pair_loss
+        columns_of = self._token_columns if pair_loss is None else partial(self._pair_columns, pair_loss)
+        names = TOKEN_COLUMNS if pair_loss is None else (*PAIR_COLUMNS, *pair_loss.figures.names)
+        reference = None if self.reference is None else self.reference.held_out
         with self.meter.paused():
-            sums = measure(held_out, logits, self.args.device, self.accelerator.process_index, ranks)
-        sums = self.accelerator.reduce(sums, "sum") if ranks > 1 else sums
+            ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+            sums = measure(held_out, columns_of, len(names), *ranks, reference=reference)
+        sums = self._sum_of_ranks(sums.to(self.args.device))
         model.train(was_training)
-        metrics = loss_metrics(sums, held_out.sources[0], metric_key_prefix)
+        metrics = held_out_metrics(sums, names, held_out.sources[0], metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
+
+    def _token_columns(self, batch: dict[str, Any]) -> torch.Tensor:
+        targets = find_targets(batch)
+        moved = targets.to(self.args.device)
+        logits = self.forward.logits(self.model_wrapped, self._prepare_inputs(batch), moved)
+        return token_columns(token_losses(logits, moved.tokens), targets, batch)
+
+    def _pair_columns(self, pair_loss: PairLoss, batch: dict[str, Any]) -> torch.Tensor:
+        targets = pair_loss.targets(batch).to(self.args.device)
+        result, _ = pair_loss.losses(self.model_wrapped, self._prepare_inputs(batch), targets)
+        return pair_columns(result, targets)
 
     # Checkpoints and the finished model
 

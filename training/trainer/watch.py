@@ -26,15 +26,16 @@ _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
     """A warning, once of each kind and with likely causes, when early losses or gradient norms are abnormal.
 
-    A model that guesses has a loss of ln(V), V the size of its vocabulary: the first loss must not be far above it, and
-    later early ones must not rise far above the first. Nothing is stopped: people judge.
+    The first loss must not be far above that of a model that guesses, and later early ones must not rise far above the
+    first. Nothing is stopped: people judge.
 
     Args:
-        vocabulary: V.
+        guessing: the loss of a model that guesses, such as ln(V) for tokens, V the size of the vocabulary; None if
+            nothing follows from it.
     """
 
-    def __init__(self, vocabulary: int) -> None:
-        self.guessing = math.log(max(2, vocabulary))
+    def __init__(self, guessing: float | None) -> None:
+        self.guessing = guessing
         self.findings: dict[str, str] = {}
         """Warnings given so far, by kind."""
 
@@ -53,7 +54,7 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         first = self._first
         if first is None:
             self._first = loss
-            if loss > WORSE_THAN_GUESSING * self.guessing:
+            if self.guessing is not None and loss > WORSE_THAN_GUESSING * self.guessing:
                 self._warn(
                     state, "worse_than_guessing", f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}",
                     f"another tokenizer than the model's, damaged or missing weights, or {_RATE}",

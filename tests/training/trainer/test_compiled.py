@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from packtrain.training.trainer import loss
+from packtrain.training.trainer import heads
 
 from tests.support.varlen_kernel import flash_on_cpu
 from tests.training.trainer.test_loss import in_liger_s_chunks
@@ -32,8 +32,8 @@ def test_the_step_is_compiled(
 ) -> None:
     from torch._dynamo.utils import counters
 
-    monkeypatch.setattr(loss, "_liger", lambda: in_liger_s_chunks)
-    fuse = loss.fuse_loss
+    monkeypatch.setattr(heads, "_liger", lambda: in_liger_s_chunks)
+    fuse = heads.fuse_loss
     monkeypatch.setattr(
         "packtrain.training.trainer.trainer.fuse_loss", lambda model, kind, *, cuda: fuse(model, kind, cuda=True)
     )

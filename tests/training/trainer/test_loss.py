@@ -8,8 +8,9 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.targets import Targets, find_targets
-from packtrain.training.trainer import loss
-from packtrain.training.trainer.loss import FusedHead, fuse_loss, offloaded
+from packtrain.training.trainer import heads, loss
+from packtrain.training.trainer.heads import FusedHead, fuse_loss
+from packtrain.training.trainer.loss import offloaded
 
 from tests.training.trainer.tiny_models import batch, loss_of, make, needs_fused_loss
 
@@ -133,7 +134,7 @@ def in_liger_s_chunks(hidden: Any, weight: Any, bias: Any, tokens: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["Llama", "Phi"])
 def test_a_kernel_that_fails_without_rows_is_not_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss, "_liger", lambda: in_liger_s_chunks)
+    monkeypatch.setattr(heads, "_liger", lambda: in_liger_s_chunks)
     model = make(name)
     fused = fuse_loss(model, "liger", cuda=True)
     expected, names = gradients(model, fused, **batch())
@@ -172,7 +173,7 @@ def test_the_head_s_gradient_is_nearly_as_exact_as_of_one_product(dtype: torch.d
     one = error((gradient.to(dtype).float().T @ hidden.float()).to(dtype))
     assert error(head.weight.grad) < 3 * one
     assert error(theirs.grad) > 4 * one
-    assert loss.chunked_options(16384, dtype)._adjust(16384, 2048, 151936, dtype).batch_chunk_size == 2048
+    assert heads.chunked_options(16384, dtype)._adjust(16384, 2048, 151936, dtype).batch_chunk_size == 2048
 
 
 @pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])

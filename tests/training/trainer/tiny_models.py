@@ -6,7 +6,8 @@ import pytest
 import torch
 import transformers
 from packtrain.training.targets import find_targets
-from packtrain.training.trainer.loss import Forward, FusedHead
+from packtrain.training.trainer.heads import FusedHead
+from packtrain.training.trainer.loss import Forward
 
 needs_fused_loss = pytest.mark.skipif(
     not hasattr(torch.nn.functional, "linear_cross_entropy"), reason="this torch has no linear_cross_entropy"
