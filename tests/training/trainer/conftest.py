@@ -2,6 +2,7 @@
 
 import gc
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 import torch
 
+from tests import kit
 from tests.training.trainer.trainings import LLAMA, Settings
 
 torch.set_num_threads(1)
@@ -29,6 +31,42 @@ def imported() -> None:
 def folder(make_packed: Callable[..., Path]) -> Path:
     """Short rows, because a training costs as much as the tokens that it sees."""
     return make_packed("brief", 160, max_length=96)
+
+
+@pytest.fixture(scope="session")
+def make_pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`make_pairs(share)`: packed preference pairs of two sources, with held-out ones; prompts are stored once with
+    `row`, twice with `none`.
+    """
+    root = tmp_path_factory.mktemp("pairs")
+    chance = random.Random(0)
+    words = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+    def text(count: int) -> str:
+        return " ".join(chance.choice(words) for _ in range(count))
+
+    for name in ("first", "second"):
+        rows = [
+            {"prompt": f"{text(2 + i % 7)} ", "chosen": text(1 + i % 11), "rejected": f"{text(1 + i * i % 13)} no"}
+            for i in range(90)
+        ]
+        kit.write(root / f"{name}.jsonl", rows)
+
+    def make(share: str) -> Path:
+        out = root / share
+        if not out.exists():
+            sources = [{"name": name, "format": "preference", "path": f"{name}.jsonl"} for name in ("first", "second")]
+            keys = {"holdout": {"fraction": 0.3}, "truncate": {"max_length": 96}, "pack": {"share": share}}
+            kit.packed(kit.configure(root, *sources, out=str(out), **keys))
+        return out
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def pairs(make_pairs: Callable[[str], Path]) -> Path:
+    """Packed preference pairs whose prompts are stored twice."""
+    return make_pairs("none")
 
 
 @pytest.fixture(scope="session")
