@@ -132,7 +132,10 @@ def clean(
     for path in islice(items, _MAX_LISTED_FILES):
         print_line(f"{path} ({size(items[path])})")
     days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
-    print_line(f"{files}, older than {days}" + ("; --yes removes them" if items else ""))
+    if not items:
+        print_line(f"nothing to remove: every file of {cache} was used within {days}")
+        return
+    print_line(f"{files}, not used within {days}; --yes removes them")
 
 
 def prep(

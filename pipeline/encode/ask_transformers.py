@@ -102,7 +102,18 @@ def answer_of(question: Question) -> TokenizerSpec:
     error = error.replace(str(question.copy), str(folder))
     if (folder / "tokenizer.json").is_file():
         raise TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
+    if not any(_is_of_tokenizer(path.name) for path in folder.iterdir()):
+        below = next((path for path in sorted(folder.glob("*/tokenizer.json"))), None)
+        raise TokenizerError(
+            f"{folder} has no tokenizer: no tokenizer.json, tokenizer.model or vocabulary is in it; give the folder of "
+            f"a model with its tokenizer{f', such as {below.parent}' if below is not None else ''}"
+        )
     raise TokenizerError(f"{folder} has no tokenizer.json, and transformers cannot load a tokenizer from it: {error}")
+
+
+def _is_of_tokenizer(name: str) -> bool:
+    """Whether a file of this name may be a part of a tokenizer, in any of the forms that transformers reads."""
+    return "tok" in name or "vocab" in name or name.endswith((".model", ".spm", ".bpe"))
 
 
 def _memory_error(folder: Path) -> TokenizerError:

@@ -208,7 +208,8 @@ def _free_destination(out: str | Path) -> Path:
     if os.path.lexists(destination) and not is_folder:
         raise OutputError(f"--out {out} is there already, and no folder; choose another folder")
     if is_folder and any(destination.iterdir()):
-        raise OutputError(f"--out {out} is not empty; delete it, or choose another folder")
+        # It may hold anything, even the dataset that is exported: nothing is said of deleting it.
+        raise OutputError(f"--out {out} is not empty; choose a folder that is empty, or not there yet")
     # Files in a dataset's folder that it does not list would make it damaged.
     for folder in destination.resolve().parents:
         is_dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()

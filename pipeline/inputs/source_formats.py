@@ -203,6 +203,8 @@ def describe_damaged_lines(file: InputFile, reason: str) -> str:
     """A sentence about a file whose lines are rejected for this reason, if they are no JSON; else ""."""
     if reason not in _DAMAGED or file.blocks[0].kind != "lines":
         return ""
+    if reason == "invalid_utf8":
+        return " Lines of JSON are in UTF-8: `iconv -f LATIN1 -t UTF-8` converts a file, from the encoding that it has."
     return (
         ' In JSONL each line is an object, such as {"text": "x"}: `jq -c .` makes such lines of other JSON. Call the '
         "file .csv, .tsv or .txt if it is one."

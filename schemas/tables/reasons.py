@@ -16,10 +16,11 @@ UNUSABLE = {
     "half_surrogate": "A text holds half of a surrogate pair, which is no character; its writer cut it in two. Correct "
     "the text.",
     "invalid_json": "The line is not JSON; check it, and the program that wrote it.",
-    "invalid_utf8": "Some bytes are not UTF-8; convert the file.",
+    "invalid_utf8": "Some bytes are not UTF-8; convert the file, such as with `iconv -f LATIN1 -t UTF-8`.",
     "lost_content": "The chat template leaves out a message, a tool call or the tools; take a template that "
     "writes them, or name in `tokenizer.allow_lost` what may be lost.",
-    "missing_key": "A column or key that the format needs is missing; name it with `keys`, or take another format.",
+    "missing_key": "A column or key that the format needs is missing or null; fill it, name the column with `keys`, or "
+    "take another format.",
     "more": "More rows of the same kind are counted but not listed.",
     "no_preference": "Chosen and rejected are equal; remove such rows.",
     "no_prompt": "The pair has no prompt, and its completions have no common beginning; name the prompt's column.",
@@ -84,8 +85,8 @@ DECISIONS = {
     "overlong": "It is longer than `truncate.max_length`, and `truncate.overlong` is `drop`; raise the one, or set the "
     "other to `truncate` or `split`.",
     "train": "It is not held out, and only held-out documents are used.",
-    "untrained": "The mask trains none of its tokens, or only the first, which cannot be trained; another `mask` may "
-    "(`assistant` trains every answer of a chat).",
+    "untrained": "The mask trains none of its tokens, or only the first, which cannot be; it has no answer, "
+    "or another `mask` trains it (`assistant` every answer of a chat).",
 }
 """Examples left out by the configuration or their length; they are valid, and not among the rejects."""
 OUTCOMES = (

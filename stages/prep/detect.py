@@ -8,6 +8,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 from ...schemas.errors import ConfigError
@@ -19,6 +20,8 @@ from .base import Format, Options
 Keys: TypeAlias = Mapping[str, str]
 _MAX_COLUMNS = 12
 """Columns that an error names at most."""
+_NEAR = 0.8
+"""How like two names are, from 0 to 1 as difflib counts it, if one may be the other with a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,9 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
         )
         raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {ways}")
     columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
+    hints = "".join(f" {hint}" for hint in (_describe_mixture(counts), _describe_typing_error(objects, counts)) if hint)
     raise ConfigError(
-        f"{rows_in_words} fit no format. Looked for:{columns_of_formats}\n"
+        f"{rows_in_words} fit no format.{hints} Looked for:{columns_of_formats}\n"
         "Say format, and keys for columns of other names, such as format: "
         "prompt_completion, keys: {prompt: question, completion: answer} (as options: --set "
         f"sources.{number}.format=prompt_completion --set sources.{number}.keys.prompt=question --set "
@@ -83,6 +87,32 @@ def _describe_rows(rows: Sequence[Any], objects: Sequence[Mapping[str, Any]]) ->
     if len(columns) > _MAX_COLUMNS:
         names += ", …"
     return f"the first {plural(len(rows), 'row')}, with {f'the columns {names}' if names else 'no columns'},"
+
+
+def _describe_mixture(counts: Sequence[tuple[Format, int]]) -> str:
+    """Say which formats some of the rows have; "" if none has any."""
+    fitting = [f"{count:,} {'has' if count == 1 else 'have'} {format.described}" for format, count in counts if count]
+    if not fitting:
+        return ""
+    return f"Of these rows, {', '.join(fitting)}: rows of each format belong in a file, and a source, of their own."
+
+
+def _describe_typing_error(objects: Sequence[Mapping[str, Any]], counts: Sequence[tuple[Format, int]]) -> str:
+    """Say which column has nearly the name of one that a format reads, and of which objects a list of messages
+    consists that is none; "" if there is nothing of that kind.
+    """
+    # A format is counted again with other usual names of its column; the first of all says which key to set.
+    expected = {column: key for format, _ in reversed(counts) for key, column in format.keys.items()}
+    sentences = list[str]()
+    for name, value in (objects[0] if objects else {}).items():
+        if name in expected:
+            first = value[0] if isinstance(value, list) and value else None
+            if isinstance(first, Mapping):
+                keys = ", ".join(f"`{key}`" for key in list(first)[:_MAX_COLUMNS]) or "no keys"
+                sentences.append(f"The objects of `{name}` have {keys}.")
+        elif near := get_close_matches(str(name), list(expected), n=1, cutoff=_NEAR):
+            sentences.append(f"Is `{name}` meant as `{near[0]}`? Then say keys: {{{expected[near[0]]}: {name}}}.")
+    return " ".join(sentences)
 
 
 def _candidates(keys: dict[str, str]) -> Iterator[Format]:

@@ -61,6 +61,34 @@ def test_keys_say_what_is_looked_for(row: Any, keys: dict[str, str], format: str
     assert (found.format, found.keys) == (format, keys)
 
 
+def refusal(rows: list[Any]) -> str:
+    with pytest.raises(ConfigError, match="fit no format") as refused:
+        detect(rows)
+    return str(refused.value)
+
+
+def test_a_typing_error_in_a_column_is_named() -> None:
+    assert "Is `mesages` meant as `messages`? Then say keys: {messages: mesages}." in refusal([{"mesages": [USER]}])
+    completion = "Is `complation` meant as `completion`? Then say keys: {completion: complation}."
+    assert completion in refusal([{"prompt": "a", "complation": "b"}])
+    assert "meant as" not in refusal([{"body": "a"}])
+
+
+def test_a_typing_error_in_a_message_is_shown() -> None:
+    said = refusal([{"messages": [{"rol": "user", "content": "Hi"}]}])
+    assert "The objects of `messages` have `rol`, `content`." in said
+    assert "The objects" not in refusal([{"messages": "Hi"}])
+
+
+def test_rows_of_several_formats_are_counted() -> None:
+    """A third each, of which none is half."""
+    rows = [{"messages": [USER]}, {"prompt": "a", "completion": "b"}, {"text": "c"}] * 5
+    said = refusal(rows)
+    assert "Of these rows, 5 have `messages`, a list of objects with `role`, 5 have `prompt` and `completion`," in said
+    assert "5 have `text`, a text: rows of each format belong in a file, and a source, of their own." in said
+    assert "Of these rows" not in refusal([{"body": "a"}] * 5)
+
+
 def test_a_few_odd_rows_do_not_decide() -> None:
     rows: list[Any] = [{"messages": [USER]}] * 97 + [{"text": "a"}, {"messages": []}, None]
     found = detect(rows)
