@@ -12,7 +12,7 @@ from ...schemas.arrays import list_lengths, view
 from ...schemas.dataset.manifest import Manifest
 from ...schemas.ragged import offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS, Per, columns_per
+from ...schemas.tables.columns import PARENTS, SIDES, UNPADDED, WEIGHTS, Per, columns_per
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
 """(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
@@ -28,8 +28,14 @@ def row_problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[in
         return
     problems = list(_first_of(_shape(batch, manifest)))
     yield from problems
-    if not problems:
-        yield from _first_of(_tokens(batch, manifest))
+    if problems:
+        return
+    yield from _first_of(_tokens(batch, manifest))
+    if SIDES in batch.schema.names:
+        problems = list(_first_of(_turns_of_sides(batch)))
+        yield from problems
+        if not problems:  # else which two pieces are a pair is not known
+            yield from _first_of(_packed_pairs(batch, manifest))
 
 
 def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
@@ -136,8 +142,76 @@ def _branches(
     yield prefixes + lengths > manifest.longest_padded, piece_rows, longest
 
 
+def _turns_of_sides(batch: pa.RecordBatch) -> Iterator[Check]:
+    """Whether every two pieces after each other are a pair."""
+    pieces = list_lengths(batch.column(SIDES))
+    rows = np.repeat(np.arange(batch.num_rows), pieces)
+    in_turn = "sides are not 0 and 1 in turn"
+    yield view(batch.column(SIDES).flatten()) != ranges(0, pieces) % 2, rows, in_turn
+    yield pieces % 2 != 0, None, in_turn
+
+
+def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
+    """Pairs of pieces, P in all: the chosen side of each, then its rejected one.
+
+    A side ends its prompt where its first label is. Of a side without a prompt, whose first token has no label, the
+    prompt looks one token long: so prompts of one token are not compared.
+    """
+    doc_ids = view(batch.column("doc_ids").flatten())
+    padded = view(batch.column("seq_lengths").flatten()).astype(np.int64)
+    lengths = view(batch.column(UNPADDED).flatten()).astype(np.int64) if UNPADDED in batch.schema.names else padded
+    ids = view(batch.column("input_ids").flatten())
+    labels = view(batch.column("labels").flatten())
+    begins = starts_of(padded)
+    # Where the first label of each piece stands in it; without one, at its end.
+    trained_places = np.append(np.flatnonzero(labels != IGNORE_INDEX), len(ids))
+    first_labels = np.minimum(trained_places[np.searchsorted(trained_places, begins)] - begins, lengths)
+    rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(SIDES)) // 2)
+    yield doc_ids[::2] != doc_ids[1::2], rows, "the two sides of a pair have different doc ids"
+    has_no_label = first_labels >= lengths
+    yield has_no_label[::2] | has_no_label[1::2], rows, "a side of a pair has no label"
+    too_long = f"the two sides of a pair are longer than max_length ({manifest.max_length:,})"
+    yield lengths[::2] + lengths[1::2] > _longest_pair(manifest, exact=lengths is not padded), rows, too_long
+    shared = np.zeros(len(rows), np.int64)
+    if PARENTS in batch.schema.names:  # what the rejected side continues is the prompt, but for its last token
+        shared = view(batch.column("position_ids").flatten())[begins[1::2]].astype(np.int64)
+        parents = view(batch.column(PARENTS).flatten())
+        yield (parents[::2] != 0) | (parents[1::2] > 1), rows, "a side of a pair continues another pair"
+
+    prompts = first_labels[::2]
+    differs = shared + first_labels[1::2] != prompts
+    compared = np.flatnonzero(~differs & (prompts > 1))
+    # Of prompts of 3 and 2 tokens of which nothing is shared, tokens 0 1 2 and 0 1 of both sides.
+    stored = (prompts - shared)[compared]
+    of_chosen = ids[ranges((begins[::2] + shared)[compared], stored)]
+    of_rejected = ids[ranges(begins[1::2][compared], stored)]
+    differs[np.repeat(compared, stored)[of_chosen != of_rejected]] = True
+    yield differs, rows, "the two sides of a pair begin with different prompts"
+
+    is_same = np.zeros(len(rows), np.bool_)
+    for pair in np.flatnonzero(~differs & (lengths[::2] == lengths[1::2] + shared)).tolist():
+        # Labels too, because they tell a last token from padding with the same token.
+        chosen = slice(begins[2 * pair] + shared[pair], begins[2 * pair] + lengths[2 * pair])
+        rejected = slice(begins[2 * pair + 1], begins[2 * pair + 1] + lengths[2 * pair + 1])
+        is_same[pair] = np.array_equal(ids[chosen], ids[rejected]) and np.array_equal(labels[chosen], labels[rejected])
+    yield is_same, rows, "both sides of a pair are the same"
+
+
+def _longest_pair(manifest: Manifest, *, exact: bool) -> int:
+    """The most tokens of both sides of a pair.
+
+    Args:
+        exact: whether lengths are without padding, if there is any.
+    """
+    alignment = manifest.pack.alignment
+    if exact or not alignment.pads:
+        return manifest.max_length
+    # Two sides are each padded to a multiple of `document`, and the last piece of a row to one of `row`.
+    return min(manifest.row_length, manifest.max_length + 2 * (alignment.document - 1) + alignment.row)
+
+
 def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """Preference pairs."""
+    """Preference pairs that are not packed."""
     prompt, chosen, rejected = pair_lengths(batch)
     for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
         rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))

@@ -20,12 +20,21 @@ Change = Callable[[Row], object]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A dataset of packed rows with loss weights and padding, and one of preference pairs that are not packed."""
+    """Datasets of packed rows with loss weights and padding, of preference pairs that are not packed, of packed ones,
+    and of those that share prompts.
+    """
     folder = tmp_path_factory.mktemp("verify")
     more = {"pack": {"parallel": {"cp": 2}}, "loss": {"column": "always"}}
     rows = kit.configure(folder, "texts", "chats", out=str(folder / "rows"), **more)
-    pairs = kit.configure(folder, "choices", out=str(folder / "pairs"), pack={"strategy": "none"})
-    return {"rows": kit.packed(rows).folder, "pairs": kit.packed(pairs).folder}
+    unpacked = kit.configure(folder, "choices", out=str(folder / "unpacked"), pack={"strategy": "none"})
+    pairs = kit.configure(folder, "choices", out=str(folder / "pairs"), pack={"row_length": 512})
+    shared = kit.configure(folder, "choices", out=str(folder / "shared"), pack={"share": "row", "row_length": 512})
+    return {
+        "rows": kit.packed(rows).folder,
+        "unpacked": kit.packed(unpacked).folder,
+        "pairs": kit.packed(pairs).folder,
+        "shared": kit.packed(shared).folder,
+    }
 
 
 def changed(folder: Path, change: Change) -> list[str]:
@@ -48,7 +57,7 @@ def changed(folder: Path, change: Change) -> list[str]:
 
 def padded(row: Row) -> bool:
     """Whether some piece of a row is padded, and there are several."""
-    return len(row["doc_ids"]) > 2 and row["seq_lengths"] != row["seq_lengths_unpadded"]
+    return len(row["doc_ids"]) > 2 and row.get("seq_lengths") != row.get("seq_lengths_unpadded", row.get("seq_lengths"))
 
 
 def put(name: str, place: int, value: Any) -> Change:
@@ -111,7 +120,7 @@ ROWS: list[tuple[Change, str]] = [
     (pad("labels", 0), "padding has a label"),
     (pad("input_ids", 77), "padding is not the token"),
 ]
-PAIRS: list[tuple[Change, str]] = [
+UNPACKED: list[tuple[Change, str]] = [
     (lambda row: row["chosen_ids"].clear(), "chosen_ids is empty"),
     (lambda row: row["rejected_ids"].clear(), "rejected_ids is empty"),
     (lambda row: row["chosen_ids"].extend([5] * 256), "prompt_ids and chosen_ids are longer than max_length (256)"),
@@ -121,8 +130,70 @@ PAIRS: list[tuple[Change, str]] = [
 ]
 
 
+def of_sides(change: Callable[[Row, int, slice, slice], object]) -> Change:
+    """Change the first pair with a prompt of several tokens.
+
+    Args:
+        change: takes the row, the number of the pair's first piece, and where the tokens of both sides stand.
+    """
+
+    def change_row(row: Row) -> None:
+        prefix = "branch_" if "branch_parents" in row else ""
+        lengths = row[f"{prefix}lengths" if prefix else "seq_lengths"]
+        begins = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
+        labels = row[f"{prefix}labels"]
+        for number in range(0, len(lengths), 2):
+            chosen, rejected = slice(*begins[number : number + 2]), slice(*begins[number + 1 : number + 3])
+            if labels[chosen][:3] == [-100] * 3:
+                change(row, number, chosen, rejected)
+                return
+        raise AssertionError("no pair has a prompt")
+
+    return change_row
+
+
+def untrain(row: Row, number: int, chosen: slice, rejected: slice) -> None:
+    """Take all labels of the rejected side."""
+    row["labels"][rejected] = [-100] * (rejected.stop - rejected.start)
+
+
+def make_equal(row: Row, number: int, chosen: slice, rejected: slice) -> None:
+    """Make both sides the shorter one of the two."""
+    prefix = "branch_" if "branch_parents" in row else ""
+    shared = row[f"{prefix}position_ids"][rejected.start]
+    sizes = chosen.stop - chosen.start, shared + rejected.stop - rejected.start
+    for name in (f"{prefix}input_ids", f"{prefix}labels", f"{prefix}position_ids"):
+        values = row[name]
+        sides = values[chosen], values[chosen][:shared] + values[rejected]
+        side = sides[sizes.index(min(sizes))]
+        row[name] = values[: chosen.start] + side + side[shared:] + values[rejected.stop :]
+    row[f"{prefix}lengths" if prefix else "seq_lengths"][number : number + 2] = min(sizes), min(sizes) - shared
+
+
+PAIRS: list[tuple[Change, str]] = [
+    (lambda row: row["sides"].pop(), "sides has another length than seq_lengths"),
+    (put("sides", 0, 1), "sides are not 0 and 1 in turn"),
+    (lambda row: row["sides"].reverse(), "sides are not 0 and 1 in turn"),
+    (put("doc_ids", 0, 10**6), "the two sides of a pair have different doc ids"),
+    (of_sides(lambda row, number, chosen, rejected: row["input_ids"].__setitem__(rejected.start, 7)),
+     "the two sides of a pair begin with different prompts"),
+    (of_sides(lambda row, number, chosen, rejected: row["labels"].__setitem__(
+        chosen.start + 1, row["input_ids"][chosen.start + 1])),
+     "the two sides of a pair begin with different prompts"),
+    (of_sides(untrain), "a side of a pair has no label"),
+    (of_sides(make_equal), "both sides of a pair are the same"),
+]  # fmt: skip
+SHARED: list[tuple[Change, str]] = [
+    (of_sides(lambda row, number, chosen, rejected: row["branch_input_ids"].__setitem__(rejected.start, 7)),
+     "the two sides of a pair begin with different prompts"),
+    (of_sides(make_equal), "both sides of a pair are the same"),
+    (put("branch_parents", 3, 2), "a side of a pair continues another pair"),
+]  # fmt: skip
+CHANGES = {"rows": ROWS, "unpacked": UNPACKED, "pairs": PAIRS, "shared": SHARED}
+
+
 @pytest.mark.parametrize(
-    ("kind", "change", "what"), [*(("rows", *one) for one in ROWS), *(("pairs", *one) for one in PAIRS)]
+    ("kind", "change", "what"), [(kind, *change) for kind, changes in CHANGES.items() for change in changes]
 )
 def test_a_row_that_breaks_an_invariant_behind_a_right_hash(
     made: dict[str, Path], tmp_path: Path, kind: str, change: Change, what: str
@@ -131,8 +202,18 @@ def test_a_row_that_breaks_an_invariant_behind_a_right_hash(
     assert any(said.startswith(what) for said in changed(tmp_path / "out", change))
 
 
-@pytest.mark.parametrize("kind", ["rows", "pairs"])
+@pytest.mark.parametrize("kind", list(CHANGES))
 def test_rewritten_rows_are_sound(made: dict[str, Path], tmp_path: Path, kind: str) -> None:
     """Without a change, the test above would find nothing."""
     shutil.copytree(made[kind], tmp_path / "out")
     assert changed(tmp_path / "out", lambda row: None) == []
+
+
+def test_a_pair_that_is_longer_than_the_limit(made: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(made["pairs"], tmp_path / "out")
+    file = tmp_path / "out" / "manifest.json"
+    manifest = Manifest.read(file.read_bytes(), "it")
+    manifest.plan["config"]["truncate"]["max_length"] = 250
+    file.write_bytes(manifest.to_bytes())
+    problems = {finding.problem for finding in verify(tmp_path / "out").findings}
+    assert "the two sides of a pair are longer than max_length (250)" in problems
