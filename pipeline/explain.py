@@ -64,6 +64,8 @@ class Standing:
     """First token of the piece within its document."""
     trained: int
     """Trained labels."""
+    side: str = ""
+    """Of a preference pair that is packed, whose sides are two pieces: `chosen` or `rejected`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,13 +94,24 @@ class Story(Shown):
 
     def summary(self) -> str:
         size = plural(self.tokens, "token") if self.tokens else ""
-        rows = f"in {plural(len(self.standings), 'row')}" if self.standings else ""
+        places = {(standing.split, standing.row) for standing in self.standings}
+        rows = f"in {plural(len(places), 'row')}" if places else ""
         return f"{self.id} is " + ": ".join(filter(None, (self.state, rows, size, self.reason, self.detail)))
 
     def tables(self) -> Iterator[Table]:
         if self.standings:
-            rows = ((standing.split, standing.row, standing.start, standing.trained) for standing in self.standings)
-            yield Table("", ("split", "row", "from token", "trained tokens"), rows)
+            rows = [
+                (
+                    standing.split,
+                    standing.row,
+                    *([standing.side] if standing.side else []),
+                    standing.start,
+                    standing.trained,
+                )
+                for standing in self.standings
+            ]
+            side = ("side",) if self.standings[0].side else ()
+            yield Table("", ("split", "row", *side, "from token", "trained tokens"), rows)
         if self.cut:
             yield Table("Cut", ("by", "tokens"), self.cut.items())
 
@@ -190,7 +203,7 @@ class Follower:
                 continue
             for piece in pieces(self.dataset, row, split):
                 if piece.doc_id == document["doc_id"]:
-                    standings.append(Standing(split, row, piece.start, piece.trained))
+                    standings.append(Standing(split, row, piece.start, piece.trained, piece.side))
         return replace(story, cut=self._cut(document), standings=tuple(standings))
 
     def _dropped(self, story: Story, document: _Row) -> Story:

@@ -103,7 +103,10 @@ CASES: dict[str, Case] = {
     "weighted": case(source("chats", loss_weight=2.5), "texts", loss={"normalize": "document"}),
     "decontaminated": case("texts", "chats", contamination={"against": "held.jsonl", "action": "drop"}),
     "found formats": case(*(source(kind, format="auto") for kind in ("alpaca", "sharegpt", "ids"))),
-    "preference": case("choices", holdout={"fraction": 0.2}, truncate={"max_length": 64}, without=("stream",)),
+    "preference": case("choices", holdout={"fraction": 0.2}, truncate={"max_length": 128}),
+    "preference, not packed": case(
+        "choices", pack={"strategy": "none"}, truncate={"max_length": 64}, without=("stream",)
+    ),
 }
 
 

@@ -198,8 +198,7 @@ def _row_lines(row: "ShownRow") -> "Lines":
         yield ""
         origin = f", {document.origin}" if document.origin else ""
         counts = f"{plural(document.tokens, 'token')}{origin}, {document.trained:,} trained"
-        # In a pair, the source is the side: prompt, chosen or rejected.
-        side = f"{document.source} of " if row.pair else ""
+        side = f"{document.side} of " if document.side else ""
         yield f"{side}{document.id}: {counts}", "bold"
         yield document.pieces
 
@@ -218,7 +217,8 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
         yield f"the earlier one is {story.twin}"
     for standing in story.standings[:_MAX_LISTED_ROWS]:
         row = f"row {standing.row:,} of {standing.split}"
-        yield f"{row}: from token {standing.start:,} of the example on, {standing.trained:,} trained"
+        side = f"the {standing.side} side, " if standing.side else ""
+        yield f"{row}: {side}from token {standing.start:,} of the example on, {standing.trained:,} trained"
         yield f"  packtrain inspect {shlex.quote(folder)} --row {standing.row} --split {standing.split}"
     # An example has a row for each copy and each piece, which may be hundreds.
     if len(story.standings) > _MAX_LISTED_ROWS:

@@ -16,7 +16,7 @@ import msgspec
 from ...schemas.errors import InputError, StoreError
 from ...schemas.files.foreign import LISTING_BYTES, read_regular_text
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import PARENTS, UNPADDED, WEIGHTS
+from ...schemas.tables.columns import PARENTS, SIDE_NAMES, SIDES, UNPADDED, WEIGHTS
 from ..store.open_store import Store
 from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished
@@ -38,6 +38,8 @@ class Piece:
     """The document whose first tokens it shares, if it shares some."""
     shared: int = 0
     """How many tokens of that document come before these."""
+    side: str = ""
+    """Of a preference pair: `chosen` or `rejected`."""
 
     @property
     def trained(self) -> int:
@@ -62,6 +64,7 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
     lengths = columns["seq_lengths"]
     unpadded = columns.get(UNPADDED, lengths)
     parents = columns.get(PARENTS) or [0] * len(lengths)
+    sides = [SIDE_NAMES[side] for side in columns[SIDES]] if SIDES in columns else [""] * len(lengths)
     pieces_of_row: list[Piece] = []
     begin = 0
     columns_of_pieces = zip(columns["doc_ids"], columns["doc_starts"], lengths, unpadded, parents, strict=True)
@@ -70,7 +73,8 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
         places = slice(begin, begin + tokens)
         continues = pieces_of_row[number - parent].doc_id if parent else None
         shared = columns["position_ids"][begin]
-        pieces_of_row.append(Piece(doc_id, start, columns["input_ids"][places], weights[places], continues, shared))
+        ids = columns["input_ids"][places]
+        pieces_of_row.append(Piece(doc_id, start, ids, weights[places], continues, shared, sides[number]))
         begin += length
     return pieces_of_row
 

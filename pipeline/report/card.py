@@ -68,10 +68,12 @@ def _front(manifest: Manifest) -> dict[str, Any]:
     for name, split in sorted(manifest.splits.items(), key=lambda split: (split[0] != "train", split[0])):
         if files := sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards}):
             paths.append({"split": name, "path": files[0] if len(files) == 1 else files})
+    kinds = [] if manifest.preference else ["packed"]
+    kinds += ["preference"] if manifest.preference or manifest.pairs else []
     return {
         "configs": [{"config_name": "default", "data_files": paths}],
         "task_categories": ["text-generation"],
-        "tags": ["packtrain", "preference" if manifest.preference else "packed", "tokenized"],
+        "tags": ["packtrain", *kinds, "tokenized"],
     }
 
 
@@ -95,7 +97,9 @@ def _text(manifest: Manifest, address: str) -> str:
         ("versions", ", ".join(f"{name} {versions[name]}" for name in sorted(versions))),
     ]
     return _template().render(
-        pairs=manifest.preference,
+        unpacked_pairs=manifest.preference,
+        pairs=manifest.pairs,
+        kind="preference pairs" if manifest.pairs else "training rows",
         rows=sum(split.rows for split in manifest.splits.values()),
         tokens=sum(split.tokens for split in manifest.splits.values()),
         row_length=manifest.row_length,

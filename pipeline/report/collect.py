@@ -35,7 +35,7 @@ from .histograms import fill_histogram
 from .ledger_lines import supervision_of
 from .shown import shown_rows
 
-PAIRS = "Preference pairs are not packed: each is a row of its own."
+PAIRS = "With pack.strategy none, preference pairs are not packed: each is a row of its own."
 _AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
 """What reading files beside the data may raise: they may be damaged in any way."""
@@ -200,4 +200,5 @@ def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None)
         "pairs" if manifest.preference else manifest.pack.strategy,
         [split for split in splits if split.rows],
         manifest.pack.padded_for,
+        manifest.pairs,
     )

@@ -310,7 +310,7 @@ def _training(training: Training, flow: Flow | None) -> Section:
 
 
 def packing_grid(packing: Packing) -> Grid:
-    """Rows, bound and fill of each split; of preference pairs, their tokens instead."""
+    """Rows, bound and fill of each split; of preference pairs that are not packed, their tokens instead."""
     if packing.strategy == "pairs":
         rows = [
             [
@@ -333,12 +333,18 @@ def packing_grid(packing: Packing) -> Grid:
             *([share(split.padding / (split.rows * packing.row_length), 2)] if padded else []),
             f"{split.tokens:,}",
             share(_trained(split)),
-            f"{split.pieces / split.rows:.1f}",
+            f"{split.pieces / (2 if packing.pairs else 1) / split.rows:.1f}",
         ]
         for split in packing.splits
     ]
     padding = ["padding"] if padded else []
-    return Grid("Packing", ("split", "rows", "bound", "full", *padding, "tokens", "trained", "documents a row"), rows)
+    unit = f"{_unit(packing)} a row"
+    return Grid("Packing", ("split", "rows", "bound", "full", *padding, "tokens", "trained", unit), rows)
+
+
+def _unit(packing: Packing) -> str:
+    """What stands in a row whole."""
+    return "pairs" if packing.pairs else "documents"
 
 
 def _trained(split: SplitFigures) -> float:
@@ -352,7 +358,8 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     main = next((split for split in packing.splits if split.split == "train"), packing.splits[0])
     if packing.strategy == "pairs":
         sentence = (
-            f"Preference pairs are not packed: {plural(main.rows, 'pair')} of {main.split}, each a row of its own."
+            f"With pack.strategy none, preference pairs are not packed: {plural(main.rows, 'pair')} of {main.split}, "
+            "each a row of its own."
         )
         return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
     about = "About " if estimated else ""
@@ -362,13 +369,13 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
     )
     if main.bound:
         sentence += "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
-    pieces_of_row = max(main.pieces, 1) / main.rows
-    sentence += f". A row holds {pieces_of_row:,.1f} documents on average"
-    rows = max(1, round(_BATCH / pieces_of_row))
+    units_of_row = max(main.pieces, 1) / (2 if packing.pairs else 1) / main.rows
+    sentence += f". A row holds {units_of_row:,.1f} {_unit(packing)} on average"
+    rows = max(1, round(_BATCH / units_of_row))
     # Not of a few rows: no training makes batches of so few.
-    if pieces_of_row > 1 and 4 * rows <= main.rows:
+    if units_of_row > 1 and 4 * rows <= main.rows:
         batch = f"{rows:,} packed rows" if rows > 1 else "1 packed row"
-        sentence += f"; a batch of {batch} replaces one of {_BATCH} documents without packing"
+        sentence += f"; a batch of {batch} replaces one of {_BATCH} {_unit(packing)} without packing"
     sentence += "."
     for split in packing.splits:
         if split is not main:

@@ -22,7 +22,7 @@ _GAP = " … "
 
 
 def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer: str | Path | None = None) -> ShownRow:
-    """A packed row as text, document by document, with what is trained; or a preference pair.
+    """A packed row as text, document by document, with what is trained; or a preference pair that is not packed.
 
     >>> row = packtrain.inspect("packed", 3)
     >>> [document.source for document in row.documents][0] in ("chats", "pairs")
@@ -45,7 +45,7 @@ def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer
 
 
 def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) -> tuple[list[ShownRow], str | None]:
-    """A few evenly chosen rows of a split, or pairs of preference data; and why there are none.
+    """A few evenly chosen rows of a split, packed or not; and why there are none.
 
     Args:
         decoder: the run's tokenizer, if it is loaded.
@@ -60,7 +60,7 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
 
 
 def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None = None) -> ShownRow:
-    """A packed row, or a preference pair, as text.
+    """A packed row, or a preference pair that is not packed, as text.
 
     Args:
         room: about how many characters of text; None for all of it, and for all documents.
@@ -86,7 +86,16 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         continues = "" if piece.continues is None else str(piece.continues) if parent is None else parent.id
         documents.append(
             ShownDocument(
-                id, source, piece.start, len(piece.ids), piece.trained, texts, shortened, continues, piece.shared
+                id,
+                source,
+                piece.start,
+                len(piece.ids),
+                piece.trained,
+                texts,
+                shortened,
+                continues,
+                piece.shared,
+                piece.side,
             )
         )
     tokens = sum(len(piece.ids) for piece in pieces_of_row)
@@ -94,11 +103,12 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
 
 
 def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None) -> ShownRow:
-    """A preference pair: the prompt, of which nothing is trained, and both completions, of which all is."""
+    """A preference pair that is not packed: the prompt, which is not trained, and both completions, which are."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
     origin = dataset.origins([doc_id]).get(doc_id)
     id = str(doc_id) if origin is None else origin.id
+    source = "" if origin is None else origin.source
     texts = []
     for part in ("prompt", "chosen", "rejected"):
         ids = row[f"{part}_ids"]
@@ -108,7 +118,8 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         text = full_text if room is None else _clipped(full_text, room // 3)
         shown = [ShownPiece(text, float(trained), len(ids))] if ids else []
         shortened = text != full_text
-        texts.append(ShownDocument(id, part, 0, len(ids), len(ids) if trained else 0, shown, shortened))
+        labels = len(ids) if trained else 0
+        texts.append(ShownDocument(id, source, 0, len(ids), labels, shown, shortened, side=part))
     tokens = sum(document.tokens for document in texts)
     return ShownRow(split, number, tokens, tokens, texts, pair=True)
 

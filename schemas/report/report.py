@@ -34,7 +34,7 @@ class SplitFigures:
     split: str
     rows: int
     bound: int
-    """Lower bound on the rows of any plan; 0 if unknown, or for pairs."""
+    """Lower bound on the rows of any plan; 0 if unknown, or for pairs that are not packed."""
     fill: float
     """See `schemas.layout.fill_of`: padding is not counted."""
     tokens: int
@@ -57,6 +57,8 @@ class Packing:
     splits: list[SplitFigures]
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
+    pairs: bool = False
+    """Whether its rows hold preference pairs, two pieces each."""
 
 
 @dataclass(frozen=True, slots=True)

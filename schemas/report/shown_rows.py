@@ -19,7 +19,9 @@ class ShownPiece:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """A document, or a piece of one, in a packed row; or a prompt or a completion of a preference pair."""
+    """A document, or a piece of one, in a packed row; a side of a preference pair, or of one that is not packed, its
+    prompt or a completion.
+    """
 
     id: str
     source: str
@@ -34,10 +36,14 @@ class ShownDocument:
     """The id of the document whose first tokens it shares (`pack.share`), or ""."""
     shared: int = 0
     """How many tokens of that document come before these."""
+    side: str = ""
+    """Of a preference pair: `chosen` or `rejected`; `prompt` only where pairs are not packed."""
 
     @property
     def origin(self) -> str:
         """Where in its document it begins, in words; "" at its beginning."""
+        if self.continues and self.side:
+            return f"continues the chosen side after {plural(self.shared, 'token')}"
         if self.continues:
             return f"continues {self.continues} after {plural(self.shared, 'token')}"
         return f"from its token {self.start:,} on" if self.start else ""
@@ -50,7 +56,7 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ShownRow(Shown):
-    """A packed row as text, or a preference pair: prompt, chosen and rejected completion."""
+    """A packed row as text; or a preference pair that is not packed: prompt, chosen and rejected completion."""
 
     split: str
     row: int
@@ -59,7 +65,7 @@ class ShownRow(Shown):
     """Tokens that the row can hold; for a pair, its own tokens."""
     documents: list[ShownDocument]
     pair: bool = False
-    """Whether it is a preference pair."""
+    """Whether it is a preference pair that is not packed."""
 
     @property
     def trained(self) -> int:
@@ -71,13 +77,22 @@ class ShownRow(Shown):
         if self.pair:
             return f"{place}: a preference pair, {self.tokens:,} tokens, {self.trained:,} trained"
         documents = plural(len(self.documents), "document")
+        if self.documents and self.documents[0].side:
+            documents = plural(len(self.documents) // 2, "preference pair")
         fill = share(self.tokens / self.capacity, fixed=True)
         return f"{place}: {documents}, {self.tokens:,} of {self.capacity:,} tokens ({fill}), {self.trained:,} trained"
 
     def tables(self) -> Iterator[Table]:
         head = ("document", "source", "first token", "tokens", "trained", "text, ⟦trained⟧")
         rows = (
-            (document.id, document.source, document.start, document.tokens, document.trained, document.text)
+            (
+                document.id,
+                ", ".join(filter(None, (document.source, document.side))),
+                document.start,
+                document.tokens,
+                document.trained,
+                document.text,
+            )
             for document in self.documents
         )
         yield Table("", head, rows)

@@ -67,6 +67,8 @@ SIDES = "sides"
 CHOSEN_SIDE = 0
 REJECTED_SIDE = 1
 """The values of SIDES."""
+SIDE_NAMES = ("chosen", "rejected")
+"""Their names, as people read them."""
 
 PACKED_COLUMNS = (
     RowColumn("input_ids", pa.int32(), Per.TOKEN, "token ids"),

@@ -211,7 +211,7 @@ def test_preference_pairs(tmp_path: Path) -> None:
     assert ahead.flow.sources == made.flow.sources == manifest.ledger.sources
     assert rejected_of(Ledger(dict(made.flow.sources)).total()) == {"missing_key": 1}
     assert made.training is not None
-    parts = [(one.source, bool(one.trained)) for one in made.training.rows[0].documents]
+    parts = [(one.side, bool(one.trained)) for one in made.training.rows[0].documents]
     assert parts == [("prompt", False), ("chosen", True), ("rejected", True)]
     assert made.packing is not None
     assert made.packing.splits[0].rows == 2 * manifest.ledger.total().examples_packed["train"]
