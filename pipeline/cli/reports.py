@@ -2,6 +2,7 @@
 
 import shlex
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -215,11 +216,14 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
         yield f"the row: {story.excerpt}"
     if story.twin:
         yield f"the earlier one is {story.twin}"
-    for standing in story.standings[:_MAX_LISTED_ROWS]:
+    listed = story.standings[:_MAX_LISTED_ROWS]
+    for standing, following in zip_longest(listed, listed[1:]):
         row = f"row {standing.row:,} of {standing.split}"
         side = f"the {standing.side} side, " if standing.side else ""
         yield f"{row}: {side}from token {standing.start:,} of the example on, {standing.trained:,} trained"
-        yield f"  packtrain inspect {shlex.quote(folder)} --row {standing.row} --split {standing.split}"
+        # Once for pieces that stand in one row, as both sides of a pair do.
+        if following is None or (following.split, following.row) != (standing.split, standing.row):
+            yield f"  packtrain inspect {shlex.quote(folder)} --row {standing.row} --split {standing.split}"
     # An example has a row for each copy and each piece, which may be hundreds.
     if len(story.standings) > _MAX_LISTED_ROWS:
         yield f"and {len(story.standings) - _MAX_LISTED_ROWS:,} more rows"
