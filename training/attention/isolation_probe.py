@@ -78,7 +78,9 @@ def probe(
             checks += check_isolation(model, call, random_batch)
             checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
             if batch is not None and not highest_of_ranks(int(not all(check.passed for check in checks)), place):
-                real_batch = to_device({key: value for key, value in batch.items() if key != "loss_weights"}, place)
+                # What a loss takes out of a batch before the model gets it.
+                others = ("loss_weights", "sides", "reference")
+                real_batch = to_device({key: value for key, value in batch.items() if key not in others}, place)
                 documents = _some_documents(documents_of(batch))
                 checks.append(
                     check_equivalence(call, real_batch, documents, dtype, keeps_logits=keeps_logits, name="at length")

@@ -155,6 +155,13 @@ def _refuse(
         )
     elif not causal:
         problem = f"it looks ahead (is_causal is false), but packed attention is causal; {UNPACKED}"
+    elif kwargs.get("sides") is not None:
+        # A model passes on what it does not know: here its own loss would be taken, of both sides alike.
+        problem = (
+            "the batch has the sides of preference pairs, which a model does not know, and its own loss would train "
+            "rejected completions like chosen ones; take sides and labels out of the batch, and compute "
+            "packtrain.training.preference_loss"
+        )
     elif unknown is not None:
         problem = f"its attention takes {unknown}, which packed attention does not support; {UNPACKED}"
     elif mask is not None:
