@@ -90,7 +90,7 @@ class Process(subprocess.Popen[str]):
         modules: tuple[str, ...] = PIPELINE,
     ) -> None:
         words = [str(word) for word in arguments]
-        if words[0] == "python":
+        if words[:1] == ["python"]:
             words = words[1:]
         else:
             words = ["-c", patch + _MAIN, *words] if patch else [str(PROGRAM), *words]

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from packtrain.pipeline.cli.completion import config_keys
 
+from tests.support import warm
+
 PROMPT = "ready>"
 POLICIES = ("completion", "assistant", "last_assistant", "all")
 
@@ -23,10 +25,8 @@ POLICIES = ("completion", "assistant", "last_assistant", "all")
 def completed(*words: str) -> list[str]:
     """What bash is offered for the last word."""
     line = ["packtrain", *words]
-    done = subprocess.run(
-        [Path(sys.executable).parent / "packtrain"], capture_output=True, text=True, check=False,
-        env={"_PACKTRAIN_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)},
-    )  # fmt: skip
+    environment = {"COMP_WORDS": "\n".join(line), "COMP_CWORD": str(len(line) - 1)}
+    done = warm.run((), env={"_PACKTRAIN_COMPLETE": "complete_bash", **environment})
     assert not done.stderr
     return done.stdout.split()
 
