@@ -169,28 +169,46 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel])
 
 
 def _override(data: dict[str, Any], setting: Setting) -> Place:
-    """Set one key; returns its place."""
+    """Set one key, and make the sections above it that are missing; returns its place.
+
+    Raises:
+        ConfigError: there is no such place.
+    """
     *parents, last = setting.key.split(".")
-    target: Any = data
-    place: list[Any] = []
-    for part in (*parents, last):
-        if isinstance(target, list) and part.isdecimal() and int(part) < len(target):
-            place.append(int(part))
-        elif isinstance(target, dict):
-            place.append(part)
-        else:
-            problem = f"{part!r} is below {show(target)}, which has no keys; set that value as a whole"
-            if isinstance(target, list):
-                problem = f"there is no item {part!r} in a list of {len(target)}; count from 0"
-            raise ConfigError(f"{setting.origin}: {problem}")
-        if len(place) > len(parents):
-            target[place[-1]] = setting.value
-            break
-        if isinstance(target, dict):
-            value = target.get(part)
-            if part == "mask" and isinstance(value, str) and value:
-                target[part] = {"policy": value}  # `mask: assistant` is short for `mask: {policy: assistant}`
-            elif value is None or value == "":
-                target[part] = {}
-        target = target[place[-1]]
-    return tuple(place)
+    section: Any = data
+    place: list[str | int] = []
+    for part in parents:
+        key = _key_in(section, part, setting)
+        place.append(key)
+        if isinstance(section, dict):
+            _make_section(section, part)
+        section = section[key]
+    key = _key_in(section, last, setting)
+    section[key] = setting.value
+    return (*place, key)
+
+
+def _key_in(section: Any, part: str, setting: Setting) -> str | int:
+    """What a part of a setting's key is in a section: a key, or an index in a list.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if isinstance(section, dict):
+        return part
+    if not isinstance(section, list):
+        raise ConfigError(
+            f"{setting.origin}: {part!r} is below {show(section)}, which has no keys; set that value as a whole"
+        )
+    if not part.isdecimal() or int(part) >= len(section):
+        raise ConfigError(f"{setting.origin}: there is no item {part!r} in a list of {len(section)}; count from 0")
+    return int(part)
+
+
+def _make_section(parent: dict[str, Any], key: str) -> None:
+    """Let a key hold keys, if it has no value yet, or one that is short for a section."""
+    value = parent.get(key)
+    if value is None or value == "":
+        parent[key] = {}
+    elif key == "mask" and isinstance(value, str):
+        parent[key] = {"policy": value}  # `mask: assistant` is short for `mask: {policy: assistant}`

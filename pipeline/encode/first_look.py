@@ -5,11 +5,11 @@ whether turns are what a model would sample. Once for a tokenizer, it also encod
 known to disagree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ...schemas.rows import Example
-from ...stages.mask.sampling_proof import prove
+from ...stages.mask.sampling_proof import Proof, prove
 from ...stages.prep import make_format
 from ...stages.template.call_arguments import CallArguments
 from ...stages.tokenize.encode_counts import EncodeCounts
@@ -89,11 +89,10 @@ class FirstLookTask:
                     pairs=self.settings.pairs,
                 )
                 for batch in batches:
-                    if renderer is None or self.settings.pairs:  # a preference loss does not depend on turns
-                        continue
-                    for turn in prove(batch, examples, renderer.template, encoder.engine, stop_ids):
-                        kind = EARLIER if turn.earlier else SAMPLED
-                        counts.add(kind, turn.outcome.value, turn.line, turn.sub, str(turn.message + 1))
+                    # A preference loss does not depend on turns.
+                    if renderer is not None and not self.settings.pairs:
+                        turns = prove(batch, examples, renderer.template, encoder.engine, stop_ids)
+                        _count_turns(turns, counts)
                 if sum(len(sample.text) for sample in sampled.samples) > _CHARACTERS:
                     break
         samples = sampled.samples
@@ -124,3 +123,10 @@ class FirstLookTask:
 
     def __str__(self) -> str:
         return f"the first look at the rows of {self.block.path}"
+
+
+def _count_turns(turns: Iterable[Proof], counts: EncodeCounts) -> None:
+    """Add what became of turns, by whether they are those of completions, with the first place of each outcome."""
+    for turn in turns:
+        kind = EARLIER if turn.earlier else SAMPLED
+        counts.add(kind, turn.outcome.value, turn.line, turn.sub, str(turn.message + 1))

@@ -52,33 +52,38 @@ def cut_lines(
     while data := carried + stream.read(size - len(carried)):
         is_last = len(data) < size
         end = len(data) if is_last else data.rfind(b"\n") + 1
-        is_long_line = end == 0  # longer than a block
-        if is_long_line:
-            carried = b""
-            # As much as a row may have; one byte more shows that it is too long.
-            data += stream.readline(max(max_row_bytes + 1 - size, 0))
-        else:
+        if end:
             carried = data[end:]
             data = data[:end]
+        else:
+            # A line is longer than a block: as much as a row may have, and one byte more, which shows that it is too
+            # long.
+            carried = b""
+            data += stream.readline(max(max_row_bytes + 1 - size, 0))
+        too_long = end == 0 and len(data.removesuffix(b"\n")) > max_row_bytes
         hasher = new_hasher(data)
         length = len(data)
         if file_hasher is not None:
             file_hasher.update(data)
-        too_long = is_long_line and len(data.removesuffix(b"\n")) > max_row_bytes
         if too_long:
-            # Read to its end for the hashes, in pieces, and not kept.
-            piece = data
-            data = b""
-            while not piece.endswith(b"\n") and (piece := stream.readline(size)):
+            for piece in _rest_of_line(stream, data, size):
                 hasher.update(piece)
                 length += len(piece)
                 if file_hasher is not None:
                     file_hasher.update(piece)
+            data = b""
         # The last line of a file may have no end.
         lines = 1 if too_long else data.count(b"\n") + (not data.endswith(b"\n"))
         yield Block(start, start + length, first_line, lines, hasher.hexdigest(), too_long=too_long), data
         start += length
         first_line += lines
+
+
+def _rest_of_line(stream: BufferedReader, begin: bytes, size: int) -> Iterator[bytes]:
+    """What follows of a line, in pieces: the hashes cover it, and memory holds a piece of at most `size` bytes."""
+    piece = begin
+    while not piece.endswith(b"\n") and (piece := stream.readline(size)):
+        yield piece
 
 
 def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:

@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from io import BufferedReader
@@ -106,8 +106,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     # What decides how files are cut.
     cutting = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([states, cutting])}.json"
-    pool = ThreadPoolExecutor(_THREADS)  # no `with`, which would wait for all downloads after Ctrl-C
-    try:
+    with _scanning_pool() as pool:
         paths = _fetch_all(inputs, scratch, pool)
         files = _files_of_note(get_note(scratch, note, _Note), paths, scratch)
         if files is None:
@@ -116,18 +115,26 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
             if all(is_url(entry.name) or start_time - entry.stamp > _SETTLED_NANOSECONDS for entry in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
-    except KeyboardInterrupt:
-        pool.shutdown(wait=False, cancel_futures=True)  # a download may take hours
-        raise
-    except BaseException:
-        pool.shutdown(cancel_futures=True)  # no other file is read or fetched
-        raise
-    pool.shutdown()
     labels = unique_labels([entry.alias or entry.place for entry in inputs])
     return [
         replace(file, source=source.name, label=label, origin=entry.origin)
         for file, entry, label in zip(files, inputs, labels, strict=True)
     ]
+
+
+@contextmanager
+def _scanning_pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads that fetch and scan. After an error, no other file is begun."""
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)  # a download may take hours
+        raise
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
 
 
 def _fetch_all(inputs: Sequence[FoundInput], scratch: LocalStore, pool: ThreadPoolExecutor) -> list[Path]:
@@ -192,20 +199,18 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
         with BufferedReader(open_regular(path)) as file:
             status_before = os.fstat(file.fileno())
             container, compression = detect(name or str(path), str(path), file.peek(HEAD_BYTES)[:HEAD_BYTES])
-            # Plain lines are hashed as they are cut, so that a file is read once; others are read twice.
             if container is Container.JSONL and compression is None:
+                # Hashed as it is cut, so that it is read once; other files are read twice.
                 blocks, size, digest = scan_lines(file, BLOCK_BYTES, max_row_bytes)
             else:
                 size_and_hash = hash_file(path)
                 size = size_and_hash.bytes
                 digest = size_and_hash.hash
-                if container not in TEXT_KINDS:
-                    blocks = scan_table(path, container, BLOCK_BYTES, cache)
-                else:
+                if container in TEXT_KINDS:
                     blocks = scan_spooled(file, str(path), container, compression, BLOCK_BYTES, max_row_bytes, cache)
-                status = path.stat()
-                if (status.st_size, status.st_mtime_ns) != (status_before.st_size, status_before.st_mtime_ns):
-                    raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
+                else:
+                    blocks = scan_table(path, container, BLOCK_BYTES, cache)
+                _require_unchanged(path, status_before)
     except StoreError:
         raise
     except OSError as error:
@@ -216,6 +221,20 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
         raise InputError(f"{path} has no rows; fill it, or leave it out (source {source})")
     blocks_with_path = tuple(msgspec.structs.replace(block, path=path) for block in blocks)
     return InputFile(source, "", path, size, digest, blocks_with_path)
+
+
+def _require_unchanged(path: Path, before: os.stat_result) -> None:
+    """Refuse a file that was written between two readings: its hash would not be that of its blocks.
+
+    Args:
+        before: its status before the first reading.
+
+    Raises:
+        InputError: its size or its time is another one.
+    """
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise InputError(f"{path} changed while it was read; let whatever writes it finish, then run again")
 
 
 def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:

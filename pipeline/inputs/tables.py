@@ -8,6 +8,7 @@ usual size.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -336,26 +337,36 @@ def _without_nulls(value: Any, keep: str = "content") -> Any:
 
 def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
     """A function that decodes Arrow's JSON type within a field's values, at any depth; None if there is none."""
-    # The extension's name is in the type if pyarrow knows the extension, else in the field's metadata.
     kind = field.type
+    # The extension's name is in the type if pyarrow knows the extension, else in the field's metadata.
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":
-        return lambda value: None if value is None else decode_json(value, where, reason="invalid_json")
+        return partial(_decode_text, where)
     if pa.types.is_struct(kind):
         decoders: dict[str, Callable[[Any], Any]] = {}
         for inner_field in kind:
             decoder = _json_decoder(inner_field, f"{where}.{inner_field.name}")
             if decoder is not None:
                 decoders[inner_field.name] = decoder
-        if decoders:
-            return lambda value: (
-                value and {key: decoders[key](inner) if key in decoders else inner for key, inner in value.items()}
-            )
-    elif _is_list(kind):
+        return partial(_decode_values, decoders) if decoders else None
+    if _is_list(kind):
         decode_item = _json_decoder(kind.value_field, f"{where}[]")
-        if decode_item is not None:
-            return lambda value: value and [decode_item(item) for item in value]
+        return partial(_decode_items, decode_item) if decode_item is not None else None
     return None
+
+
+def _decode_text(where: str, text: str | None) -> Any:
+    return None if text is None else decode_json(text, where, reason="invalid_json")
+
+
+def _decode_values(decoders: dict[str, Callable[[Any], Any]], row: dict[str, Any] | None) -> Any:
+    if row is None:
+        return None
+    return {key: decoders[key](value) if key in decoders else value for key, value in row.items()}
+
+
+def _decode_items(decode_item: Callable[[Any], Any], items: list[Any] | None) -> Any:
+    return None if items is None else [decode_item(item) for item in items]
 
 
 def _is_list(kind: pa.DataType) -> bool:

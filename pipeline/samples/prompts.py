@@ -22,6 +22,7 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import decode_note
 from ...stages.prep import Options, make_format
 from ...stages.tokenize.engines import reference_tokenizer
+from ...stages.tokenize.vocabulary import SpecialTokenAffixes
 from ..encode.spec import RenderSpec, TokenizerSpec
 from ..encode.task import make_renderer
 from ..encode.tokenizer import load_tokenizer
@@ -138,18 +139,15 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
         for example in block.examples:
             number = example.line
             line = decode_note(lines[number], _PromptLine)
-            prompt = example.prompt
-            # Tokens such as <s> that the tokenizer puts before a text; a conversation has them from its template.
-            prefix = spec.tokenizer.around.prefix
-            prefix_text = spec.tokenizer.around.prefix_text
-            if not isinstance(prompt, str):
+            if isinstance(example.prompt, str):
+                text = example.prompt
+                prefix = _prefix_of(text, spec.tokenizer.around)
+            else:
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
                 row_renderer = renderer.for_row(example.variables, example.documents)
-                prompt = row_renderer.prompt(prompt or [], example.tools)
-                prefix = ()
-            elif prefix_text and prompt.startswith(prefix_text):
-                prefix = ()  # the text has them already
-            token_ids = (*prefix, *tokenizer.encode(prompt, add_special_tokens=False).ids)
+                text = row_renderer.prompt(example.prompt or [], example.tools)
+                prefix = ()  # the template writes such tokens itself
+            token_ids = (*prefix, *tokenizer.encode(text, add_special_tokens=False).ids)
             prompts.append(SamplePrompt(line.id, line.row, token_ids))
     except (RowRejectedError, msgspec.MsgspecError) as error:
         raise InputError(
@@ -157,6 +155,12 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             "--prompt-only writes: id, row and prompt"
         ) from None
     return prompts, renderer.profile.stop_token if renderer is not None else None
+
+
+def _prefix_of(text: str, around: SpecialTokenAffixes) -> tuple[int, ...]:
+    """The tokens such as <s> that the tokenizer puts before a plain text; none if the text has them already."""
+    has_prefix = around.prefix_text != "" and text.startswith(around.prefix_text)
+    return () if has_prefix else around.prefix
 
 
 # Loaded once in each process, not for each block of lines.

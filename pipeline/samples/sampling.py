@@ -92,16 +92,14 @@ def draw_samples(
         if finished < total:
             observer.begin("load the model", 0, "")
             engine = make_engine()
+            observer.begin("sample", total - finished, "samples")
             # The file holds whole groups, unless it is complete.
             missing_groups = groups[finished // plan.group_size :]
             requests = ([plan.request(prompt, number) for prompt, number in group] for group in missing_groups)
-            observer.begin("sample", total - finished, "samples")
             with closing(engine.answers(requests)) as answers:
                 for group in missing_groups:
-                    samples = []
                     # Answers come one a request, in the order of the requests.
-                    for prompt, number in group:
-                        samples.append(_sample(prompt, number, next(answers), decode, stop_ids))
+                    samples = [_sample(prompt, number, next(answers), decode, stop_ids) for prompt, number in group]
                     # Only whole groups are appended, so that the next run begins with a whole one.
                     file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
