@@ -115,7 +115,7 @@ def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
     Raises:
         ConfigError: a length is no number, or out of range.
     """
-    from ...stages.forecast import CANDIDATES
+    from ...stages.forecast.estimate import CANDIDATES
     from ..report.lengths import LEAST, MOST
 
     if lengths is None:

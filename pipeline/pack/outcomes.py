@@ -18,7 +18,7 @@ from ...stages.mask.span_index import SpanIndex
 from ...stages.select.copies import draw_keys, is_later_copy, passes_of
 from ...stages.select.kept_tokens import SupervisedDigests, range_digests
 from ...stages.select.split import Places, split
-from ...stages.select.truncate import Limits, PairCut, PairLengths
+from ...stages.select.truncate import Limits, PairCut, PairLengths, is_without_labels, limits_of_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ..store.local import open_unnamed_file
 from .segments import Segments
@@ -28,8 +28,8 @@ from .units import groups_of_rows, share_in_rows
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
 
-BY_LENGTH = tuple(map(OUTCOMES.index, ("overlong", CUT_UNTRAINED)))
-"""The outcomes of documents that only the length leaves out."""
+BY_LENGTH = tuple(map(OUTCOMES.index, ("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal")))
+"""The outcomes of documents and of preference pairs that only the length leaves out."""
 SPLIT_TOKENS = 1 << 22
 """Tokens of the documents that are split together."""
 MAX_PASSES = 10_000
@@ -38,14 +38,10 @@ MAX_PASSES = 10_000
 
 def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     """The configured length limits of documents, or of preference pairs."""
-    pack = config.pack
     truncate = config.truncate
-    if pairs and pack.does.is_packing:
-        # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a
-        # row of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
-        most = min(truncate.max_length, config.row_length - (pack.alignment.document - 1))
-        return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.share == "row")
-    cuts = pack.cuts_documents and not pairs
+    if pairs:
+        return limits_of_pairs(config, truncate.max_length, config.row_length)
+    cuts = config.pack.cuts_documents
     return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
 
 
@@ -118,10 +114,7 @@ def leave_out_pairs(
     limits = limits_of(config, pairs=True)
     if limits.overlong == "drop":
         _leave_out(pairs, lengths.limited(limits) > limits.max_length, "overlong")
-    # Without a prompt, nothing predicts the first token of a completion. A packed side needs a label: its loss is a sum
-    # over labels.
-    untrained = np.where(limits.both & (cut.kept.prompt == 0), 1, 0)
-    _leave_out(pairs, (cut.kept.chosen <= untrained) | (cut.kept.rejected <= untrained), "cut_empty")
+    _leave_out(pairs, is_without_labels(cut.kept, limits), "cut_empty")
     _leave_out(pairs, equal_when_cut, "cut_equal")
 
 

@@ -119,7 +119,7 @@ def select(
     """
     sizes = [record.counts.examples for record in encoded.records]
     limits = limits_of(config, pairs=pairs)
-    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample and not pairs)
+    table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample)
     shares = config.pack.share == "row"
     if pairs:
         decide_together(table, config, only)

@@ -17,6 +17,7 @@ from ...schemas.arrays import view
 from ...schemas.digests import text_number
 from ...schemas.errors import IntegrityError
 from ...schemas.ragged import offsets_of
+from ...schemas.rows import SpanKind
 from ...stages.mask.policy import Mask, supervised_turns
 from ...stages.mask.span_index import SpanIndex
 from ...stages.select.kept_tokens import SupervisedDigests, range_digests
@@ -101,6 +102,8 @@ def read_table(
                     _cut(segment, limits, spans)
                 segment.supervised_packed[:] = segment.supervised_kept
                 if trained_spans is not None and number % sampled_step == 0:
+                    if pairs:  # whose completions are trained under every mask
+                        spans = replace(spans, supervised=spans.kind != SpanKind.PROMPT)
                     trained_spans.add(first, spans)
             first += batch.num_rows
             segment_number += 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...schemas.models.model_facts import Limit
 from ...schemas.report.length_choice import Advice, Point
-from ...stages.forecast import LengthStats
+from ...stages.forecast.estimate import Stats
 
 KEEPS = 0.995
 """Share of trained tokens that a length must keep."""
@@ -30,9 +30,7 @@ GAIN = 0.0005
 """Share of trained tokens from which it is said what the next longer length would keep."""
 
 
-def advise(
-    points: Sequence[Point], stats: LengthStats, least_uncut: float, limit: Limit | None, scale: float
-) -> Advice:
+def advise(points: Sequence[Point], stats: Stats, least_uncut: float, limit: Limit | None, scale: float) -> Advice:
     """The advice by the rules above.
 
     Args:

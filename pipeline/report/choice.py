@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ...schemas.report.length_choice import Choice
 from ...schemas.report.report import SplitFigures
-from ...stages.forecast import CANDIDATES
+from ...stages.forecast.estimate import CANDIDATES
 from ..pack.pack import Selected
-from .document_lengths import read_documents
-from .lengths import choose, lengths_to_compare, model_limit, rows_for_groups
+from .document_lengths import read_documents, read_pairs
+from .lengths import choose, lengths_to_compare, rows_for_groups
+from .model_limit import model_limit
 from .shared_lengths import compare_sharing
 
 
@@ -29,6 +30,10 @@ def compare_lengths(
     """
     config = selected.config
     limit = model_limit(config.tokenizer.path, base)
+    if selected.pairs:
+        pairs = read_pairs(selected)
+        pairs = replace(pairs, in_all=round(pairs.in_all * scale))
+        return choose(pairs, config, lengths, limit, packed)
     stats = read_documents(selected)
     stats = replace(stats, in_all=round(stats.in_all * scale))
     compared = [*lengths_to_compare(config, lengths, limit), rows_for_groups(stats, config)]

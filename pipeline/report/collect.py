@@ -93,7 +93,7 @@ def report_of(
         return None
 
     if choice is None:
-        absent["choice"] = PAIRS if manifest.preference else _AT_THE_END
+        absent["choice"] = _AT_THE_END
 
     def contamination() -> Contamination:
         action = str(plan["config"]["contamination"]["action"])

@@ -6,15 +6,19 @@ with weights the copies are those of the configured length: weights are shares o
 would shift slightly.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ...schemas.ragged import offsets_of, ranges
 from ...schemas.rows import example_id
 from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES
-from ...stages.forecast import LengthStats
+from ...stages.forecast.length_stats import LengthStats
+from ...stages.forecast.pair_stats import PairStats
 from ...stages.select.copies import is_later_copy
-from ..pack.outcomes import BY_LENGTH
+from ...stages.select.truncate import PairLengths
+from ..pack.outcomes import BY_LENGTH, limits_of
 from ..pack.pack import Selected
 from ..pack.table import HELD_OUT
 
@@ -31,34 +35,93 @@ def read_documents(selected: Selected) -> LengthStats:
 
     The parts are not read again: their trained spans were kept when the table was made.
     """
-    table = selected.table
-    sample = table.trained_spans
-    assert sample is not None
-    copies = _copies(selected)
-    counted = copies[sample.doc_ids] > 0
-    doc_ids = sample.doc_ids[counted]
-    lengths = table.documents.length[doc_ids]
-    copies_of_each = copies[doc_ids]
-    span_counts = sample.counts[counted]
-    bounds = sample.bounds[np.repeat(counted, sample.counts)]
-    tokens = lengths * copies_of_each.astype(np.int64)
-    plain_tokens = int(tokens[sample.plain_texts[counted]].sum())
-    longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
-    named = [(_id_of(selected, int(doc_ids[place])), int(lengths[place])) for place in longest]
+    sample = _read_sample(selected)
+    doc_ids = sample.doc_ids
+    lengths = selected.table.documents.length[doc_ids]
+    tokens = lengths * sample.copies.astype(np.int64)
+    plain_tokens = int(tokens[sample.plain_texts].sum())
+    bounds = sample.bounds
     # A document that is packed three times counts three times.
-    document_of_copy = np.repeat(np.arange(len(doc_ids)), copies_of_each)
+    document_of_copy = np.repeat(np.arange(len(doc_ids)), sample.copies)
     if len(document_of_copy) > len(doc_ids):
-        bounds = bounds[ranges(offsets_of(span_counts)[document_of_copy], span_counts[document_of_copy])]
+        offsets = offsets_of(sample.counts)
+        bounds = bounds[ranges(offsets[document_of_copy], sample.counts[document_of_copy])]
     return LengthStats(
         lengths=lengths[document_of_copy],
-        owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), span_counts[document_of_copy]),
+        owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), sample.counts[document_of_copy]),
         begins=np.ascontiguousarray(bounds[:, 0]),
         ends=np.ascontiguousarray(bounds[:, 1]),
-        longest=named,
+        longest=_longest(selected, doc_ids, lengths),
         texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
-        in_all=int(copies.sum(dtype=np.int64)),
-        packed=_packed_lengths(selected) if len(sample.doc_ids) < len(copies) else None,
+        in_all=sample.in_all,
+        packed=sample.packed,
     )
+
+
+def read_pairs(selected: Selected) -> PairStats:
+    """The preference pairs of a run, as `read_documents`; their trained spans are both completions."""
+    config = selected.config
+    sample = _read_sample(selected)
+    assert (sample.counts == 2).all()
+    completions = sample.bounds.reshape(-1, 2, 2)
+    prompt = completions[:, 0, 0]
+    chosen, rejected = (completions[:, side, 1] - completions[:, side, 0] for side in (0, 1))
+    parts = PairLengths(prompt, chosen, rejected)
+    limits = limits_of(config, pairs=True)
+    # What the padding of both sides may take more.
+    padding = config.pack.alignment.document - 1 if limits.both else 0
+    lengths = parts.limited(limits) + np.int32(padding)
+    pair_of_copy = np.repeat(np.arange(len(lengths)), sample.copies)
+    return PairStats(
+        parts=PairLengths(*(part[pair_of_copy] for part in parts.parts)),
+        lengths=lengths[pair_of_copy],
+        are_packed=selected.packs,
+        longest=_longest(selected, sample.doc_ids, lengths),
+        in_all=sample.in_all,
+    )
+
+
+class _Sample(NamedTuple):
+    """The documents that count, of those of which the table has the trained spans."""
+
+    doc_ids: NDArray[np.int64]
+    """(S,) ascending."""
+    copies: NDArray[np.uint16]
+    """(S,) how often each counts."""
+    counts: NDArray[np.int32]
+    """(S,) trained spans of each."""
+    plain_texts: NDArray[np.bool_]
+    """(S,) whether each is a plain text."""
+    bounds: NDArray[np.int32]
+    """(K, 2) the first token of each span in its document, and one past its last."""
+    in_all: int
+    """How many documents of the table count, with copies."""
+    packed: NDArray[np.int32] | None
+    """See `LengthStats.packed`."""
+
+
+def _read_sample(selected: Selected) -> _Sample:
+    """What of the table's sample counts."""
+    spans = selected.table.trained_spans
+    assert spans is not None
+    copies = _copies(selected)
+    counts = copies[spans.doc_ids] > 0
+    doc_ids = spans.doc_ids[counts]
+    return _Sample(
+        doc_ids,
+        copies[doc_ids],
+        spans.counts[counts],
+        spans.plain_texts[counts],
+        spans.bounds[np.repeat(counts, spans.counts)],
+        in_all=int(copies.sum(dtype=np.int64)),
+        packed=_packed_lengths(selected) if len(spans.doc_ids) < len(copies) else None,
+    )
+
+
+def _longest(selected: Selected, doc_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[tuple[str, int]]:
+    """(id, tokens) of the few longest documents, the longest first."""
+    longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
+    return [(_id_of(selected, int(doc_ids[place])), int(lengths[place])) for place in longest]
 
 
 def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:

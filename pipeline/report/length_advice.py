@@ -5,7 +5,7 @@ Each clause is about one case, and names what it is about: a length, the model, 
 
 from collections.abc import Iterator
 
-from ...schemas.report.length_choice import Advice, Choice, Point
+from ...schemas.report.length_choice import Advice, Choice, PairKeys, Point
 from ...schemas.tables.strategies import STRATEGIES
 from ...schemas.units import large, plural, share
 from .advised_length import GAIN, KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
@@ -28,6 +28,11 @@ def counted_tokens(choice: Choice) -> str:
     return "trained tokens" if any(point.labels + point.labels_lost for point in choice.points) else "tokens"
 
 
+def count_documents(choice: Choice, count: int) -> str:
+    """A number of documents, in words: `3 documents`, or `3 pairs`."""
+    return plural(count, "document" if choice.pairs is None else "pair")
+
+
 def describe_advice(choice: Choice) -> str:
     """What the advised length keeps, what the next one would, and what else would lose less or fill rows better; empty
     if there is no advice.
@@ -36,6 +41,7 @@ def describe_advice(choice: Choice) -> str:
         return ""
     clauses = [
         _describe_advised(choice, choice.advice),
+        _describe_pairs(choice, choice.pairs),
         _describe_row_length(choice, choice.advice),
         _describe_longer_rows(choice),
         _describe_longest(choice, choice.advice),
@@ -77,6 +83,29 @@ def _describe_advised(choice: Choice, advice: Advice) -> str:
     return words
 
 
+def _describe_pairs(choice: Choice, pairs: PairKeys | None) -> str:
+    """Which other keys keep more of the preference pairs at the configured length, and why; "" if none does."""
+    lost = point_at(choice, choice.max_length).documents_lost
+    if pairs is None:
+        return ""
+    keys = []
+    if pairs.left_out_with_end is not None and pairs.left_out_with_end < lost:
+        keys.append(f"with truncate.keep=end {_count_or_none(pairs.left_out_with_end)}")
+    if pairs.left_out_with_share is not None and pairs.left_out_with_share < lost:
+        keys.append(f"with pack.share=row, which stores it once, {_count_or_none(pairs.left_out_with_share)}")
+    if not keys:
+        return ""
+    # Where the prompt can be stored once, it stands in the row twice.
+    needs = "Pairs need their prompt twice" if pairs.left_out_with_share is not None else "Prompts take the room"
+    left_out = f"{count_documents(choice, lost)} {'is' if lost == 1 else 'are'} left out"
+    return f"{needs}: at {choice.max_length:,} {left_out}, {', '.join(keys)}"
+
+
+def _count_or_none(count: int) -> str:
+    """A number in words: `none` for 0."""
+    return f"{count:,}" if count else "none"
+
+
 def _why_not_more(choice: Choice, advice: Advice) -> str:
     """Why no length that keeps enough is advised."""
     enough = f"{share(KEEPS)} of the {counted_tokens(choice)}"
@@ -85,7 +114,8 @@ def _why_not_more(choice: Choice, advice: Advice) -> str:
     if advice.bounded and choice.limit is not None:
         reason = f"the most of the lengths that the model is made for: {choice.limit.reason}"
         return f", {reason}. No such length keeps {enough}"
-    longest = f": the longest document has {choice.longest[0][1]:,} tokens" if choice.longest else ""
+    kind = "document" if choice.pairs is None else "pair"
+    longest = f": the longest {kind} has {choice.longest[0][1]:,} tokens" if choice.longest else ""
     return f". None of the lengths that were compared keeps {enough}{longest}"
 
 
@@ -117,7 +147,8 @@ def _describe_longest(choice: Choice, advice: Advice) -> str:
         return ""
     only = "Of those read, only" if choice.documents < choice.documents_in_all else "Only"
     listed = "; ".join(f"{id}, {tokens:,} tokens" for id, tokens in named)
-    return f"{only} {plural(len(named), 'document is', 'documents are')} longer than {advice.shorter:,}: {listed}"
+    verb = "is" if len(named) == 1 else "are"
+    return f"{only} {count_documents(choice, len(named))} {verb} longer than {advice.shorter:,}: {listed}"
 
 
 def _describe_splitting(choice: Choice) -> str:
@@ -141,9 +172,11 @@ def describe_limit(choice: Choice) -> Iterator[str]:
     """Yield what is wrong with the configured length for the model."""
     if choice.over_limit is None or choice.limit is None:
         return
-    longer = plural(choice.over_limit, "document is", "documents are") if choice.over_limit else "no document is"
+    longer = f"{count_documents(choice, choice.over_limit)} {'is' if choice.over_limit == 1 else 'are'} longer"
+    if not choice.over_limit:
+        longer = "no document is longer"
     reason = choice.limit.reason
-    yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer} longer."
+    yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer}."
 
 
 def describe_sharing(choice: Choice) -> str:
@@ -158,7 +191,7 @@ def describe_sharing(choice: Choice) -> str:
     words = f"pack.share=row {stores} {factor:.1f} times fewer tokens"
     if sharing.compared < sharing.tokens:
         words += f" (of {large(sharing.tokens)} tokens, {large(sharing.compared)} were compared)"
-    words += ": documents of one source row begin alike."
+    words += ": documents of one source row begin alike." if choice.pairs is None else ": prompts of pairs once."
     if sharing.longer_rows_factor > factor * SHARING_FACTOR:
         words += (
             f" Rows of {choice.row_length:,} cut many groups of such documents; with "

@@ -8,23 +8,17 @@ answers without the question.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 
 import numpy as np
 
 from ...schemas.config.config import RunConfig
-from ...schemas.errors import PacktrainError
-from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
-from ...schemas.jsontext import parse_json
-from ...schemas.models.model_facts import Limit, stretching
-from ...schemas.report.length_choice import Advice, Choice, Point, Sharing
+from ...schemas.models.model_facts import Limit
+from ...schemas.report.length_choice import Advice, Choice, PairKeys, Point, Sharing
 from ...schemas.report.report import SplitFigures
-from ...stages.forecast import CANDIDATES, LengthStats, estimate, rows_and_bound
-from ..encode.tokenizer import find_tokenizer
+from ...stages.forecast.estimate import CANDIDATES, Stats, estimate, rows_and_bound
+from ...stages.forecast.pair_stats import PairStats
 from .advised_length import CHEAPER, FEW_ROWS, WHOLE, WHOLE_TEXTS, advise, space_of
 from .histograms import length_histogram
 from .shared_lengths import Lengths, SharedLengths
@@ -35,8 +29,6 @@ _FULL = 0.995
 """Share of the rows that is full, from which no longer length is compared."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
-_MOST_POSITIONS = 10_000_000
-"""Largest number of positions that is believed."""
 
 
 def candidates(config: RunConfig, lengths: Sequence[int], limit: Limit | None = None) -> list[int]:
@@ -59,35 +51,8 @@ def _fixed_row_length(config: RunConfig) -> int:
     return 0 if config.pack.cuts_documents else config.pack.row_length or 0
 
 
-def model_limit(tokenizer: str, base: Path) -> Limit | None:
-    """The limit of the model in the tokenizer's folder; None if there is none, or its configuration does not say.
-
-    Args:
-        tokenizer, base: as for `find_tokenizer`.
-    """
-    try:
-        config = parse_json(read_regular(find_tokenizer(tokenizer, base) / "config.json", SETTINGS_BYTES))
-    except (PacktrainError, OSError, ValueError, RecursionError):
-        return None
-    if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
-        config = config["text_config"]
-    if not isinstance(config, dict):
-        return None
-    limits = list[Limit]()
-    for key in ("max_position_embeddings", "n_positions"):
-        positions = config.get(key)
-        if type(positions) is int:  # a boolean is an int, too
-            limits.append(Limit(positions, f"the model's positions end at {positions:,}"))
-            break
-    with suppress(AttributeError, TypeError, ValueError, OverflowError):  # of a configuration that no model has
-        for stretched in stretching(SimpleNamespace(**config)):
-            limits.append(Limit(stretched.tokens, f"the model's {stretched.reason}"))
-    believed = [limit for limit in limits if 1 < limit.tokens <= _MOST_POSITIONS]
-    return min(believed, key=lambda limit: limit.tokens, default=None)
-
-
 def choose(
-    stats: LengthStats,
+    stats: Stats,
     config: RunConfig,
     lengths: Sequence[int] = CANDIDATES,
     limit: Limit | None = None,
@@ -97,7 +62,7 @@ def choose(
     """Compare lengths, and advise one.
 
     Args:
-        stats: see `document_lengths.read_documents`.
+        stats: see `document_lengths.read_documents` and `read_pairs`.
         lengths: those to compare.
         limit: the longest document that the model is made for; no longer length is advised.
         packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
@@ -105,6 +70,7 @@ def choose(
             are split.
         sharing: what the documents can share at each of `lengths_to_compare`, and in `rows_for_groups`.
     """
+    limit = _limit_of_lengths(stats, limit)
     documents = len(stats.lengths)
     documents_in_all = max(documents, stats.in_all)
     configured = config.longest_piece
@@ -119,7 +85,8 @@ def choose(
     configured_point = next(point for point in points if point.max_length == configured)
     fuller = None
     longer_rows = None
-    if config.pack.share == "none":  # of documents that share tokens, lengths alone do not say how full rows are
+    # Of documents that share tokens, lengths alone do not say how full rows of other strategies are.
+    if stats.are_packed and (config.pack.share == "none" or isinstance(stats, PairStats)):
         fuller = _fuller_strategy(stats, config, configured_point)
         longer_rows = _longer_rows(stats, config, configured_point) if _fixed_row_length(config) else None
     train = next((figures for figures in packed if figures.split == "train"), None)
@@ -147,7 +114,8 @@ def choose(
         over_limit=over_limit,
         other=fuller.point if fuller is not None else None,
         other_saves=fuller.saves if fuller is not None else 0.0,
-        sharing=_describe_sharing(stats, config, sharing),
+        sharing=_describe_sharing(stats, config, configured_point, sharing),
+        pairs=_compare_keys(stats, config, configured_point) if isinstance(stats, PairStats) else None,
     )
 
 
@@ -157,7 +125,7 @@ def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit |
     return [Lengths(length, max(length, fixed_rows)) for length in candidates(config, lengths, limit)]
 
 
-def rows_for_groups(stats: LengthStats, config: RunConfig) -> Lengths:
+def rows_for_groups(stats: Stats, config: RunConfig) -> Lengths:
     """The configured length in rows of at least twice the longest document that it keeps: two of a group then find room
     beside each other.
     """
@@ -167,14 +135,49 @@ def rows_for_groups(stats: LengthStats, config: RunConfig) -> Lengths:
     return Lengths(limit, max(config.row_length, -(-2 * longest // multiple) * multiple))
 
 
-def _describe_sharing(stats: LengthStats, config: RunConfig, sharing: SharedLengths | None) -> Sharing | None:
-    """What the comparison of `pack.share: row` is from, and what longer rows of the configured length would save."""
+def _limit_of_lengths(stats: Stats, limit: Limit | None) -> Limit | None:
+    """The model's limit where it limits the lengths that are compared: not where these are of both sides of pairs, of
+    which each may be as long as the model's limit.
+    """
+    if limit is None or not isinstance(stats, PairStats) or not stats.are_packed:
+        return limit
+    return limit if int(stats.parts.longest.max(initial=0)) > limit.tokens else None
+
+
+def _compare_keys(stats: PairStats, config: RunConfig, configured: Point) -> PairKeys:
+    """How many pairs the configured length leaves out, and with other keys would."""
+
+    def left_out(changed: RunConfig) -> int:
+        """Pairs left out with a changed configuration."""
+        return estimate(
+            stats, changed, configured.max_length, configured.strategy, configured.row_length
+        ).documents_lost
+
+    with_end = None
+    with_share = None
+    if config.truncate.overlong == "truncate" and config.truncate.keep == "start":
+        with_end = left_out(config.model_copy(update={"truncate": config.truncate.model_copy(update={"keep": "end"})}))
+    if config.pack.can_share and config.pack.share == "none":
+        with_share = left_out(config.model_copy(update={"pack": config.pack.model_copy(update={"share": "row"})}))
+    return PairKeys(stats.are_packed, with_end, with_share)
+
+
+def _describe_sharing(
+    stats: Stats, config: RunConfig, configured: Point, sharing: SharedLengths | None
+) -> Sharing | None:
+    """What the comparison of `pack.share: row` is from, and what longer rows of the configured length would save; None
+    if nothing can be shared.
+    """
+    is_used = config.pack.share == "row"
+    if isinstance(stats, PairStats) and configured.sharing_factor is not None:
+        # Prompts are known, and no pair is divided between rows.
+        return Sharing(is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
     if sharing is None:
         return None
     longer = rows_for_groups(stats, config)
     point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
     return Sharing(
-        is_used=config.pack.share == "row",
+        is_used=is_used,
         compared=sharing.compared,
         tokens=sharing.tokens,
         longer_row_length=longer.row_length,
@@ -183,7 +186,7 @@ def _describe_sharing(stats: LengthStats, config: RunConfig, sharing: SharedLeng
 
 
 def _compare_lengths(
-    stats: LengthStats,
+    stats: Stats,
     config: RunConfig,
     lengths: Sequence[int],
     limit: Limit | None,
@@ -208,7 +211,7 @@ def _compare_lengths(
     return points
 
 
-def _worth_showing(points: Sequence[Point], stats: LengthStats, configured: int, advice: Advice | None) -> list[Point]:
+def _worth_showing(points: Sequence[Point], stats: Stats, configured: int, advice: Advice | None) -> list[Point]:
     """The points up to the first length that no document exceeds, with the configured and the advised one."""
     longest = int(stats.lengths.max(initial=0))
     fits_all = min((point.max_length for point in points if point.max_length >= longest), default=MOST)
@@ -225,7 +228,7 @@ class _Fuller(NamedTuple):
     """The share of the rows that it saves."""
 
 
-def _fuller_strategy(stats: LengthStats, config: RunConfig, configured: Point) -> _Fuller | None:
+def _fuller_strategy(stats: Stats, config: RunConfig, configured: Point) -> _Fuller | None:
     """A strategy that saves more than `SAVES` of the rows; None if there is none. Where `stats` are of a sample, it is
     compared by the lengths of all documents.
 
@@ -256,7 +259,7 @@ def _fuller_strategy(stats: LengthStats, config: RunConfig, configured: Point) -
     return _Fuller(point, saves) if saves > SAVES else None
 
 
-def _longer_rows(stats: LengthStats, config: RunConfig, configured: Point) -> Point | None:
+def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | None:
     """The same documents in rows of twice the length, or four or eight times: the first that saves `CHEAPER` of the
     space and comes as near to the best of them; None if none does, or too few rows would be left.
     """

@@ -97,11 +97,10 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
         base: where relative paths of its configuration start.
     """
     config = selected.config
-    choice = None
     observer.begin("report", 0, "")
     try:
-        if not selected.pairs:
-            choice = compare_lengths(selected, base, packing_of(dataset.manifest).splits)
+        packed = packing_of(dataset.manifest).splits if selected.packs else ()
+        choice = compare_lengths(selected, base, packed)
         decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))
         report = report_of(dataset, choice, configuration_of(config, base), decoder)
         write_report(report, dataset.store)

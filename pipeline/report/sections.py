@@ -5,12 +5,9 @@ from typing import Any
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report.flow import Flow
-from ...schemas.report.length_choice import Choice, Point
 from ...schemas.report.report import Made, Packing, Report, SplitFigures, Training
 from ...schemas.tables.reasons import NOT_DRAWN
-from ...schemas.tables.strategies import CUTTING
 from ...schemas.units import large, plural, share
-from .advised_length import lost_at
 from .contamination_summary import QUESTION as CONTAMINATION_QUESTION
 from .contamination_summary import contamination_section
 from .grid import Grid, Lines, Section
@@ -24,10 +21,11 @@ from .ledger_lines import (
     supervision_style,
     uses_sentence,
 )
-from .length_advice import SHARING_FACTOR, counted_tokens, describe_advice, describe_limit, describe_sharing, point_at
+from .length_section import QUESTION as LENGTH_QUESTION
+from .length_section import choice_section
 
 QUESTIONS = {
-    "choice": "Which max_length?",
+    "choice": LENGTH_QUESTION,
     "flow": "What happened to my data?",
     "contamination": CONTAMINATION_QUESTION,
     "training": "What is being trained on?",
@@ -48,7 +46,7 @@ _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
 def sections(report: Report) -> list[Section]:
     """The sections of a report. Where one is missing, it says why. Without evaluation data, one is not there."""
     makers: dict[str, Callable[[Any], Section]] = {
-        "choice": _choice,
+        "choice": choice_section,
         "flow": _flow,
         "contamination": contamination_section,
         "training": lambda training: _training(training, report.flow),
@@ -140,71 +138,6 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         unusable = rejected_of(Ledger(dict(flow.sources)).total())
         if unusable:
             yield "unusable rows or examples", large(sum(unusable.values()))
-
-
-# Which max_length?
-
-
-def _choice(choice: Choice) -> Section:
-    configured = point_at(choice, choice.max_length)
-    lost = share(lost_at(configured), 2) if lost_at(configured) else "none"
-    parts = []
-    if configured.documents_cut:
-        parts.append(f"{configured.documents_cut:,} are cut")
-    if configured.documents_lost:
-        parts.append(f"{configured.documents_lost:,} are left out")
-    documents = " No document is cut."
-    if parts:
-        documents = f" Of {plural(choice.documents, 'document')}, {' and '.join(parts)}."
-    longer_rows = choice.row_length > choice.max_length
-    rows_of = f" in rows of {choice.row_length:,}" if longer_rows else ""
-    sentence = (
-        f"At {choice.max_length:,}{rows_of} with {choice.strategy}, {lost} of the {counted_tokens(choice)} is lost."
-    )
-    sentence += documents
-    if choice.documents < choice.documents_in_all:
-        sentence += f" That is from {choice.documents:,} of about {choice.documents_in_all:,} documents."
-    if advice := describe_advice(choice):
-        sentence += f" Advice: {advice}"
-    if sharing := describe_sharing(choice):
-        sentence += f" {sharing}"
-    advised = choice.advice.max_length if choice.advice is not None else None
-    marks = {choice.max_length: "configured", advised: "advised"}
-    if advised == choice.max_length:
-        marks = {advised: "configured, advised"}
-    # Where all lengths have rows of their own, their capacity needs no column.
-    is_sharing_shown = any((point.sharing_factor or 1) >= SHARING_FACTOR for point in choice.points)
-    rows = []
-    for point in choice.points:
-        row_length = [f"{point.row_length:,}"] if longer_rows else []
-        factor = [f"{point.sharing_factor or 1:.1f} times fewer"] if is_sharing_shown else []
-        rows.append([f"{point.max_length:,}", *row_length, *_cells(point), *factor, marks.get(point.max_length, "")])
-    overlong = "" if choice.strategy in CUTTING else f", overlong: {choice.overlong}"
-    sharing_head = ["with share=row"] if is_sharing_shown else []
-    head = (choice.key, *(["rows of"] if longer_rows else []), *_HEAD, *sharing_head, "")
-    grids = [Grid(f"At each length, with {choice.strategy}{overlong}", head, rows)]
-    if choice.other is not None:
-        rows = [[point.strategy, *_cells(point)] for point in (configured, choice.other)]
-        grids.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *_HEAD), rows))
-    if choice.longest:
-        rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
-        grids.append(Grid("The longest documents; packtrain inspect --id shows one", ("example", "tokens"), rows))
-    return Section("choice", QUESTIONS["choice"], sentence, grids, warnings=list(describe_limit(choice)))
-
-
-_HEAD = ("trained lost", "cut", "left out", "rows", "full", "tokens")
-
-
-def _cells(point: Point) -> tuple[str, ...]:
-    """The cells of a point below `_HEAD`."""
-    return (
-        share(lost_at(point), 2, fixed=True),
-        f"{point.documents_cut:,}",
-        f"{point.documents_lost:,}",
-        f"{point.rows:,}",
-        share(point.fill, fixed=True),
-        large(point.tokens),
-    )
 
 
 # What happened to my data?

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ...schemas.config.config import RunConfig
 from ...schemas.ragged import begins_of, offsets_of, sums_of
-from ...stages.forecast import SharedUnits
+from ...stages.forecast.estimate import SharedUnits
 from ..pack.outcomes import limits_of
 from ..pack.pack import Selected
 from ..pack.segments import Segments
@@ -78,8 +78,7 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
     source row gives two of them.
     """
     config = selected.config
-    pack = config.pack
-    if not pack.does.keeps_groups or pack.parallel is not None or pack.max_docs is not None:
+    if not config.pack.can_share:
         return None
     table = selected.table
     copies = copies_to_compare(selected)

@@ -17,7 +17,7 @@ from ...schemas.config.config import RunConfig
 from ...schemas.errors import ConfigError
 from ...schemas.report.flow import Flow
 from ...schemas.report.report import Made, Packing, Report, Sample, SplitFigures, Training
-from ...stages.forecast import CANDIDATES
+from ...stages.forecast.estimate import CANDIDATES
 from ..configfile import load_config, settings_of
 from ..encode.rejects import list_rejects
 from ..inputs.blocks import Block, InputFile
@@ -108,13 +108,9 @@ def plan(
 
     kept.begin("read lengths", 0, "")
     figures = count_rows(selected)
-    # Each preference pair is a row of its own, whatever the length and the strategy.
-    choice = None
-    packing = None
-    if not prepared.pairs:
-        scale = sample.rows_in_all / sample.rows if sample is not None and sample.rows else 1.0
-        choice = compare_lengths(selected, work.base, figures, lengths, scale)
-        packing = _packing(config, figures, sample)
+    scale = sample.rows_in_all / sample.rows if sample is not None and sample.rows else 1.0
+    choice = compare_lengths(selected, work.base, figures, lengths, scale)
+    packing = _packing(config, figures, sample) if selected.packs else None
     total = selected.ledger.total()
     contamination = None
     if encoded.contamination is not None:
@@ -128,7 +124,7 @@ def plan(
     report = make_report(
         "plan",
         work.out.url,
-        {"choice": PAIRS, "packing": PAIRS} if prepared.pairs else {},
+        {} if selected.packs else {"packing": PAIRS},
         sample,
         choice=choice,
         flow=Flow(supervision_of(total), dict(selected.ledger.sources), rejects, None),

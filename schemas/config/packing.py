@@ -78,6 +78,11 @@ class PackConfig(ConfigModel):
         return self.does.cuts_documents
 
     @property
+    def can_share(self) -> bool:
+        """Whether the other keys let documents share tokens; `RunConfig` refuses `share: row` elsewhere."""
+        return self.does.keeps_groups and self.parallel is None and self.max_docs is None
+
+    @property
     def alignment(self) -> Alignment:
         """The least multiples that satisfy `align` and `parallel` both."""
         parallel = self.parallel

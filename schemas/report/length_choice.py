@@ -115,6 +115,8 @@ class Choice(Shown):
     """The share of the rows that it would save, both in one window."""
     sharing: "Sharing | None" = None
     """None if no two documents were made of one source row, or the configuration does not let them share."""
+    pairs: "PairKeys | None" = None
+    """If documents are preference pairs: what other keys would do with those that the configured length leaves out."""
 
     def summary(self) -> str:
         advised = f"{self.advice.max_length:,} is advised" if self.advice is not None else "nothing is advised"
@@ -142,3 +144,15 @@ class Sharing:
     """Twice the longest document that the configured length keeps, or the configured rows if they are longer."""
     longer_rows_factor: float
     """`Point.sharing_factor` in such rows, which cut fewer groups of documents."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairKeys:
+    """Preference pairs that would be left out at the configured length with other keys."""
+
+    are_packed: bool
+    """Whether both sides stand in a row, so that `max_length` limits them together; else it limits the longer one."""
+    left_out_with_end: int | None
+    """With `truncate.keep: end`; None if that is configured, or pairs are not cut."""
+    left_out_with_share: int | None
+    """With `pack.share: row`; None if that is configured or impossible."""

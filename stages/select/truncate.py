@@ -1,10 +1,13 @@
 """Decides which tokens the length limits keep of N documents, and of N preference pairs."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ...schemas.config.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,27 @@ class PairCut:
     """(N,) how many tokens each part loses at its beginning."""
     kept: PairLengths
     """(N,) how many tokens of each part are kept."""
+
+
+def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Limits:
+    """The limits of preference pairs with another length, in rows of another capacity, but else as configured."""
+    pack = config.pack
+    truncate = config.truncate
+    if not pack.does.is_packing:
+        return Limits(max_length, truncate.overlong, truncate.keep)
+    # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a row
+    # of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
+    most = min(max_length, row_length - (pack.alignment.document - 1))
+    return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.share == "row")
+
+
+def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
+    """(N,) whether a completion of each pair has nothing to train. Without a prompt, nothing predicts its first token.
+    A packed side needs a label: its loss is a sum over labels.
+    """
+    untrained = np.where(limits.both & (kept.prompt == 0), 1, 0)
+    without: NDArray[np.bool_] = (kept.chosen <= untrained) | (kept.rejected <= untrained)
+    return without
 
 
 def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:

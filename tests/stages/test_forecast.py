@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.schemas.config.config import RunConfig
-from packtrain.stages.forecast import LengthStats, estimate
+from packtrain.stages.forecast.estimate import estimate
+from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
 Documents = list[list[bool]]

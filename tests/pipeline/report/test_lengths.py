@@ -11,13 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packtrain.pipeline.report.advised_length import FEW_ROWS, KEEPS, WHOLE, WHOLE_TEXTS, lost_at
 from packtrain.pipeline.report.length_advice import describe_advice, describe_limit, point_at
-from packtrain.pipeline.report.lengths import SAVES, candidates, choose, model_limit
+from packtrain.pipeline.report.lengths import SAVES, candidates, choose
+from packtrain.pipeline.report.model_limit import model_limit
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
 from packtrain.schemas.report.length_choice import Choice
 from packtrain.schemas.tables.strategies import CUTTING
 from packtrain.schemas.units import share
-from packtrain.stages.forecast import CANDIDATES, LengthStats
+from packtrain.stages.forecast.estimate import CANDIDATES
+from packtrain.stages.forecast.length_stats import LengthStats
 from packtrain.stages.pack.plan_rows import plan_rows
 
 from tests import kit

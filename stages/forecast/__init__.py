@@ -1,0 +1,1 @@
+"""What other lengths and strategies would make of the documents, from their lengths."""

@@ -1,0 +1,76 @@
+"""Preference pairs of which lengths are compared: the lengths of their parts, and what a length keeps of them.
+
+A length limits both sides together, which stand in one row: `2 P + C + R` tokens of a prompt of P and completions of C
+and R tokens, or `P + C + R + 1` where the prompt is stored once. With `pack.strategy: none` it limits the longer side.
+
+Legend: `N` pairs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...schemas.config.config import RunConfig
+from ..select.truncate import PairLengths, cut_pairs, is_without_labels, limits_of_pairs
+from .length_stats import Kept
+
+
+@dataclass(frozen=True, eq=False)
+class PairStats:
+    """Lengths of the pairs that passed the filters, before `max_length` is applied."""
+
+    parts: PairLengths
+    """(N,) tokens of the prompt and of both completions of each pair."""
+    lengths: NDArray[np.int32]
+    """(N,) what a length must allow to keep each pair whole, as configured; with alignment, at most so many tokens."""
+    are_packed: bool
+    """Whether both sides stand in a row with other pairs; else each pair is a row of three columns."""
+    longest: Sequence[tuple[str, int]] = ()
+    """(id, tokens) of the few longest pairs by `lengths`, the longest first; empty if the ids are unknown."""
+    in_all: int = 0
+    """About how many pairs there are, if these are a sample of them."""
+    packed: NDArray[np.int32] | None = None
+    """(P,) as `LengthStats.packed`."""
+    texts: bool = False
+    """Completions are no plain texts, which could be cut anywhere."""
+    documents_of_piece: int = 2
+    """A pair is two documents of a row."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """Tokens of all pairs, as `Kept.tokens`."""
+        tokens = int(self.parts.all.sum(dtype=np.int64))
+        return tokens + int(self.parts.prompt.sum(dtype=np.int64)) if self.are_packed else tokens
+
+    @cached_property
+    def labels(self) -> int:
+        """Labels trained in all pairs together, if nothing is cut."""
+        return int(_labels_of(self.parts).sum())
+
+    def kept_at(self, config: RunConfig, limit: int, row_length: int, strategy: str) -> Kept:
+        """What a length keeps of each pair. A pair whose completions are the same once they are cut is left out by a
+        run, but counted here: of real pairs, less than one in a hundred.
+        """
+        limits = limits_of_pairs(config, limit, row_length)
+        kept = cut_pairs(self.parts, limits).kept
+        is_long = self.parts.limited(limits) > limits.max_length
+        is_left_out = is_without_labels(kept, limits)
+        if limits.overlong == "drop":
+            is_left_out |= is_long
+        if not self.are_packed:
+            tokens = np.where(is_left_out, 0, kept.all).astype(np.int64)
+            return Kept(tokens, tokens, _labels_of(kept), is_long)
+        align = config.pack.alignment.document
+        sides = (kept.prompt + kept.chosen, limits.repeated(kept.prompt) + kept.rejected)
+        in_row = sum(-(-side.astype(np.int64) // align) * align for side in sides)
+        tokens = np.where(is_left_out, 0, kept.all.astype(np.int64) + kept.prompt)
+        saved = int(np.maximum(kept.prompt - 1, 0)[~is_left_out].sum()) if config.pack.can_share else None
+        return Kept(tokens, np.where(is_left_out, 0, in_row), _labels_of(kept), is_long, saved)
+
+
+def _labels_of(parts: PairLengths) -> NDArray[np.int64]:
+    """(N,) trained labels of each pair: of completions without a prompt, nothing predicts the first tokens."""
+    return parts.completions.astype(np.int64) - np.where(parts.prompt == 0, 2, 0)
