@@ -86,6 +86,7 @@ def _describe_unknown_keys(places: Sequence[Place], model: type[BaseModel], orig
 def _describe_unknown_key(place: Place, model: type[BaseModel], origins: Mapping[Place, str], *, alone: bool) -> str:
     """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
     known_keys = _fields(model, place[:-1])
+    # A key that is near in its own section, then one of the same name elsewhere, then all that there are.
     advice = did_you_mean(str(place[-1]), known_keys).removeprefix("; ")
     # The same key of another section, as for `max_length` or `maxLength` at the top.
     spelling = _spelling(str(place[-1]))
@@ -163,12 +164,15 @@ def _spelling(name: str) -> str:
 
 
 def all_keys(model: Any, parent: str = "") -> Iterator[str]:
-    """The keys of a pydantic model and of its sections, as paths; in a list of sections, those of the first."""
+    """The keys of a pydantic model and of its sections, as paths; in a list of sections, those of the first:
+    `truncate.max_length`, `sources.0.path`.
+    """
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
         if section is None:
             yield f"{parent}{name}"
         else:
+            # An optional section is a union with None; any other annotation around a section is a list of it.
             is_list = section is not field.annotation and NoneType not in get_args(field.annotation)
             yield from all_keys(section, f"{parent}{name}.{'0.' if is_list else ''}")
 

@@ -118,6 +118,7 @@ def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
     Raises:
         ConfigError: one has a path already.
     """
+    # Before validation, which demands a path of each source.
     configured = data.get("sources") or []
     if not in_memory or not isinstance(configured, (list, tuple)):
         return  # validation says what is wrong with it
@@ -152,6 +153,7 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel])
     keys are called in packtrain.
     """
     for command, required, typical in _OTHER_COMMANDS:
+        # A configuration of the very command that is run is none of another's, whatever it has besides.
         is_this_command = required <= model.model_fields.keys()
         typical_keys = sorted(typical & data.keys())
         if not is_this_command and required <= data.keys() and typical_keys:

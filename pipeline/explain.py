@@ -196,9 +196,9 @@ class Follower:
         )
         if document["outcome"] != PACKED_OUTCOME:
             return self._dropped(story, document)
-        standings = list[Standing]()
+        standings: list[Standing] = []
         for split, row in _rows_of(self.dataset, document["doc_id"]):
-            if self.dataset.manifest.preference:
+            if self.dataset.manifest.preference:  # each is a row of its own, and has no pieces
                 standings.append(Standing(split, row, 0, 0))
                 continue
             for piece in pieces(self.dataset, row, split):
@@ -211,6 +211,7 @@ class Follower:
         address = _Address(document["source"], document["file"], document["line"], document["sub"])
         reject = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
         detail = reject.detail if reject is not None else REASONS.get(reason, "")
+        # Only of a duplicate is another example the cause.
         twin = self._twin(document) if reason == "duplicate" else ""
         return replace(story, state="dropped", reason=reason, detail=detail, twin=twin)
 
@@ -281,7 +282,7 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
     Raises:
         IntegrityError: the file is damaged.
     """
-    data = dataset.store.read(REJECTS) or b""
+    data = dataset.store.read(REJECTS) or b""  # a dataset without rejects has no such file
     reject_of_row = None
     # Most lines are of other rows, and are not decoded.
     needle = f'"line":{address.line},'.encode()

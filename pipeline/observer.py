@@ -8,6 +8,8 @@ from ..schemas.escape import escape, without_secrets
 class Observer:
     """Receives stages, progress and notes; this one ignores them."""
 
+    # Every method does nothing, so that code that is called without an observer need not ask whether there is one.
+
     def begin(self, stage: str, total: int, unit: str) -> None:
         """A stage begins. `total` is the amount of work in units, or 0 if unknown."""
 
@@ -42,6 +44,7 @@ class Kept(Observer):
 
     def note(self, text: str) -> None:
         """See `Observer`."""
+        # Kept notes get into reports, which are passed on: no password of a URL may be in them.
         self.notes.append(without_secrets(text))
         self._observer.note(text)
 

@@ -86,6 +86,7 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
     if not STRATEGIES[strategy].joins_documents:
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
     info.features = features
+    # `map` gives a dataset without rows back as it is, which here has the column `row`.
     if plan.rows:
         # The fingerprint that `map` computes would ignore the version.
         named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
@@ -94,7 +95,7 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
         packed = rows.with_format("arrow").map(
             lambda block: _rows(documents, plan, block["row"][0].as_py(), block["row"][-1].as_py() + 1, strategy),
             batched=True,
-            batch_size=max(1, _BLOCK_TOKENS // seq_length),
+            batch_size=max(1, _BLOCK_TOKENS // seq_length),  # rows
             features=features,
             new_fingerprint=fingerprint,
             cache_file_name=dataset._get_cache_file_path(fingerprint) if dataset.cache_files else None,

@@ -175,7 +175,7 @@ def _code_of_os_error(error: OSError) -> int:
         OSError: the same error, if it is of no file, and not of the output: a defect of ours, with its traceback.
     """
     if error.filename is None:
-        # Printing fails without the name of a file.
+        # The output has no name: it is most likely what could not be written.
         code = _lost_output("\n")
         if code is None:
             raise error

@@ -14,7 +14,10 @@ from ...schemas.tables.row_formats import ROW_FORMATS
 from .completion import setting_completer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from ...schemas.config.config import RunConfig
+    from ..configfile import Setting
 
 
 def _settings(example: str, *, training: bool) -> Any:
@@ -129,7 +132,6 @@ def load_run(
         ConfigError: neither or both are given; or the configuration is invalid.
     """
     from ..configfile import Setting, load_config
-    from ..inputs.source_names import name_sources
     from ..store.open_store import resolve_place
     from ..yaml_file import refuse_data
 
@@ -139,12 +141,7 @@ def load_run(
     # The last setting of a key counts: options win over `--set`, and `--set` over the demo's cache.
     overrides: list[str | Setting] = [Setting("cache", cache, "the cache")] if cache is not None else []
     overrides += settings or []
-    for name, value in options.items():
-        if value is not None:
-            option = f"--{name.replace('_', '-')}"
-            # Paths of `against` were made absolute, and are not what the user wrote.
-            origin = option if name == "against" else f"{option} {value}"
-            overrides.append(Setting(_STANDS_FOR[name], value, origin))
+    overrides += _option_settings(options)
     if config is not None:
         refuse_data(config)
         if inputs or tokenizer is not None:
@@ -157,10 +154,29 @@ def load_run(
     missing = [name for name in needs if not values[name]]
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
-    paths = list(inputs or [])
+    paths = inputs or []
+    if format is not None:
+        # A setting of each source, so that a message about it names the option.
+        overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
+    return load_config(_data_of_options(paths, tokenizer), Path.cwd(), overrides)
+
+
+def _option_settings(options: "Mapping[str, Any]") -> "Iterator[Setting]":
+    """The settings that options stand for; one without a value sets nothing."""
+    from ..configfile import Setting
+
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')}"
+            # Paths of `against` were made absolute, and are not what the user wrote.
+            origin = option if name == "against" else f"{option} {value}"
+            yield Setting(_STANDS_FOR[name], value, origin)
+
+
+def _data_of_options(paths: "Sequence[str]", tokenizer: Path | None) -> dict[str, Any]:
+    """The configuration of a command without a file: one source for each path."""
+    from ..inputs.source_names import name_sources
+
     sources = [{"name": name, "path": path} for name, path in zip(name_sources(paths), paths, strict=True)]
     # A configuration must have an output and a tokenizer, also for a command that uses neither.
-    data = {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}
-    if format is not None:
-        overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
-    return load_config(data, Path.cwd(), overrides)
+    return {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}

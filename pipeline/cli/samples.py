@@ -72,23 +72,14 @@ def sample(
     from ..samples.sampling import SamplePlan, draw_samples, shard_file
     from ..store.appended import check_place
 
-    for name, value in (("--temperature", temperature), ("--top-p", top_p)):
-        # The ranges of options let NaN and infinity pass. --top-p 0 would leave no token.
-        if not math.isfinite(value) or (name == "--top-p" and value == 0):
-            raise ConfigError(f"{name} {value}: give a number above 0")
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
-    if endpoint is not None and tokenizer is None:
-        raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
+    _check_sampling(temperature, top_p, endpoint, tokenizer)
     folder = tokenizer or Path(model)
     config, place = load_run(None, settings, [data], folder, str(out), shard=shard)
     part = parse_shard(config.run.shard or "0/1")
     out = shard_file(out, part)
     check_place(out)
-    names = [file.name for file in folder.iterdir()] if tokenizer is None and folder.is_dir() else None
-    # Without this, transformers would say of the model's folder that it cannot be loaded, and not why.
-    if names is not None and not any(name.startswith(_TOKENIZER_FILES) for name in names):
-        raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
+    if tokenizer is None:
+        _require_tokenizer(folder)
 
     def draw(observer: "Observer") -> dict[str, int]:
         # Looked at before the prompts are read, because a mistake in the model is found at once.
@@ -115,6 +106,34 @@ def sample(
         return draw_samples(prompts, plan, source.settings, identity, out, source.make_engine, observer)
 
     show(draw, partial(_drawn_lines, out))
+
+
+def _check_sampling(temperature: float, top_p: float, endpoint: str | None, tokenizer: Path | None) -> None:
+    """Refuse what the types of options let pass: NaN, infinity, and probabilities that leave no token; and a server
+    whose tokenizer is not known.
+
+    Raises:
+        ConfigError: names the option.
+    """
+    for name, value in (("--temperature", temperature), ("--top-p", top_p)):
+        if not math.isfinite(value) or (name == "--top-p" and value == 0):
+            raise ConfigError(f"{name} {value}: give a number above 0")
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
+    # Prompts go there as token ids, and a server has no way to ask for its tokenizer.
+    if endpoint is not None and tokenizer is None:
+        raise ConfigError("--endpoint: give --tokenizer, the folder of the served model's tokenizer")
+
+
+def _require_tokenizer(model: Path) -> None:
+    """Refuse a model's folder without a tokenizer, of which transformers would not say what is missing. What is no
+    folder is refused where the model is looked for.
+
+    Raises:
+        ConfigError: names the option that gives one.
+    """
+    if model.is_dir() and not any(file.name.startswith(_TOKENIZER_FILES) for file in model.iterdir()):
+        raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
 
 
 def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":

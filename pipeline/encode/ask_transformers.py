@@ -68,18 +68,7 @@ def answer_of(question: Question) -> TokenizerSpec:
     """
     folder = question.folder
     process = question.process
-    with question.temporary, process:
-        try:
-            output, log = process.communicate(timeout=ASK_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise TokenizerError(
-                f"the tokenizer folder {folder} was not loaded within {ASK_SECONDS:,.0f} seconds, which no tokenizer "
-                "needs; take another one, or another copy of it"
-            ) from None
-        except BaseException:  # such as Ctrl-C: the process must not outlive this one
-            process.kill()
-            raise
+    output, log = _outputs_of(question)
     # Rust aborts when the limit of memory is reached, while Python raises an error.
     if process.returncode == -signal.SIGABRT and b"memory allocation" in log:
         raise _memory_error(folder)
@@ -99,16 +88,46 @@ def answer_of(question: Question) -> TokenizerSpec:
     error = str(answer["error"])
     if error.startswith(MemoryError.__name__):
         raise _memory_error(folder)
-    error = error.replace(str(question.copy), str(folder))
+    raise _refusal(folder, error.replace(str(question.copy), str(folder)))
+
+
+def _outputs_of(question: Question) -> tuple[bytes, bytes]:
+    """Wait for the process of a question; its standard output and standard error.
+
+    Raises:
+        TokenizerError: it took too long.
+    """
+    process = question.process
+    with question.temporary, process:
+        try:
+            return process.communicate(timeout=ASK_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise TokenizerError(
+                f"the tokenizer folder {question.folder} was not loaded within {ASK_SECONDS:,.0f} seconds, which no "
+                "tokenizer needs; take another one, or another copy of it"
+            ) from None
+        except BaseException:  # such as Ctrl-C: the process must not outlive this one
+            process.kill()
+            raise
+
+
+def _refusal(folder: Path, error: str) -> TokenizerError:
+    """The error for a folder that transformers cannot load. What it says itself is seldom what is wrong.
+
+    Args:
+        error: what it says.
+    """
     if (folder / "tokenizer.json").is_file():
-        raise TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
+        return TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
     if not any(_is_of_tokenizer(path.name) for path in folder.iterdir()):
+        # People give the folder above, such as that of a training with its checkpoints.
         below = next((path for path in sorted(folder.glob("*/tokenizer.json"))), None)
-        raise TokenizerError(
+        return TokenizerError(
             f"{folder} has no tokenizer: no tokenizer.json, tokenizer.model or vocabulary is in it; give the folder of "
             f"a model with its tokenizer{f', such as {below.parent}' if below is not None else ''}"
         )
-    raise TokenizerError(f"{folder} has no tokenizer.json, and transformers cannot load a tokenizer from it: {error}")
+    return TokenizerError(f"{folder} has no tokenizer.json, and transformers cannot load a tokenizer from it: {error}")
 
 
 def _is_of_tokenizer(name: str) -> bool:

@@ -191,21 +191,23 @@ def encode_examples(
     first_line: int,
     pairs: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Encode examples, after noting each one's row, which errors of its template name.
+    """Encode examples, after noting the row of each, which errors of its template name.
 
     Args:
         first_line: the number of line 0 of their block.
         pairs: whether they are preference pairs.
     """
-
-    def noted() -> Iterator[Example]:
-        for example in examples:
-            note_row(first_line + example.line)
-            yield example
-
+    noted_examples = _note_rows(examples, first_line)
     if pairs:
-        return encode_pairs(encoder, noted(), counts, sampled)
-    return encoder.encode(noted(), counts, sampled)
+        return encode_pairs(encoder, noted_examples, counts, sampled)
+    return encoder.encode(noted_examples, counts, sampled)
+
+
+def _note_rows(examples: Iterable[Example], first_line: int) -> Iterator[Example]:
+    """The examples, each after its row was noted: a worker that the kernel kills cannot say any more which it was."""
+    for example in examples:
+        note_row(first_line + example.line)
+        yield example
 
 
 load_render_spec = lru_cache(maxsize=2)(RenderSpec.load)

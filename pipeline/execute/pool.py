@@ -134,11 +134,11 @@ class Pool(Executor):
                         if deaths + 1 == MAX_TRIES:
                             raise lost_task_error(task, reason)
                         suspects.append(_Suspect(task, deaths + 1))
-                        continue
-                    result, error = answer
-                    if error is not None:
-                        raise with_task_name(error, task) from error
-                    yield result
+                    else:
+                        result, error = answer
+                        if error is not None:
+                            raise with_task_name(error, task) from error
+                        yield result
         finally:
             # A worker is busy here only if this was left early: its result would go to the next `map`.
             if self._busy_workers():

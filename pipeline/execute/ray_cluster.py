@@ -54,7 +54,7 @@ class RayExecutor(Executor):
             raise ConfigError("run.executor ray needs Ray: pip install 'packtrain[ray]'") from None
         self._ray: Any = ray
         self._seconds = seconds
-        # Whoever calls packtrain from a program that uses Ray already has a connection, which stays theirs.
+        # A program that uses Ray, and calls packtrain, has a connection already, which stays the program's.
         self._started_here = not ray.is_initialized()
         if self._started_here:
             self._connect(address, workers)

@@ -242,18 +242,19 @@ def _write(
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
         split_layout = replace(layout, shards=len(split.shards))
-        rows_before = 0
+        first_row = 0  # of the shard in the split
         for index, shard in enumerate(split.shards):
-            try:
-                # A held-out split may have no rows; some readers fail on a file of none.
-                if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
-                    batches = source.sound_batches(shard)
-                    checked = batches if labels is None else labels.check(batches)
-                    WRITERS[to](checked, draft, name, index, split_layout)
-            except MisfitError as error:
-                row = rows_before + error.row
-                raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
-            rows_before += shard.rows
+            # A held-out split may have no rows; some readers fail on a file of none.
+            if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
+                batches = source.sound_batches(shard)
+                if labels is not None:
+                    batches = labels.check(batches)
+                try:
+                    WRITERS[to](batches, draft, name, index, split_layout)
+                except MisfitError as error:
+                    row = first_row + error.row
+                    raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
+            first_row += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
     if labels is not None and labels.count:

@@ -175,10 +175,9 @@ class FileLines:
             return None
         index = self.files.index(file)
         row = self.starts[index] + line - 1
-        is_last_file = index + 1 == len(self.starts)
-        if line <= 0 or row < 0 or not (is_last_file or row < self.starts[index + 1]):
-            return None
-        return row
+        # Of small files, the next one begins where this one has no more lines.
+        is_in_next_file = index + 1 < len(self.starts) and row >= self.starts[index + 1]
+        return None if line <= 0 or row < 0 or is_in_next_file else row
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def split_name(name: str) -> tuple[str, str]:
 def _kind_of_name(name: str) -> tuple[Container | None, Compression | None]:
     """The kind of a file, and how it is compressed, by its name alone."""
     _, suffix = split_name(name.lower())
+    # Of `.jsonl.gz`, the kind is in `.jsonl`, and the compression in `.gz`; of `.jsonl`, both are looked up.
     last_suffix = suffix[suffix.rfind(".") :]
     kind_suffix = suffix.removesuffix(last_suffix) or last_suffix
     return _KIND_OF_SUFFIX.get(kind_suffix), _COMPRESSION_OF_SUFFIX.get(last_suffix)

@@ -41,20 +41,18 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
     question = {"name": repository, "subset": subset, "split": split, "revision": revision or None}
     store = LocalStore(cache)
     note = f"{_FOLDER}/{fingerprint(question)}.json"
-    if not _is_reachable():
-        loaded_before = get_note(store, note, _LoadedFiles)
-        files = [store.path(name) for name in loaded_before.files] if loaded_before is not None else []
-        # What a cache has must not lead out of it.
-        if not files or any(file.is_symlink() or not file.is_file() for file in files):
-            raise ConfigError(
-                f"{where}: the hub cannot be reached, and the cache does not have {repository} as it is asked for "
-                "here; load it with a connection, save it with `save_to_disk`, and give that folder here"
-            )
-    else:
+    if _is_reachable():
         files = _load(repository, revision or None, subset, split, cache / _FOLDER, where)
         # A note has names in the cache, and the library may use a file where it lies.
         if all(file.is_relative_to(cache / _FOLDER) for file in files):
             put_note(store, note, _LoadedFiles([file.relative_to(cache).as_posix() for file in files]))
+    else:
+        files = _files_loaded_before(store, note)
+        if not files:
+            raise ConfigError(
+                f"{where}: the hub cannot be reached, and the cache does not have {repository} as it is asked for "
+                "here; load it with a connection, save it with `save_to_disk`, and give that folder here"
+            )
     inputs = []
     for file in files:
         status = file.stat()
@@ -62,6 +60,15 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
         origin = f"hf://{name}/{file.name}"
         inputs.append(FoundInput(str(file), status.st_size, status.st_ctime_ns, alias, origin))
     return inputs
+
+
+def _files_loaded_before(store: LocalStore, note: str) -> list[Path]:
+    """The files that a note names; none if there is no note, or one of them is not there any more."""
+    loaded_before = get_note(store, note, _LoadedFiles)
+    files = [store.path(name) for name in loaded_before.files] if loaded_before is not None else []
+    # What a cache has must not lead out of it.
+    are_there = all(file.is_file() and not file.is_symlink() for file in files)
+    return files if are_there else []
 
 
 def _load(

@@ -7,7 +7,9 @@ that lies in several.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from io import BufferedReader
+from itertools import chain
 
 import msgspec
 import numpy as np
@@ -56,7 +58,7 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[tuple[bytes
             # `[]` has no element; `[1,]` has an empty one, which is not JSON.
             if element.size or mark == _COMMA or count:
                 count += 1
-                yield element.taken(chunk_start + place)
+                yield element.finish(chunk_start + place)
             if mark == _CLOSE:
                 _require_nothing_behind(stream, chunk[begin:], chunk_start + begin)
                 return
@@ -102,13 +104,10 @@ def _require_nothing_behind(stream: BufferedReader, chunk: bytes, start: int) ->
     Raises:
         ValueError: says at which byte.
     """
-    while True:
-        if chunk.strip(_SPACE):
+    for piece in chain([chunk], iter(partial(stream.read, _CHUNK), b"")):
+        if piece.strip(_SPACE):
             raise ValueError(f"something follows its end, at byte {start:,}")
-        start += len(chunk)
-        chunk = stream.read(_CHUNK)
-        if not chunk:
-            return
+        start += len(piece)
 
 
 def _last_comma(chunk: bytes, places: list[int]) -> int:
@@ -162,8 +161,9 @@ class _Element:
             self._kept += data
             del self._kept[self.size + self._longest :]  # no more white space than that
 
-    def taken(self, end: int) -> tuple[bytes, int]:
-        """What it is; the next one begins then.
+    def finish(self, end: int) -> tuple[bytes, int]:
+        """The element, without white space around it, and its bytes; no element if it is too long. The next one begins
+        then.
 
         Args:
             end: where it ends, for messages.
@@ -243,7 +243,8 @@ class _Marks:
         if self._is_escaped and len(backslashes) and not backslashes[0]:
             backslashes = backslashes[1:]
             carried = []
-        # Of neighbouring backslashes, each second one is escaped: what follows an odd number of them is, too.
+        # Of neighbouring backslashes, each second one is escaped: what follows an odd number of them is, too. Places 1,
+        # 4 and 5 are runs of 1 and 2 backslashes: byte 2 is escaped, and byte 6 is not.
         starts = np.flatnonzero(np.diff(backslashes, prepend=-2) != 1)
         lengths = np.diff(np.append(starts, len(backslashes)))
         behind = (backslashes[starts] + lengths)[lengths % 2 == 1]

@@ -152,11 +152,9 @@ def _scan_all(
 ) -> list[InputFile]:
     """Scan each input; large ones in threads, because a thread costs more than reading a small file."""
     scans = [partial(_scan_input, source, entry, path, scratch.root) for entry, path in zip(inputs, paths, strict=True)]
-    in_threads = {}
-    for index, entry in enumerate(inputs):
-        if entry.size > SMALL_BYTES:
-            in_threads[index] = pool.submit(scans[index])
-    return [in_threads[index].result() if index in in_threads else scan() for index, scan in enumerate(scans)]
+    large = {index: pool.submit(scans[index]) for index, entry in enumerate(inputs) if entry.size > SMALL_BYTES}
+    # Small ones are scanned here, meanwhile. An error is that of the first input that has one, whichever ends first.
+    return [large[index].result() if index in large else scan() for index, scan in enumerate(scans)]
 
 
 def _scan_input(source: "SourceConfig", entry: FoundInput, path: Path, cache: Path) -> InputFile:
@@ -273,26 +271,36 @@ def join_small(files: Sequence[InputFile], readers: Collection[str] = ()) -> lis
 
 
 def _small_groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[list[InputFile]]:
+    """Groups of neighbours that can share a block; see `join_small`. A file that is encoded on its own is one."""
     group: list[InputFile] = []
     size = 0
     for file in files:
         weight = 0 if file.source in readers else _weight(file)
-        if group:
-            is_alike = file.source == group[0].source and file.blocks[0].kind == group[0].blocks[0].kind
-            if not weight or size + weight > BLOCK_BYTES or not is_alike:
-                yield group
-                group = []
-                size = 0
+        is_full = weight == 0 or size + weight > BLOCK_BYTES
+        if group and (is_full or not _are_alike(group[0], file)):
+            yield group
+            group = []
+            size = 0
         group.append(file)
         size += weight
-        # The first 64 bits of the hash are a number from 0 to 1 that only the file's content decides: a file of a
-        # quarter of the mean ends a group with a probability of a quarter.
-        if not weight or int(file.blocks[0].hash[:16], 16) * MEAN_BYTES < weight << 64:
+        if weight == 0 or _ends_group(file, weight):
             yield group
             group = []
             size = 0
     if group:
         yield group
+
+
+def _are_alike(left: InputFile, right: InputFile) -> bool:
+    """Whether the rows of two files are read in one way."""
+    return left.source == right.source and left.blocks[0].kind == right.blocks[0].kind
+
+
+def _ends_group(file: InputFile, weight: int) -> bool:
+    """Whether a file is the last of its group, with the probability `weight / MEAN_BYTES`."""
+    # The first 64 bits of the hash are a number from 0 to 1 that only the file's content decides: a file of a quarter
+    # of the mean ends a group with a probability of a quarter.
+    return int(file.blocks[0].hash[:16], 16) * MEAN_BYTES < weight << 64
 
 
 def _weight(file: InputFile) -> int:

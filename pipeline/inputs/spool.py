@@ -226,15 +226,6 @@ def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, se
         text.begin_row(number)
         try:
             fields = next(rows)
-            if text.row_bytes - 1 > max_row_bytes:  # without the end of its line
-                yield _reject_line(ROW_TOO_LONG, too_long(text.row_bytes, max_row_bytes))
-            elif not fields:
-                yield b"\n"
-            elif len(fields) != len(columns):
-                detail = f"the row has {len(fields)} fields, but the header names {len(columns)}"
-                yield _reject_line("wrong_columns", detail)
-            else:
-                yield _json_line(dict(zip(columns, fields, strict=True)))
         except StopIteration:
             return
         except csv.Error as error:
@@ -245,6 +236,24 @@ def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, se
                     f"short, or a quote within a field is not doubled; copy it again, or {_CSV_REMEDY}"
                 ) from error
             yield _reject_line("bad_quotes", f"not a row of separated values ({error}); {_CSV_REMEDY}")
+            continue
+        yield _csv_line(fields, columns, text.row_bytes, max_row_bytes)
+
+
+def _csv_line(fields: list[str], columns: list[str], size: int, max_row_bytes: int) -> bytes:
+    """The line of one row of separated values: JSON, a blank line for a blank row, or a reason to reject it.
+
+    Args:
+        size: bytes of the row, with the end of its line.
+    """
+    if size - 1 > max_row_bytes:
+        return _reject_line(ROW_TOO_LONG, too_long(size, max_row_bytes))
+    if not fields:
+        return b"\n"
+    if len(fields) != len(columns):
+        detail = f"the row has {len(fields)} fields, but the header names {len(columns)}"
+        return _reject_line("wrong_columns", detail)
+    return _json_line(dict(zip(columns, fields, strict=True)))
 
 
 def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
