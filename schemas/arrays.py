@@ -24,6 +24,7 @@ def numbers(values: NDArray[np.generic]) -> pa.Array:
 
 def strings(values: Sequence[str]) -> pa.Array:
     """(N,) texts as an Arrow array of type string."""
+    # Not the count of characters: the offsets of a string column are in bytes of UTF-8.
     encoded = [value.encode() for value in values]
     offsets = offsets_of(lengths_of(encoded), np.int32)
     data = pa.py_buffer(b"".join(encoded))
@@ -46,6 +47,8 @@ def lists(
 def view(array: pa.Array) -> NDArray[Any]:
     """(N,) an Arrow array of numbers without nulls as a read-only numpy array that shares its memory."""
     dtype = np.dtype(array.type.to_pandas_dtype())
+    # Buffer 0 says which values are null. A slice shares the buffer of the array that it was cut from, and its offset
+    # says where it begins there.
     data = array.buffers()[1]
     if data is None or not len(array):
         return np.zeros(0, dtype=dtype)
@@ -54,5 +57,5 @@ def view(array: pa.Array) -> NDArray[Any]:
 
 def list_lengths(column: pa.ListArray) -> NDArray[np.int64]:
     """(N,) the length of each list of an Arrow array."""
-    offsets = view(column.offsets).astype(np.int64)
+    offsets = view(column.offsets).astype(np.int64)  # those of a slice do not begin at 0
     return offsets[1:] - offsets[:-1]

@@ -20,6 +20,7 @@ class PacktrainError(Exception):
 
     exit_code = 1
 
+    # Here and not where a message is made: an error of a client names its URL, with the signature in it.
     def __str__(self) -> str:
         return without_secrets(super().__str__())
 
@@ -118,6 +119,7 @@ class RowRejectedError(PacktrainError, ValueError):
         self.reason = reason
         self.detail = detail
 
+    # Exceptions are pickled by their `args`, the one joined text here. Workers send them to the driver.
     def __reduce__(self) -> tuple[type["RowRejectedError"], tuple[str, str]]:
         return type(self), (self.reason, self.detail)
 

@@ -39,6 +39,8 @@ def escape_line(text: str) -> str:
 
 def escape_json(data: bytes) -> bytes:
     """JSON in UTF-8 with those characters written as JSON escapes, so that a file can be looked at; its values stay."""
+    # In JSON as packtrain writes it, such characters stand in texts alone, where an escape has the same value.
+    # `json.dumps` leaves DEL as it is.
     return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), data.decode()).encode()
 
 

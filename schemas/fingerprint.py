@@ -72,6 +72,7 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
     All orders of rows come from it, because it never changes, unlike numpy's generators.
     """
+    # Products beyond 64 bits wrap around, as the algorithm wants; numpy warns of that for single numbers.
     with np.errstate(over="ignore"):
         x = (x ^ (x >> np.uint64(30))) * _FIRST
         x = (x ^ (x >> np.uint64(27))) * _SECOND

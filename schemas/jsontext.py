@@ -29,6 +29,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def too_deep(value: Any) -> bool:
     """Whether a value has more than `MAX_DEPTH` lists and objects within one another."""
+    # Layer by layer in place of recursion, whose limit depends on how deep the stack already is.
     layer = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         if not layer:
@@ -37,7 +38,7 @@ def too_deep(value: Any) -> bool:
             inner
             for outer in layer
             for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if type(inner) is not str and isinstance(inner, (dict, list))
+            if type(inner) is not str and isinstance(inner, (dict, list))  # most values are texts: a quick no
         ]
     return bool(layer)
 

@@ -36,6 +36,7 @@ class Shown:
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {escape_line(self.summary())}>"
 
+    # The name that IPython asks for.
     def _repr_html_(self) -> str:
         parts = [f"<p>{_escape(self.summary())}</p>"]
         parts += [_html_table(table) for table in self.tables()]
@@ -58,6 +59,7 @@ def _html_table(table: Table) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):  # a bool is an int in Python
         return f"{value:,}"
+    # An empty cell in place of None, which would read as a word of the data.
     return _escape("" if value is None else str(value))
 
 

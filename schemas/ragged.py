@@ -36,7 +36,11 @@ def starts_of(lengths: Integers) -> NDArray[np.int64]:
 
 
 def ranges(begins: Integers | int, lengths: Integers) -> NDArray[np.int64]:
-    """begins[0], begins[0] + 1, …, then begins[1], …: `lengths[i]` numbers of each."""
+    """begins[0], begins[0] + 1, …, then begins[1], …: `lengths[i]` numbers of each.
+
+    Of the begins 7 and 2, with the lengths 3 and 2: 7 8 9 2 3.
+    """
+    # 0 1 2 3 4, plus 7 7 7 −1 −1: what each range begins with, less the numbers before it.
     out = np.arange(int(lengths.sum()), dtype=np.int64)
     out += np.repeat(begins - starts_of(lengths), lengths)
     return out
@@ -44,6 +48,7 @@ def ranges(begins: Integers | int, lengths: Integers) -> NDArray[np.int64]:
 
 def sums_of(values: Counts, offsets: Integers) -> NDArray[np.int64]:
     """(N,) the sum of each list's values; 0 for an empty list."""
+    # Not `np.add.reduceat`, which gives the next value for an empty list.
     return np.diff(offsets_of(values)[offsets])
 
 
@@ -53,6 +58,7 @@ def begins_of(ends: NDArray[Width], offsets: Integers) -> NDArray[Width]:
     Args:
         offsets: (N + 1,) where each document's spans begin. A document has at least one span.
     """
+    # Ends 8 9 5 of two documents, whose spans begin at 0 and 2: begins 0 8 0.
     out = np.empty_like(ends)
     out[1:] = ends[:-1]
     out[offsets[:-1]] = 0

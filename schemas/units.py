@@ -30,6 +30,7 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
             return f"< {least:.{digits}f} %"
         if float(text) == 100:
             return f"> {100 - least:.{digits}f} %"
+    # A small negative difference is rounded to "-0.0".
     text = text.removeprefix("-") if float(text) == 0 else text
     return f"{text if fixed or '.' not in text else text.rstrip('0').rstrip('.')} %"
 
@@ -54,6 +55,7 @@ def plural(number: int, singular: str, irregular: str | None = None) -> str:
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+    # 999.5 would be rounded to four digits.
     position = 0
     while value >= 999.5 and position < len(units) - 1:
         value /= base

@@ -19,7 +19,7 @@ from ..schemas.files.model_folder import check_model_folder
 from ..schemas.files.safe_names import check_name
 from ..schemas.fingerprint import hash_bytes
 from ..schemas.jsontext import parse_json
-from ..schemas.models.model_facts import Limit, check_counts, stretching
+from ..schemas.models.model_facts import Limit, check_counts, rotary_limits
 from .adapter import import_peft
 from .attention.model_parts import configs_of, unwrap
 from .packed_rows import PackedRows
@@ -332,7 +332,7 @@ def vocabulary_of(model: Any) -> int:
 def longest_document(model: Any) -> Limit | None:
     """The longest document that a model takes, and what happens to longer ones; None where there is no limit."""
     config = unwrap(model).config
-    limits = [limit for inner in configs_of(config) for limit in stretching(inner)]
+    limits = [limit for inner in configs_of(config) for limit in rotary_limits(inner)]
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if positions:
         limits.append(Limit(positions, f"its config.json says max_position_embeddings: {positions:,}"))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from ...schemas.errors import PacktrainError
 from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
 from ...schemas.jsontext import parse_json
-from ...schemas.models.model_facts import Limit, stretching
+from ...schemas.models.model_facts import Limit, rotary_limits
 from ..encode.tokenizer import find_tokenizer
 
 _MOST_POSITIONS = 10_000_000
@@ -35,7 +35,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
             limits.append(Limit(positions, f"the model's positions end at {positions:,}"))
             break
     with suppress(AttributeError, TypeError, ValueError, OverflowError):  # of a configuration that no model has
-        for stretched in stretching(SimpleNamespace(**config)):
+        for stretched in rotary_limits(SimpleNamespace(**config)):
             limits.append(Limit(stretched.tokens, f"the model's {stretched.reason}"))
     believed = [limit for limit in limits if 1 < limit.tokens <= _MOST_POSITIONS]
     return min(believed, key=lambda limit: limit.tokens, default=None)

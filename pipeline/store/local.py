@@ -25,7 +25,7 @@ from typing import IO
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
 from ...schemas.files.foreign import LISTING_BYTES, map_regular, open_regular, read_regular
-from ...schemas.files.safe_names import check_found
+from ...schemas.files.safe_names import check_file_inside
 from ...schemas.fingerprint import hash_bytes, hash_stream
 
 TEMPORARY = ".tmp-"
@@ -373,10 +373,10 @@ def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
 
 
 def check_tree(folder: Path) -> None:
-    """Apply `check_found` to everything below a folder, so that names in it cannot open files outside it.
+    """Apply `check_file_inside` to everything below a folder, so that names in it cannot open files outside it.
 
     Raises:
-        IntegrityError: see `check_found`.
+        IntegrityError: see `check_file_inside`.
     """
     real_folder = os.path.realpath(folder)
     # A folder that cannot be read is skipped here, and reported by the code that reads its files.
@@ -387,4 +387,4 @@ def check_tree(folder: Path) -> None:
                 mode = path.lstat().st_mode
                 is_link_or_special = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
                 if is_link_or_special and path.exists():
-                    check_found(path, os.path.realpath(path), real_folder, regular=path.is_file())
+                    check_file_inside(path, os.path.realpath(path), real_folder, regular=path.is_file())

@@ -65,11 +65,9 @@ def require_bounded(data: memoryview, max_unpacked_bytes: int) -> None:
     """
     for size in message_sizes(data):
         if size.compressed and size.bytes > max_unpacked_bytes:
-            raise ValueError(
-                f"a record batch of it unpacks to {size.bytes:,} bytes, and may to {max_unpacked_bytes:,}"
-                if max_unpacked_bytes
-                else "it is compressed, which packtrain never does"
-            )
+            if max_unpacked_bytes == 0:
+                raise ValueError("it is compressed, which packtrain never does")
+            raise ValueError(f"a record batch of it unpacks to {size.bytes:,} bytes, and may to {max_unpacked_bytes:,}")
         # A null of any type takes a bit at least; only columns without any value take none.
         if size.rows > 8 * max(size.bytes, 1 << 20):
             raise ValueError(f"a record batch of it says that it has {size.rows:,} rows, in {size.bytes:,} bytes")
@@ -129,17 +127,28 @@ def _message_size(data: memoryview, header: int, body: int) -> MessageSize | Non
     if header_type == _DICTIONARY_BATCH:
         batch = _follow(data, _field(data, batch, _DICTIONARY_DATA))
     compressed = bool(_field(data, batch, _BATCH_COMPRESSION))
+    rows = _number(data, _field(data, batch, _BATCH_ROWS), "q")
+    return MessageSize(rows, _unpacked_bytes(data, batch, body, compressed=compressed), compressed)
+
+
+def _unpacked_bytes(data: memoryview, batch: int, body: int, *, compressed: bool) -> int:
+    """The bytes of a record batch's buffers when they are unpacked.
+
+    Args:
+        batch: where its table begins.
+        body: where the body of its message begins.
+    """
     buffers, count = _vector(data, _field(data, batch, _BATCH_BUFFERS))
     total = 0
     for index in range(count):
         offset, length = struct.unpack_from("<qq", data, buffers + _BUFFER_BYTES * index)
+        # A compressed buffer begins with its unpacked length. Empty buffers have no such length.
         if length > 0 and compressed:
             unpacked_length = _number(data, body + offset, "q")
             if unpacked_length >= 0:  # −1: this buffer is stored as it is
                 length = unpacked_length
         total += max(0, length)
-    rows = _number(data, _field(data, batch, _BATCH_ROWS), "q")
-    return MessageSize(rows, total, compressed)
+    return total
 
 
 # Flatbuffers. A table begins with the distance back to its vtable, which lists the offsets of the table's fields. A

@@ -84,7 +84,7 @@ class Copies:
             descriptor = _open_existing(target, key, size, named=named)
             if descriptor is not None:
                 return descriptor
-            with lock.alone(target.parent.with_suffix(".lock")) as locked:
+            with lock.exclusive(target.parent.with_suffix(".lock")) as locked:
                 # Again: another process may have made it while this one waited.
                 descriptor = _open_existing(target, key, size, named=named)
                 if descriptor is not None:
@@ -118,7 +118,8 @@ class Copies:
         draft.unlink(missing_ok=True)  # a killed process may have left it
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
-            os.truncate(descriptor, size)  # so that other processes that make room count all of it
+            # At its full size from the beginning, so that other processes that make room count all of it.
+            os.truncate(descriptor, size)
             self._make_room(draft, size)
             download(draft)
             os.utime(descriptor)
@@ -152,25 +153,31 @@ class Copies:
         excess = size - disk.free if disk.total else 0
         if self.limit is None and excess <= 0:
             return  # as nearly always: with many copies, looking at each would take long
-        total_bytes = 0
-        removable: list[tuple[int, Path, int]] = []  # (last use, path, bytes)
-        for path in (self.folder / FOLDER).glob("??/*"):
-            with suppress(FileNotFoundError):
-                status = path.lstat()
-                total_bytes += status.st_size
-                is_draft_in_use = bool(path.suffix) and time.time() - status.st_mtime < _ABANDONED_SECONDS
-                if path != new_file and not is_draft_in_use:
-                    removable.append((status.st_atime_ns, path, status.st_size))
+        total_bytes, removable = self._removable_files(new_file)
         if excess > sum(file_bytes for _, _, file_bytes in removable):
             raise self._too_small(size)
         if self.limit is not None:
             excess = max(excess, total_bytes - self.limit)
-        for _, path, file_bytes in sorted(removable):
+        for _, path, file_bytes in removable:
             if excess <= 0:
                 break
             with suppress(OSError):  # removed meanwhile, or another user's
                 path.unlink()
                 excess -= file_bytes
+
+    def _removable_files(self, new_file: Path) -> tuple[int, list[tuple[int, Path, int]]]:
+        """The bytes of all files, and (last use in ns, path, bytes) of each that may be removed, the oldest first."""
+        total_bytes = 0
+        removable: list[tuple[int, Path, int]] = []
+        for path in (self.folder / FOLDER).glob("??/*"):
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                total_bytes += status.st_size
+                # A draft has a suffix. Its writer changes it while it lives.
+                is_draft_in_use = bool(path.suffix) and time.time() - status.st_mtime < _ABANDONED_SECONDS
+                if path != new_file and not is_draft_in_use:
+                    removable.append((status.st_atime_ns, path, status.st_size))
+        return total_bytes, sorted(removable)
 
 
 def _open_existing(path: Path, key: str, size: int, *, named: bool) -> int | None:
@@ -187,6 +194,7 @@ def _open_existing(path: Path, key: str, size: int, *, named: bool) -> int | Non
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise IntegrityError(f"{path} is not a regular file, and is not opened; remove it")
+        # The size first: a file that was cut short need not be read to be refused.
         if status.st_size != size or (named and not _has_content(descriptor, key)):
             _LOG.warning("%s is damaged: its content does not match its name; it is downloaded again", path)
             os.close(descriptor)

@@ -39,7 +39,7 @@ def release(descriptor: int) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[bool]:
+def exclusive(path: Path) -> Iterator[bool]:
     """Wait for the exclusive lock of a file, and hold it. Creates the file and its folder.
 
     Gives whether the file is locked: False, at once, if the file system has no locks.
@@ -48,6 +48,7 @@ def alone(path: Path) -> Iterator[bool]:
         OSError: the file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The file stays: removed, two processes could hold locks of two files of the same name.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         locked = lock(descriptor) is not None

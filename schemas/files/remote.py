@@ -215,29 +215,38 @@ class Remote:
     def _stream(self, name: str, start: int) -> Iterator[bytes]:
         """The content of an object from a byte on."""
         if self.protocol in STORE_PROTOCOLS:
-            bucket = self.bucket()
-            import obstore
+            return self._stream_from_store(name, start)
+        if self.protocol in WEB_PROTOCOLS:
+            return self._stream_from_web(name, start)
+        return self._stream_from_elsewhere(name, start)
 
-            options = {"range": {"offset": start}} if start else None
-            answer = obstore.get(bucket, self.key(name), options=options)
-            for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
-                yield bytes(chunk)
-        elif self.protocol in WEB_PROTOCOLS:
-            with open_web(self.address(name), self.options.get("headers"), start=start) as response:
-                # A server without ranges sends everything again: status 200 in place of 206.
-                to_skip = start if response.status == 200 else 0
-                while to_skip and (chunk := response.read1(min(to_skip, CHUNK_BYTES))):
-                    to_skip -= len(chunk)
-                while chunk := response.read1(CHUNK_BYTES):
-                    yield chunk
-                if response.length:
-                    raise ConnectionError(f"the answer ended {response.length:,} bytes too early")
-        else:
-            fs, root = filesystem(self.url, self.options)
-            with fs.open(f"{root.rstrip('/')}/{name}" if name else root, "rb") as file:
-                file.seek(start)
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
+    def _stream_from_store(self, name: str, start: int) -> Iterator[bytes]:
+        bucket = self.bucket()
+        import obstore  # only for object stores
+
+        options = {"range": {"offset": start}} if start else None
+        answer = obstore.get(bucket, self.key(name), options=options)
+        for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
+            yield bytes(chunk)
+
+    def _stream_from_web(self, name: str, start: int) -> Iterator[bytes]:
+        with open_web(self.address(name), self.options.get("headers"), start=start) as response:
+            # A server without ranges sends everything again: status 200 in place of 206.
+            to_skip = start if response.status == 200 else 0
+            while to_skip and (chunk := response.read1(min(to_skip, CHUNK_BYTES))):
+                to_skip -= len(chunk)
+            while chunk := response.read1(CHUNK_BYTES):
+                yield chunk
+            # Python's client takes a connection that breaks for the end of the body.
+            if response.length:
+                raise ConnectionError(f"the answer ended {response.length:,} bytes too early")
+
+    def _stream_from_elsewhere(self, name: str, start: int) -> Iterator[bytes]:
+        fs, root = filesystem(self.url, self.options)
+        with fs.open(f"{root.rstrip('/')}/{name}" if name else root, "rb") as file:
+            file.seek(start)
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
 
     def bucket(self) -> Any:
         """obstore's store of the bucket; for object stores."""
@@ -253,34 +262,46 @@ class Remote:
     def _pause_or_raise(self, error: Exception, failures: int, name: str) -> None:
         """Pause before the next attempt, or raise if there should be none."""
         where = self.where(name)
+        final_error = self._final_error(error, where)
+        if final_error is not None:
+            raise final_error from error
+        if failures >= self.attempts:
+            raise RemoteError(
+                f"{where} failed {failures} times in a row, last with: {describe_error(error)}; see that the store can "
+                f"be reached from here and that the object is whole, else put it there again, then {self.resume}"
+            ) from error
+        max_pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** (failures - 1))
+        pause = _RANDOM.uniform(0, max_pause)
+        _LOG.info("%s: %s; again in %.1f s", where, describe_error(error), pause)
+        error.__traceback__ = None  # it would keep alive what the callers hold, such as mapped files
+        time.sleep(pause)
+
+    def _final_error(self, error: Exception, where: str) -> Exception | None:
+        """What to raise in place of a client's error, if the same request can never succeed; else None."""
         status = _status(error)
         # When the last request of an upload is repeated because its answer was lost, the store knows the upload no
         # more.
-        upload_ended = "NoSuchUpload" in str(error)
-        if not upload_ended and (isinstance(error, FileNotFoundError) or status in (404, 410)):
-            raise FileNotFoundError(f"there is no {where}") from error
+        if "NoSuchUpload" in str(error):
+            is_missing = False
+            is_temporary = True
+        else:
+            is_missing = isinstance(error, FileNotFoundError) or status in (404, 410)
+            is_temporary = _is_temporary(error, status)
+        if is_missing:
+            return FileNotFoundError(f"there is no {where}")
+        # 412: a condition of the request failed, which is always that the name be free.
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
-            raise TakenError(where) from error
+            return TakenError(where)
         if isinstance(error, PermissionError) or status in (401, 403):
-            raise RemoteError(
+            return RemoteError(
                 f"{where}: the store refuses ({describe_error(error)}); give credentials that may read, write and list "
                 "there, by the environment or the options of the storage"
-            ) from error
-        if not upload_ended and not _is_temporary(error, status):
-            raise RemoteError(
+            )
+        if not is_temporary:
+            return RemoteError(
                 f"{where} cannot be read or written: {describe_error(error)}; fix that, then {self.resume}"
-            ) from error
-        if failures < self.attempts:
-            max_pause = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * PAUSE_FACTOR ** (failures - 1))
-            pause = _RANDOM.uniform(0, max_pause)
-            _LOG.info("%s: %s; again in %.1f s", where, describe_error(error), pause)
-            error.__traceback__ = None  # it would keep alive what the callers hold, such as mapped files
-            time.sleep(pause)
-            return
-        raise RemoteError(
-            f"{where} failed {failures} times in a row, last with: {describe_error(error)}; see that the store can be "
-            f"reached from here and that the object is whole, else put it there again, then {self.resume}"
-        ) from error
+            )
+        return None
 
 
 def describe_error(error: BaseException) -> str:

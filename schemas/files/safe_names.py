@@ -4,6 +4,7 @@ import re
 
 from ..errors import IntegrityError
 
+# No leading dot, so neither `..` nor a hidden file; no colon, so neither a URL nor a drive of Windows.
 _PART = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 _HASH = re.compile("[0-9a-f]{64}")
 
@@ -28,7 +29,7 @@ def check_hash(hash: object) -> None:
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
 
 
-def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
+def check_file_inside(path: object, real: str, folder: str, *, regular: bool) -> None:
     """Refuse a path that is not a regular file inside its folder.
 
     Args:
@@ -39,6 +40,7 @@ def check_found(path: object, real: str, folder: str, *, regular: bool) -> None:
     Raises:
         IntegrityError: a link out of the folder; a named pipe, a device, a folder.
     """
+    # With "/" behind it, the folder /data/a does not hold /data/ab.
     if not real.startswith(f"{folder.rstrip('/')}/"):
         raise IntegrityError(
             f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"

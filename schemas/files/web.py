@@ -202,6 +202,7 @@ def open_web(
         all_headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
+    # A new opener for each request: its handlers hold the clock, which threads must not share.
     opener = build_opener(_PlainHandler(clock), _SecureHandler(clock), _Redirects)
     response: HTTPResponse = opener.open(Request(address, data, all_headers), timeout=REQUEST_SECONDS)
     return response

@@ -14,7 +14,7 @@ class Limit:
     reason: str
 
 
-def stretching(config: Any) -> Iterator[Limit]:
+def rotary_limits(config: Any) -> Iterator[Limit]:
     """Yield the length of the longest document that does not change the other documents of its batch.
 
     Rotary embeddings of the kinds `dynamic` and `longrope` choose one set of frequencies for a whole batch, by its
@@ -23,18 +23,21 @@ def stretching(config: Any) -> Iterator[Limit]:
     Args:
         config: a model's configuration, with its keys as attributes.
     """
-    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    for one in (rope, *(inner for inner in rope.values() if isinstance(inner, dict))):
-        kind = str(one.get("rope_type", one.get("type")))
-        original = one.get("original_max_position_embeddings") or getattr(
-            config, "original_max_position_embeddings", None
-        )
-        key, limit = "original_max_position_embeddings", original
+    # transformers 5 has `rope_parameters`, earlier versions `rope_scaling`.
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    # Models with several kinds of attention have parameters for each, one level below.
+    inner_parameters = [inner for inner in parameters.values() if isinstance(inner, dict)]
+    for rope in (parameters, *inner_parameters):
+        kind = str(rope.get("rope_type", rope.get("type")))
         if "dynamic" in kind:
-            key, limit = "max_position_embeddings", config.max_position_embeddings
-        elif kind not in ("longrope", "su") and not (kind != "default" and "long_mscale" in one):  # long_mscale: PhiMoE
+            key = "max_position_embeddings"
+            tokens = config.max_position_embeddings
+        elif kind in ("longrope", "su") or (kind != "default" and "long_mscale" in rope):  # long_mscale: PhiMoE
+            key = "original_max_position_embeddings"
+            tokens = rope.get(key) or getattr(config, key, None)
+        else:
             continue
-        limit = int(limit or config.max_position_embeddings)
+        limit = int(tokens or config.max_position_embeddings)
         yield Limit(
             limit,
             f"{kind} rotary embeddings change for all documents of a batch when one is longer than {limit:,} tokens "
@@ -44,9 +47,9 @@ def stretching(config: Any) -> Iterator[Limit]:
 
 # What building a model would cost
 
-_LAYERS = 1024
-_COUNTS: tuple[tuple[str, int], ...] = (
-    (r"(num|n)_.*layers?|.*_layers|num_hidden_layers|n_layer|depth|depths|num_blocks|n_blocks", _LAYERS),
+_MAX_LAYERS = 1024
+_MAX_COUNTS: tuple[tuple[str, int], ...] = (
+    (r"(num|n)_.*layers?|.*_layers|num_hidden_layers|n_layer|depth|depths|num_blocks|n_blocks", _MAX_LAYERS),
     (r"(num|n)_.*experts?|moe_num_experts", 8192),
     (r"num_labels", 1 << 16),
     (r"(num|n)_.*heads?", 1 << 14),
@@ -66,14 +69,23 @@ def check_counts(config: Any, where: str = "") -> None:
     Raises:
         ValueError: names the key.
     """
-    for key, value in config.items() if isinstance(config, dict) else ():
-        if isinstance(value, dict):
+    if not isinstance(config, dict):
+        return
+    for key, value in config.items():
+        if isinstance(value, dict):  # of a part of the model, such as `text_config`
             check_counts(value, f"{where}{key}.")
-        most = next((most for pattern, most in _COUNTS if re.fullmatch(pattern, str(key))), None)
-        if str(key).startswith("max_"):  # the longest of something, of which there may be less
-            most = None
+        _check_count(str(key), value, f"{where}{key}")
+
+
+def _check_count(key: str, value: Any, where: str) -> None:
+    """See `check_counts`, of one key."""
+    max_count = next((limit for pattern, limit in _MAX_COUNTS if re.fullmatch(pattern, key)), None)
+    # `max_window_layers` and the like are limits themselves, and may be far above what is there.
+    if max_count is not None and not key.startswith("max_"):
         for number in value if isinstance(value, list) else [value]:
-            if most is not None and isinstance(number, int | float) and number > most:
-                raise ValueError(f"{where}{key} is {number:,}, and no model has more than {most:,}")
-        if isinstance(value, str | list) and len(value) > _LAYERS and re.search("layer|block|pattern", str(key)):
-            raise ValueError(f"{where}{key} has {len(value):,} entries, and no model has more than {_LAYERS:,} layers")
+            if isinstance(number, int | float) and number > max_count:
+                raise ValueError(f"{where} is {number:,}, and no model has more than {max_count:,}")
+    # `layer_types`, `hybrid_override_pattern` and the like have an entry for each layer.
+    is_list_of_layers = isinstance(value, str | list) and re.search("layer|block|pattern", key) is not None
+    if is_list_of_layers and len(value) > _MAX_LAYERS:
+        raise ValueError(f"{where} has {len(value):,} entries, and no model has more than {_MAX_LAYERS:,} layers")

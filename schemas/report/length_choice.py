@@ -12,6 +12,7 @@ from ..units import plural, share
 class Histogram(Shown):
     """Counts of numbers in B bins."""
 
+    # Lists in place of arrays, because report.json holds them, and the page draws them bin by bin.
     edges: list[float]
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
     counts: list[int]
@@ -83,6 +84,7 @@ class Choice(Shown):
     """All documents; more than `documents` if a sample was read."""
     lengths: Histogram
     """Lengths of the documents, before `max_length`."""
+    # The ids alone: a text of this length would be most of the page.
     longest: list[tuple[str, int]]
     """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]

@@ -43,6 +43,7 @@ class SplitFigures:
     pieces: int
     padding: int
     """Tokens that are padding for `pack.align` and `pack.parallel`."""
+    # Rows that a plan has only counted are no list of numbers yet.
     fills: Histogram | None = None
     """Tokens of each row as a share of its capacity, with padding; None before packing."""
 
@@ -99,6 +100,7 @@ class Report(Shown):
     training: Training | None = None
     packing: Packing | None = None
     made: Made | None = None
+    # A section is not left out unsaid: a dataset whose `_run/` is gone still has a page, which says what it lacks.
     absent: dict[str, str] = field(default_factory=dict)
     """For each missing section, by name: why, and how to get it."""
     notes: list[str] = field(default_factory=list)

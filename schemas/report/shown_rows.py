@@ -83,6 +83,7 @@ class ShownRow(Shown):
         return f"{place}: {documents}, {self.tokens:,} of {self.capacity:,} tokens ({fill}), {self.trained:,} trained"
 
     def tables(self) -> Iterator[Table]:
+        # ⟦ and ⟧ are rare in data, and stand out without colour, which a notebook does not keep in every format.
         head = ("document", "source", "first token", "tokens", "trained", "text, ⟦trained⟧")
         rows = (
             (
