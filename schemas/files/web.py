@@ -196,13 +196,21 @@ def open_web(
     all_headers = {"Accept-Encoding": "identity", "User-Agent": "packtrain", **(headers or {})}
     if start:
         all_headers["Range"] = f"bytes={start}-"
-    parts = urlsplit(url)
-    if parts.username is not None:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    url_without_login, login = _split_login(url)
+    if login:
         all_headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
-        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-    address = quote(url, safe="%/:=&?~#+!$,;'@()*[]")  # spaces and other alphabets, as a browser sends them
+    # Spaces and other alphabets, as a browser sends them.
+    address = quote(url_without_login, safe="%/:=&?~#+!$,;'@()*[]")
     # A new opener for each request: its handlers hold the clock, which threads must not share.
     opener = build_opener(_PlainHandler(clock), _SecureHandler(clock), _Redirects)
     response: HTTPResponse = opener.open(Request(address, data, all_headers), timeout=REQUEST_SECONDS)
     return response
+
+
+def _split_login(url: str) -> tuple[str, str]:
+    """`https://user:password@host/path` as `https://host/path` and `user:password`; "" if the URL has no user."""
+    parts = urlsplit(url)
+    if parts.username is None:
+        return url, ""
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(), login

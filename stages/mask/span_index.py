@@ -72,7 +72,8 @@ class SpanIndex:
         """Whether a cut at each place goes through a trained turn: the tokens on both sides belong to it and are
         trained.
 
-        A plain text has no turns. Places must not be the first of a document.
+        A plain text has no turns. Places must not be the first of a document. Of the spans ASSISTANT to 4 and END to 5,
+        of one turn and both trained, a cut at 4 goes through the turn, and one at 5 does not.
         """
         left = np.searchsorted(self.ends, places - 1, side="right")
         right = np.searchsorted(self.ends, places, side="right")

@@ -159,6 +159,7 @@ def reader_of(reader: ReaderCode) -> Reader:
 
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, folder: str) -> types.ModuleType:
+    """The module of a reader, run once. See `ReaderCode`."""
     # Not under its own name, because another module may have that name.
     name = f"_packtrain_reader_{short_hash(code.encode(), 8)}"
     module = types.ModuleType(name)
@@ -170,10 +171,16 @@ def _module(code: str, path: str, folder: str) -> types.ModuleType:
         exec(compile(code, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        line = error.lineno if isinstance(error, SyntaxError) else None
-        for frame in traceback.extract_tb(error.__traceback__):
-            line = frame.lineno if frame.filename == path else line
-        complaint = f"{type(error).__name__}: {error}"
+        line = _line_of(error, path)
         place = f"{path}, line {line}" if line else path
-        raise ConfigError(f"{place}: the reader cannot be loaded: {complaint}") from error
+        raise ConfigError(f"{place}: the reader cannot be loaded: {type(error).__name__}: {error}") from error
     return module
+
+
+def _line_of(error: BaseException, path: str) -> int | None:
+    """The last line of a module that an error passed through, or at which it does not compile; None if neither."""
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename == path:
+            line = frame.lineno
+    return line

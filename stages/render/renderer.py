@@ -16,7 +16,7 @@ kept.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -235,17 +235,20 @@ class Renderer:
         tools: list[dict[str, Any]] | None,
         rendering: TrackedRendering,
     ) -> LostContent:
-        def is_thought_lost(origin: int) -> bool:
-            # If other letters give the same text, the letters in the text are the template's own.
-            changed = with_changed_thought(self.template.with_call_arguments(messages), origin)
-            if changed is None:
-                return False
-            with suppress(RowRejectedError):
-                changed_messages = track_messages(changed).for_template
-                return self._tracked_template.render(changed_messages, tools).text == rendering.text
-            return False
-
+        is_thought_lost = partial(self._is_thought_lost, messages, tools, rendering.text)
         return LostContent(tracked, rendering, self.template, is_thought_lost)
+
+    def _is_thought_lost(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, origin: int) -> bool:
+        """Whether the text of messages is the same with other letters in the thought of an origin: then the letters in
+        the text are the template's own.
+        """
+        changed = with_changed_thought(self.template.with_call_arguments(messages), origin)
+        if changed is None:
+            return False
+        changed_messages = track_messages(changed).for_template
+        with suppress(RowRejectedError):
+            return self._tracked_template.render(changed_messages, tools).text == text
+        return False
 
     @cached_property
     def variable_names(self) -> frozenset[str]:

@@ -160,6 +160,9 @@ def _end_before_opener(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -
 def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:
     """The header of the message after a turn, as the template writes it where the turn is left out; "" if it refuses
     that, or ends the message before it in another way then.
+
+    Of question, answer and question, only the two questions are rendered: in the gap between them, what follows the end
+    of the first one is the header of the second.
     """
     messages_before = list(range(message))
     end = chat.gap(messages_before, message - 1, None)
@@ -245,6 +248,9 @@ def with_next_stops(chat: RenderedChat, turns: list[Turn], completion_begin: int
 
 
 def _with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Turn:
+    """See `with_next_stops`. In `b\\n<|user|>c`, the turn `b` ends at 1, and its next stop, with the line break before
+    it, at 10.
+    """
     roles = chat.tracked.roles
     next_message = turn.message + 1
     has_stop = turn.stop_begin < turn.stop_end

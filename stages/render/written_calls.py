@@ -47,6 +47,8 @@ def lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: Tracke
 def _text_around_calls(message: int, rendering: TrackedRendering) -> str:
     """The text from a message's first source span to the next message's: its calls, and what the template wrote, but
     no other contents, in which the same words would prove nothing.
+
+    Of `Let me add.<call>add</call>`, with the content `Let me add.` and the call `add`, this is `<call>add</call>`.
     """
     text = rendering.text
     spans = [span for span in rendering.source_spans if span.origin >= 0]

@@ -340,15 +340,25 @@ class TemplateGaps:
 
     @cached_property
     def text_tail(self) -> str:
-        """What the template writes at the text's end whatever the last message is, from its first special token on."""
-        tail = ""
-        for role, next_role in (("user", ASSISTANT), ("user", "user"), ("system", "user")):
-            after = self.samples.after(role, next_role)
-            if after is None or not after.before_next:
-                continue
-            for token in self.special_tokens.finditer(after.at_end):
-                # The first token that the gap before another message does not have is the text's end's own.
-                if not after.before_next.startswith(after.at_end[: token.end()]):
-                    tail = max(tail, after.at_end[token.start() :], key=len)
-                    break
-        return tail if all(gap.rstrip().endswith(tail) for gap in self.samples.after_answers) else ""
+        """What the template writes at the text's end whatever the last message is, from its first special token on: of
+        `<|user|>a<|end|><|endoftext|>`, where `<|end|>` also comes before another message, `<|endoftext|>`.
+        """
+        tails = [
+            self._tail_after(role, next_role)
+            for role, next_role in (("user", ASSISTANT), ("user", "user"), ("system", "user"))
+        ]
+        longest_tail = max(tails, key=len)
+        follows_answers = all(gap.rstrip().endswith(longest_tail) for gap in self.samples.after_answers)
+        return longest_tail if follows_answers else ""
+
+    def _tail_after(self, role: str, next_role: str) -> str:
+        """What follows a last message of a role, from the first special token on that does not follow it before another
+        message; "" if there is none.
+        """
+        gaps = self.samples.after(role, next_role)
+        if gaps is None or not gaps.before_next:
+            return ""
+        for token in self.special_tokens.finditer(gaps.at_end):
+            if not gaps.before_next.startswith(gaps.at_end[: token.end()]):
+                return gaps.at_end[token.start() :]
+        return ""
