@@ -19,6 +19,7 @@ class ContaminationCount:
     examples: int
     most: int
     """Those that have at least 80 % of an evaluation text's n-grams."""
+    # Beside the examples: one evaluation row in a thousand examples matters less than a thousand rows, once each.
     rows: int
     """Evaluation rows of which something was found."""
 

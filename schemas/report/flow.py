@@ -21,6 +21,7 @@ class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
     """Line in its file, from 1."""
     reason: str
     detail: str
+    # Defaults are left out of the line, as `omit_defaults` says: nearly all rejects are whole rows.
     example: int = -1
     """Which example of its row; -1 for the whole row."""
     remedy: str = ""
@@ -50,6 +51,7 @@ class Flow(Shown):
 
     sources: dict[str, SourceLedger]
     """The ledger of each source."""
+    # Some of each reason, and not the first of all: a frequent reason would hide every other one.
     rejects: list[Reject]
     """Some rejects of each reason."""
     rejects_file: str | None

@@ -62,6 +62,7 @@ class Advice:
     max_length: int
     reached: bool
     """Whether the length keeps enough; else it is the best of those compared."""
+    # Apart from `reached`: a longer length would keep more, but the model would compute its documents wrongly.
     bounded: bool
     """Whether longer lengths were compared that the model is not made for."""
     shorter: int
@@ -109,6 +110,7 @@ class Choice(Shown):
     """None if there is nothing to choose."""
     limit: Limit | None
     """The longest document that the model is made for; None if unknown."""
+    # Counted only where the configuration allows such documents: else `max_length` has dealt with them already.
     over_limit: int | None
     """Documents longer than `limit`, if the configured length is above it; else None."""
     other: Point | None

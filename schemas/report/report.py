@@ -23,6 +23,7 @@ class Training:
     policies: dict[str, str]
     """The mask policy of each source."""
     rows: list[ShownRow]
+    # Rows are decoded with the run's own tokenizer, whose folder may be gone.
     rows_absent: str | None
     """Why no row is shown."""
 
@@ -33,6 +34,7 @@ class SplitFigures:
 
     split: str
     rows: int
+    # Beside the rows, so that a reader sees how far any other strategy could come.
     bound: int
     """Lower bound on the rows of any plan; 0 if unknown, or for pairs that are not packed."""
     fill: float

@@ -30,6 +30,7 @@ class ShownDocument:
     tokens: int
     trained: int
     pieces: list[ShownPiece]
+    # Of a long document, stretches from its beginning and its end are shown: a row of 128 Ki tokens would fill pages.
     shortened: bool
     """Whether text was left out."""
     continues: str = ""

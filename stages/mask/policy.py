@@ -115,6 +115,7 @@ def supervised_spans(
         # A plain-text completion counts as the assistant's, but has no turn.
         trains[(kind == SpanKind.COMPLETION) & (turn < 0)] = 1
     supervised: NDArray[np.bool_] = (trains > 0) & (weights > 0)
+    # Documents with the turns 1 3 and 1 1 have 3 and 1 as their last ones, each for two spans: 3 3 1 1.
     only_in_last_turn = trains == _IN_LAST_TURN
     if only_in_last_turn.any():
         last_turns = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])

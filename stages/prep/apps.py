@@ -101,6 +101,7 @@ class AppsFormat(Format):
 
 def group_of(row: Any) -> str:
     """The problem's id as text, or 16 hexadecimal digits of a hash of its question."""
+    # Without an id, rows of one problem are known by their question, so that a held-out split keeps them together.
     if row.id is None or row.id == "":
         return short_hash(row.question.encode(), 8)
     return str(row.id)
@@ -143,6 +144,7 @@ def fenced(code: str) -> str:
 
 def chat_prompt(row: Any) -> str:
     """The user's turn: the question, the starter code if any, and how the program will be called."""
+    # Only empty lines are taken off the beginning: spaces there may indent the first line.
     parts = [row.question.rstrip().lstrip("\r\n")]
     starter = (row.starter_code or "").rstrip().lstrip("\r\n")
     if starter:

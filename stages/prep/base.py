@@ -47,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What decides the examples, as plain data: the options that are not the default. A reader is represented by
         its function and a hash of its module's source.
         """
+        # Not the path: the same reader in another folder makes the same examples, and finds them in the cache.
         out: dict[str, Any] = msgspec.to_builtins(self)
         if self.reader is not None:
             digest = short_hash(self.reader.code.encode(), 16)
@@ -207,6 +208,7 @@ class Format(ABC):
         Raises:
             RowRejectedError: also `unusable_column`.
         """
+        # First, so that a row that is refused for them has counted nothing as skipped.
         inputs = template_inputs(row, self.keys)
         examples = self.examples(row, line, skipped)
         return [example._replace(**inputs) for example in examples] if inputs else examples
@@ -316,6 +318,8 @@ class Format(ABC):
             try:
                 if isinstance(item, bytes):
                     row = self.decode(item)
+                    # After decoding, so that the columns of rows that cannot be used count nowhere. Those of tables are
+                    # known from their schema, and counted where they are read.
                     shapes[keys_of_row(item)] += 1
                 else:
                     row = self.convert(item)
@@ -324,6 +328,7 @@ class Format(ABC):
                 rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
                 filtered[error.reason] += 1
+        # A format without columns is a user's own reader, which sees every key: none is known to be unread.
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
 

@@ -118,6 +118,7 @@ def _describe_typing_error(objects: Sequence[Mapping[str, Any]], counts: Sequenc
 def _candidates(keys: dict[str, str]) -> Iterator[Format]:
     """The formats that take all of the given keys; again for each other usual name of their first column."""
     for name, row_format in ROW_FORMATS.items():
+        # A key of another format would be ignored, and the user not told.
         if not set(keys) <= set(row_format.keys):
             continue
         format_type = FORMATS[name]

@@ -13,6 +13,7 @@ from ...schemas.rows import Message, Messages
 from .columns import check_weight
 from .rowjson import decode_json, mismatch
 
+# `reasoning_content` is vLLM's name, `reasoning` OpenRouter's, `thinking` that of gpt-oss.
 REPLACES_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""
 KNOWN_KEYS = frozenset({"role", "content", "train", "weight", *REPLACES_CONTENT})
@@ -51,6 +52,7 @@ class _Message(msgspec.Struct):
     role: str
     content: str | list[str | _Part] | None = None
     tool_calls: list[dict[str, Any]] | None = None
+    # OpenAI's form before `tool_calls`, which no template reads: the call would be lost.
     function_call: Any = None
     name: str | None = None
     train: bool | None = None

@@ -41,7 +41,7 @@ class PromptCompletionFormat(Format):
             return [self._text_example(row, completion, line)]
         prompt_key = self.keys["prompt"]
         prompt = check_messages(row.prompt, prompt_key, self.unread)
-        prompt = with_system(prompt, row, self.keys, prompt_key)
+        prompt = with_system(prompt, row, self.keys, prompt_key)  # one message longer, if it had none
         answers = []
         if completion:
             answers = check_messages(completion, self.keys["completion"], self.unread)

@@ -28,6 +28,7 @@ from .tokenized import TokenizedFormat
 
 Reader = Callable[[dict[str, Any]], Any]
 
+# `input_ids` first, because tokens beside a text are that text already; `chosen` before `prompt`, which pairs may have.
 _FORMS: dict[str, type[Format]] = {
     "input_ids": TokenizedFormat,
     "chosen": PreferenceFormat,
@@ -157,6 +158,7 @@ def reader_of(reader: ReaderCode) -> Reader:
     return function  # type: ignore[no-any-return]
 
 
+# More than one is kept: a worker takes blocks of several sources, each with a reader of its own.
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, folder: str) -> types.ModuleType:
     """The module of a reader, run once. See `ReaderCode`."""

@@ -83,6 +83,7 @@ _SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 def keys_of_row(line: bytes) -> tuple[str, ...]:
     """The keys of a row that was decoded; those that are not UTF-8 are not read, and have one name."""
+    # A row can be decoded although a key of it is damaged: msgspec skips what no field has, unread.
     try:
         return tuple(_SHAPE.decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -20,6 +20,7 @@ ROLES = {
     "system": "system",
     "developer": "developer",
     "tool": "tool",
+    # `observation` and `function_call` are LLaMA-Factory's names, `tool_response` and `tool_call` those of ms-swift.
     "observation": "tool",
     "function": "tool",
     "function_response": "tool",

@@ -13,6 +13,7 @@ from ...schemas.tables.columns import UNPADDED, WEIGHTS
 from .base import Format
 from .columns import Column, Columns
 
+# `completion_mask` and `assistant_masks` are TRL's.
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
 """The names that other tools use for columns of 0 and 1 that say which tokens are trained."""
 _ID = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -54,6 +55,7 @@ class TokenizedFormat(Format):
         ids = np.array(row.input_ids, np.int64)
         if not len(ids):
             raise RowRejectedError("empty", f"`{self.keys['input_ids']}` is empty")
+        # Padding would be packed as text. Its id may be a real token's, so only the mask can show it.
         if row.attention_mask is not None and not all(row.attention_mask):
             raise RowRejectedError("padded", "`attention_mask` has zeros: give rows without padding")
         # With one length, the row is a document: TRL's packing gives it even where nothing else fitted in.

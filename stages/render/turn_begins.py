@@ -40,6 +40,7 @@ class PromptTails:
         distance = span.message - chat.source_spans[first - 1].message if first else 0
         text_before = chat.text[_gap_begin(chat, first) : span.begin]
         role_before = chat.tracked.roles[span.message - 1]
+        # Messages in between that left no text may still change the prompt, so how many there are counts, too.
         key = (text_before, role_before, distance, self._searched_texts_before(span.message))
         if key not in self._tails:
             self._tails[key] = _prompt_tail(chat, first)

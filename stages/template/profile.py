@@ -110,9 +110,9 @@ def _learn_gaps(
     bos = str(variables.get("bos_token") or "")
     gaps = TemplateGaps(samples, token_pattern(special_tokens), bos, stops)
     all_tokens = token_pattern([*added_tokens, *special_tokens])
-    for after_answer in samples.after_answers[:1]:
-        if all_tokens.search(after_answer) and not gaps.special_tokens.search(after_answer):
-            return TemplateGaps(samples, all_tokens, bos, stops)
+    after_answer = next(iter(samples.after_answers), "")
+    if all_tokens.search(after_answer) and not gaps.special_tokens.search(after_answer):
+        return TemplateGaps(samples, all_tokens, bos, stops)
     return gaps
 
 

@@ -70,6 +70,9 @@ def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
 
     Of several line ends in a row only the last one counts, so that no piece begins with an empty line.
 
+        "a" "\\n" "b" "\\n\\n" "c"     after blank lines: 4, after all line ends: 2 and 4
+        "a" "\\n" "\\n" "b"            both: 3, because two tokens make the blank line
+
     Args:
         bits: (T,) of the tokens, from `Breaks.of`.
     """
