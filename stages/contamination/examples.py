@@ -30,24 +30,33 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
     columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, its last answer is
     an answer.
     """
-    conversation = next((row[name] for name in _CONVERSATION_COLUMNS if row.get(name)), None)
-    messages = [part for part in _parts(conversation) if isinstance(part, Mapping)]
-    ends_with_answer = bool(messages) and _role(messages[-1]) in _ASSISTANT_ROLES
-    question_count = len(messages) - 1 if ends_with_answer else len(messages)
-    # Earlier answers are with the questions: they are what the last question is about.
-    questions = _texts(messages[:question_count])
-    answers = _texts(messages[question_count:])
-
+    messages = _messages_of(row)
     prompt_columns = [name for name in _PROMPT_COLUMNS if row.get(name)]
-    if prompt_columns and not messages:
+    if not messages and not prompt_columns:
+        return []  # a row with answers only is something else
+    questions: list[str] = []
+    answers: list[str] = []
+    if messages:
+        ends_with_answer = _role(messages[-1]) in _ASSISTANT_ROLES
+        question_count = len(messages) - 1 if ends_with_answer else len(messages)
+        # Earlier answers are with the questions: they are what the last question is about.
+        questions = _texts(messages[:question_count])
+        answers = _texts(messages[question_count:])
+    else:
         first = prompt_columns[0]
         read_columns = ["instruction", "input"] if first == "instruction" else [first]
-        questions = [text for name in read_columns for text in _texts(_parts(row.get(name)))]
-    if prompt_columns or messages:  # a row with answers only is something else
-        for name in _ANSWER_COLUMNS:
-            answers += _texts(_parts(row.get(name)), skipped_roles=())
+        for name in read_columns:
+            questions += _texts(_parts(row.get(name)))
+    for name in _ANSWER_COLUMNS:
+        answers += _texts(_parts(row.get(name)), skipped_roles=())
     texts = [(True, "\n".join(questions)), *((False, answer) for answer in answers)]
     return [(asks, text) for asks, text in texts if text and not text.isspace()]
+
+
+def _messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages of the first column that holds a conversation; none if there is no such column."""
+    conversation = next((row[name] for name in _CONVERSATION_COLUMNS if row.get(name)), None)
+    return [part for part in _parts(conversation) if isinstance(part, Mapping)]
 
 
 def _parts(value: Any) -> list[Any]:

@@ -79,13 +79,7 @@ class ReaderFormat(Format):
         Raises:
             ConfigError: the module cannot be run, or has no such function.
         """
-        read = reader_of(self._reader)
-        try:
-            result = read(row)
-        except MemoryError:
-            raise  # which depends on the machine, so that it must not decide what becomes of a row
-        except (Exception, SystemExit) as error:
-            raise RowRejectedError("reader_error", self._complaint(error)) from None
+        result = self._read(row)
         is_list = isinstance(result, list | tuple)
         if result is None or (is_list and not result):
             raise RowFilteredError("not_wanted")
@@ -101,6 +95,21 @@ class ReaderFormat(Format):
             return examples
         # The number distinguishes several examples of a row.
         return [example._replace(sub=sub) for sub, example in enumerate(examples)]
+
+    def _read(self, row: dict[str, Any]) -> Any:
+        """What the user's function returns for a row.
+
+        Raises:
+            RowRejectedError: `reader_error`.
+            ConfigError: see `reader_of`.
+        """
+        read = reader_of(self._reader)
+        try:
+            return read(row)
+        except MemoryError:
+            raise  # which depends on the machine, so that it must not decide what becomes of a row
+        except (Exception, SystemExit) as error:
+            raise RowRejectedError("reader_error", self._complaint(error)) from None
 
     def _examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
         """The examples of one row of a result, by the format of its deciding key."""

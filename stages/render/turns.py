@@ -124,15 +124,16 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
         if not messages and len(blocks) == len(assistant_messages):
             # A blank content may leave no span. With a block for each message, their order says whose it is.
             messages = {assistant_messages[number]}
-        elif not messages and turns and block.begin == turns[-1].end:
+        is_adjacent = bool(turns) and block.begin == turns[-1].end
+        if not messages and is_adjacent:
             # What ends a turn may stand in a block of its own.
             turns[-1] = _extended_by_block(chat, turns[-1], block)
-            continue
-        if len(messages) != 1:
+        elif len(messages) == 1:
+            contents_end = inside[-1].end if inside else block.begin
+            stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
+            turns.append(Turn(messages.pop(), block.begin, stop_begin, stop_end, block.end))
+        else:
             raise UnprovedError("a generation block does not belong to one message")
-        contents_end = inside[-1].end if inside else block.begin
-        stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
-        turns.append(Turn(messages.pop(), block.begin, stop_begin, stop_end, block.end))
     return turns
 
 

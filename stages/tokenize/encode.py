@@ -178,18 +178,8 @@ class Encoder:
         # Formats give both in the same form, and `render` has taken those of texts.
         prompt: Messages = example.prompt or []  # type: ignore[assignment]
         completion: Messages = example.completion or []  # type: ignore[assignment]
-        messages = [*prompt, *completion]
         # Counted before rendering, so that rows which the template refuses count, too.
-        unknown_roles = {message["role"] for message in messages} - self._roles
-        if unknown_roles:
-            counts.add_roles(unknown_roles, example.line)
-        # Examples of one row share their prompt: each counts the calls of its own turn.
-        bad_call_count = call_arguments_not_json(messages if example.sub < 0 else completion)
-        if bad_call_count:
-            counts.add(NOT_JSON, "", example.line, example.sub, count=bad_call_count)
-        for name in example.variables or ():
-            if name not in self.renderer.variable_names:
-                counts.add_names(COLUMNS_NOT_READ, {f"chat_template_kwargs.{name}": 1})
+        self._count_unusual(self.renderer, example, prompt, completion, counts)
         renderer = self.renderer.for_row(example.variables, example.documents)
         rendered = renderer(prompt, completion, example.tools)
         for lost_part in rendered.lost:
@@ -198,6 +188,22 @@ class Encoder:
             detail = f"chat template '{self.renderer.template.name}': {rendered.unproved}"
             counts.add(UNPROVED, "", example.line, example.sub, detail, places=MOST_PLACES)
         return rendered
+
+    def _count_unusual(
+        self, renderer: Renderer, example: Example, prompt: Messages, completion: Messages, counts: EncodeCounts
+    ) -> None:
+        """Count what of a conversation its template may not understand."""
+        messages = [*prompt, *completion]
+        unknown_roles = {message["role"] for message in messages} - self._roles
+        if unknown_roles:
+            counts.add_roles(unknown_roles, example.line)
+        # Examples of one row share their prompt: each counts the calls of its own turn.
+        bad_call_count = call_arguments_not_json(messages if example.sub < 0 else completion)
+        if bad_call_count:
+            counts.add(NOT_JSON, "", example.line, example.sub, count=bad_call_count)
+        for name in example.variables or ():
+            if name not in renderer.variable_names:
+                counts.add_names(COLUMNS_NOT_READ, {f"chat_template_kwargs.{name}": 1})
 
     def encode_batch(
         self, batch: RenderedBatch, counts: EncodeCounts, sampled: SampledTexts | None = None
