@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
+from ...schemas.files.foreign import read_regular_text
+
 _OPTION = "--install-completion"
 _FILE = Path(".zfunc", "_packtrain")
 """The file that typer installs, in the home of the user."""
@@ -46,5 +48,5 @@ def _without_space(command: str) -> str:
 def _answer_first_tab() -> None:
     """Complete the file that typer has installed, if there is one."""
     path = Path.home() / _FILE
-    if path.is_file() and _ANSWER not in (text := path.read_text()):
+    if path.is_file() and _ANSWER not in (text := read_regular_text(path)):
         path.write_text(f"{text}\n\n{_ANSWER}")
