@@ -1,5 +1,6 @@
 """Packed preference pairs from files to batches: every pair once, on any ranks, in every form, and in streams."""
 
+import math
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +14,12 @@ from packtrain.training import (
     PackedStream,
     document_logps,
     predicting_positions,
+    preference_loss,
     probe,
     reference_logps,
     use_packed,
 )
+from packtrain.training.preference import DocumentLogps
 
 from tests import kit
 from tests.training.trainer.tiny_models import make
@@ -47,15 +50,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     made = {
         name: kit.packed(kit.merged(config, {"out": str(root / name), "pack": pack})) for name, pack in packs.items()
     }
-    pairs = Counter(
-        tuple(
-            (tuple(row["prompt_ids"] + row[name]), len(row[name]) - (not row["prompt_ids"]))
-            for name in ("chosen_ids", "rejected_ids")
-        )
-        for row in made["plain"].rows()
-    )
+    pairs = unpacked_pairs(made["plain"])
     assert len(made["packed"].rows()) < 0.6 * pairs.total()
     return Folders(made["packed"].folder, made["shared"].folder, made["plain"].folder, config, pairs)
+
+
+def unpacked_pairs(packed: kit.Packed) -> Counter[tuple[Side, Side]]:
+    """The pairs of rows that are not packed. Without a prompt, the first token of a side cannot be trained."""
+    pairs: Counter[tuple[Side, Side]] = Counter()
+    for row in packed.rows():
+        prompt = row["prompt_ids"]
+        chosen, rejected = (
+            (tuple(prompt + row[name]), len(row[name]) - (not prompt)) for name in ("chosen_ids", "rejected_ids")
+        )
+        pairs[chosen, rejected] += 1
+    return pairs
 
 
 def sides_of(batch: dict[str, Any]) -> list[tuple[int, Side]]:
@@ -168,3 +177,31 @@ def test_a_model_does_not_take_sides(folders: Folders, kind: str) -> None:
     sides = batch.pop("sides")
     assert model(**batch).logits.isfinite().all()
     assert probe(model, batch={**batch, "sides": sides, "reference": sides.double()}).isolated
+
+
+@pytest.mark.slow
+def test_real_pairs_begin_with_ln_2(realdata: Path, tmp_path: Path) -> None:
+    """Policy and reference are the same model, so that each pair of each step has the loss ln 2, if and only if its
+    reference is its own: here with more rows in a step, in another order, than in the reference's pass.
+    """
+    source = {"name": "real", "path": str(realdata / "preference" / "dpo_pairs.jsonl"), "format": "preference"}
+    config = kit.configure(tmp_path, source, truncate={"max_length": 2048, "keep": "end"}, filter={"max_tokens": 1500})
+    folder = kit.packed(config).folder
+    model = make("Llama", vocab_size=3200, max_position_embeddings=2048)
+    use_packed(model)
+
+    def logps_of(batch: dict[str, Any]) -> DocumentLogps:
+        inputs = {name: value for name, value in batch.items() if name not in ("labels", "sides", "reference")}
+        with torch.no_grad():
+            logits = model(**inputs, logits_to_keep=predicting_positions(batch)).logits[0]
+        return document_logps(logits, batch)
+
+    single = PackedLoader(folder, rows_per_step=1, **ALONE)
+    reference = reference_logps(model, single, tmp_path / "reference.arrow", lambda batch: logps_of(batch).sums)
+    pairs = 0
+    for batch in PackedLoader(folder, rows_per_step=4, seed=9, tail="pad", reference=reference, **ALONE):
+        sums, counts = logps_of(batch)
+        result = preference_loss("dpo", sums, counts, batch["sides"], batch["reference"], beta=0.1)
+        assert result.losses.tolist() == pytest.approx([math.log(2)] * result.pairs, abs=1e-12)
+        pairs += result.pairs
+    assert pairs == kit.Packed(folder).ledger["real"]["examples_packed"]["train"] > 100

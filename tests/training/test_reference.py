@@ -407,6 +407,23 @@ def test_wrapped_models_have_the_weights_that_they_wrap(model: Any) -> None:
     assert hash_weights(other) == hash_weights(model)
 
 
+def test_the_same_bytes_may_be_other_weights() -> None:
+    values = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    variants = {
+        "first": {"a": values},
+        "other type": {"a": values.view(torch.float16)},
+        "other shape": {"a": values.reshape(3, 2)},
+        "other name": {"b": values},
+        "two": {"a": values[:1], "b": values[1:]},
+    }
+    hashes = set()
+    for weights in variants.values():
+        module = torch.nn.ParameterDict(weights)
+        hashes.add(hash_weights(module))
+        assert hash_weights(torch.nn.ParameterDict(weights)) in hashes
+    assert len(hashes) == len(variants)
+
+
 def test_data_without_pairs_have_none(folder: Path, model: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no preference pairs, and needs no reference"):
         reference_logps(model, loader(folder), tmp_path / "reference.arrow", never)
