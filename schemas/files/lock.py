@@ -48,7 +48,7 @@ def exclusive(path: Path) -> Iterator[bool]:
         OSError: the file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The file stays: removed, two processes could hold locks of two files of the same name.
+    # The file is never removed: two processes could then hold the locks of two files of the same name.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         locked = lock(descriptor) is not None

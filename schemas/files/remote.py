@@ -289,7 +289,7 @@ class Remote:
             is_temporary = _is_temporary(error, status)
         if is_missing:
             return FileNotFoundError(f"there is no {where}")
-        # 412: a condition of the request failed, which is always that the name be free.
+        # 412: the request's condition failed. The only condition that packtrain sets is that the name is free.
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
             return TakenError(where)
         if isinstance(error, PermissionError) or status in (401, 403):

@@ -45,7 +45,7 @@ class SplitFigures:
     pieces: int
     padding: int
     """Tokens that are padding for `pack.align` and `pack.parallel`."""
-    # Rows that a plan has only counted are no list of numbers yet.
+    # A plan counts rows, and does not list them.
     fills: Histogram | None = None
     """Tokens of each row as a share of its capacity, with padding; None before packing."""
 

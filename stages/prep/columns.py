@@ -82,7 +82,7 @@ _TRAINED = "it is not read; give `train: false` to each message that is not trai
 CHAT_COLUMNS: Columns = {
     "tools": Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS),
     **SYSTEM,
-    # The older name of `tools` in OpenAI's and ShareGPT's data, whose entries lack the `function` around them.
+    # OpenAI's name before `tools`, whose entries lack the `function` around them.
     "functions": Column(Any, refused=("wrong_type", "it is not read; give `tools`, or keys: {tools: functions}")),
     **MEDIA,
     **TEMPLATE_INPUTS,

@@ -13,7 +13,7 @@ from ...schemas.rows import Message, Messages
 from .columns import check_weight
 from .rowjson import decode_json, mismatch
 
-# `reasoning_content` is vLLM's name, `reasoning` OpenRouter's, `thinking` that of gpt-oss.
+# `reasoning_content` is DeepSeek's name, `reasoning` OpenRouter's, `thinking` that of gpt-oss.
 REPLACES_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking", "tool_call_id")
 """Keys that a message may have instead of `content`."""
 KNOWN_KEYS = frozenset({"role", "content", "train", "weight", *REPLACES_CONTENT})

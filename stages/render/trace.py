@@ -9,7 +9,9 @@ contents:
     skeleton      "<|im_start|>user\\n" 0 "<|im_end|>\\n<|im_start|>assistant\\n" 1 "<|im_end|>\\n"
     row           contents "Hi" and "Hello" in the places of 0 and 1
 
-All other rows are rendered by jinja2, and so are templates that do more with contents than most do.
+All other rows are rendered by jinja2, and so are templates that do more with contents than most do. Under Qwen3's
+template, two questions with their answers take 5 µs by their trace in place of 125 µs, and eight take 11 µs in place of
+310 µs (one core of an AMD EPYC).
 
 The structure of that rendering's *skeleton*, a text with one private character per content, is the same for all
 contents. So turns are located in it as in any text, and spans end at the same places among the literals and contents of
