@@ -16,6 +16,7 @@ SMALL = {
     "bench_plan.py": "--rows 2000 --fill-rows 500",
     "bench_end_to_end.py": "--copies 1 --runs 1 --memory",
     "bench_branches.py": "--chats 5 --row-length 1024 --hidden 64 --layers 1",
+    "bench_pairs.py": "--lengths 256 --batches 4",
     "bench_loader.py": "--tokens 300000 --rounds 1 --moment 0.01",
 }
 
@@ -25,6 +26,7 @@ def like_real(folder: Path) -> Path:
     kit.write(folder / "apps" / "train.jsonl", kit.corpus("apps", 12))
     kit.write(folder / "apps" / "leetcode_apps_schema.jsonl", kit.corpus("apps", 12, seed=1))
     kit.write(folder / "chat" / "gsm8k_train.jsonl", kit.corpus("chats", 20))
+    kit.write(folder / "preference" / "dpo_pairs.jsonl", kit.corpus("choices", 30))
     shutil.copytree(kit.demo_tokenizer(), folder / "tokenizers" / "qwen3")
     return folder
 
