@@ -8,7 +8,7 @@ Of a step: its rows come from the loader in their order, and the weights from th
 a loss is that of these weights, not of the step's own.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,18 +27,12 @@ from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import PackedRows
-from ..preference import PairLosses
 from ..reference import Reference
-from ..targets import Targets, find_targets, token_losses
+from ..targets import find_targets, token_losses
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward
-from .pair_loss import PairTargets
 from .train_config import TrainConfig
 
-TOKEN_COLUMNS = ("loss", "weight", "tokens")
-"""What is summed where tokens are trained: their losses, each times its weight; their weights; and their number."""
-PAIR_COLUMNS = ("loss", "weight", "pairs")
-"""The same of pairs, each of which weighs 1. Their metrics follow."""
 ColumnsOf = Callable[[dict[str, Any]], torch.Tensor]
 """batch → float64 (D, M): for each document of the batch, M sums."""
 
@@ -153,30 +147,6 @@ def measure(
     return sums
 
 
-def token_columns(losses: torch.Tensor, targets: Targets, batch: Mapping[str, Any]) -> torch.Tensor:
-    """float64 (D, 3): `TOKEN_COLUMNS` of a batch's documents, on the CPU.
-
-    Args:
-        losses: (n,) of its trained tokens.
-        targets: on the CPU, as the batch.
-    """
-    losses = losses.cpu()
-    counts = torch.ones(len(losses))
-    weights = counts if targets.weights is None else targets.weights
-    return torch.stack([targets.document_sums(values, batch) for values in (losses * weights, weights, counts)], dim=1)
-
-
-def pair_columns(result: PairLosses, targets: PairTargets) -> torch.Tensor:
-    """float64 (D, 3 + metrics): `PAIR_COLUMNS` and metrics of a batch's documents, on the CPU. Those of a pair stand at
-    its chosen document, and are 0 elsewhere.
-    """
-    losses = result.losses.detach().cpu()
-    counts = torch.ones_like(losses)
-    columns = torch.stack([losses, counts, counts, *(values.cpu() for values in result.metrics.values())], dim=1)
-    documents = torch.zeros(len(targets.places), columns.shape[1], dtype=torch.float64)
-    return documents.index_add_(0, targets.pairs.chosen.cpu(), columns)
-
-
 def held_out_metrics(
     sums: torch.Tensor, columns: Sequence[str], sources: Sequence[str], prefix: str
 ) -> dict[str, float]:
@@ -186,7 +156,7 @@ def held_out_metrics(
 
     Args:
         sums: (S, M) of all ranks together.
-        columns: names of M: `TOKEN_COLUMNS`, or `PAIR_COLUMNS` and metrics.
+        columns: names of M, see `Objective.columns`.
         sources: names of S.
     """
     number = columns[2]

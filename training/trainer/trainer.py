@@ -54,29 +54,14 @@ from ..rank_info import detect_rank
 from ..reference_pass import hash_weights
 from ..reward_model import score_every_position
 from ..sharded import find_shards
-from ..targets import Targets, find_targets, token_losses
 from . import Say, checkpoint, print_line
-from .evaluate import (
-    PAIR_COLUMNS,
-    TOKEN_COLUMNS,
-    HeldOut,
-    held_out_loader,
-    held_out_metrics,
-    measure,
-    open_held_out,
-    pair_columns,
-    token_columns,
-)
+from .evaluate import HeldOut, held_out_loader, held_out_metrics, measure, open_held_out
 from .finite import not_finite
+from .first_loss import FirstLossProof, loss_of_guessing
 from .heads import chunk_losses, fuse_loss
 from .loss import Forward, forget_compiled, offloaded
-from .pair_loss import (
-    FirstLossProof,
-    PairLoss,
-    PairTargets,
-    loss_of_guessing,
-    refuse_other_rows,
-)
+from .objective import Objective, TokenObjective
+from .pair_objective import PairObjective, refuse_other_rows
 from .pair_reference import REFERENCE, PairReference
 from .train_config import CUT, TrainConfig, training_arguments, validated
 from .watch import ConsoleLog, EarlyWarnings, Meter
@@ -176,19 +161,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
         if self.tokenizer is not None and config.model.path is not None:
             refuse_other_tokenizer(base / config.model.path, self.tokenizer)
-        scores = config.preference is not None and config.preference.scores
-        model = load_model(config.model, base, config.seed, scores=scores)
-        if scores:
-            score_every_position(model, self.loader.corpus.manifest.pad_id)
         self.reference: PairReference | None = None
         """The log-probabilities that preference pairs are compared with."""
-        if config.preference is not None and config.preference.needs_reference:
-            file = base / (config.preference.reference or Path(config.out) / REFERENCE)
-            # Of the weights without adapters; on resuming, too, because a checkpoint's are loaded later.
-            loader = held_out_loader(config, base, self.loader.place.world_size)
-            count = 0 if held_out is None else len(held_out)
-            self.reference = PairReference(file, hash_weights(model), loader, count)
-        model = add_adapters(model, config.lora, config.seed, scores=scores)
+        model = self._load_model(config, base, 0 if held_out is None else len(held_out))
         padded = config.loader.static_shapes
         check_fits(model, "the data", self.loader.corpus, padded=padded)
         name_dataset(model, self.loader.corpus)
@@ -206,18 +181,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if rows.shares_tokens and not self.loader.unpacked:
                 require_attention(self.applied, rows.files.address)
         self.loader.attention = self.applied
-        self.pair_loss: PairLoss | None = None
-        """The loss of preference pairs; None where tokens are trained one by one."""
-        if config.preference is None:
-            fused = fuse_loss(model, config.loss_kernel, cuda=cuda)
-            self.forward = Forward(model, fused=fused, every_position=padded)
-        else:
-            tokens = config.rows_per_device * self.loader.corpus.row_length
-            is_chunked = config.loss_kernel == "auto" and not scores
-            chunked = chunk_losses(model, tokens) if is_chunked else None
-            self.forward = Forward(model, every_position=padded, chunked=chunked)
-            self.pair_loss = PairLoss(config.preference, self.forward)
-        self.first_loss = None if self.reference is None else FirstLossProof.of(config.preference, self.reference.file)
+        self.objective = self._objective(config, model, cuda=cuda)
+        """What is minimised."""
         self.meter = Meter()
         # From here on the model is wrapped and moved.
         super().__init__(model=model, args=args, eval_dataset=held_out, callbacks=list(callbacks))
@@ -233,6 +198,42 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self.remove_callback(callback)
         self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(model))))
         self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
+
+    def _load_model(self, config: TrainConfig, base: Path, held_out_rows: int) -> Any:
+        """The model with its adapters; sets the reference, if there must be one."""
+        preference = config.preference
+        scores = preference is not None and preference.scores
+        model = load_model(config.model, base, config.seed, scores=scores)
+        if scores:
+            score_every_position(model, self.loader.corpus.manifest.pad_id)
+        if preference is not None and preference.needs_reference:
+            file = base / (preference.reference or Path(config.out) / REFERENCE)
+            held_out = held_out_loader(config, base, self.loader.place.world_size)
+            # The weights without adapters; on resuming, too, because those of a checkpoint are loaded later.
+            self.reference = PairReference(file, hash_weights(model), held_out, held_out_rows)
+        return add_adapters(model, config.lora, config.seed, scores=scores)
+
+    def _objective(self, config: TrainConfig, model: Any, *, cuda: bool) -> Objective:
+        """What is minimised. The model's head may be changed for it."""
+        padded = config.loader.static_shapes
+        preference = config.preference
+        if preference is None:
+            fused = fuse_loss(model, config.loss_kernel, cuda=cuda)
+            return TokenObjective(Forward(model, fused=fused, every_position=padded))
+        chunked = None
+        if config.loss_kernel == "auto" and not preference.scores:
+            chunked = chunk_losses(model, config.rows_per_device * self.loader.corpus.row_length)
+        proof = None
+        if preference.loss == "dpo" and self.reference is not None:
+            proof = FirstLossProof(
+                preference.beta,
+                self.reference.file,
+                model,
+                is_half=bool(config.trainer.get("bf16") or config.trainer.get("fp16")),
+                is_due=lambda: self.state.global_step == 0,
+                say=self.say,
+            )
+        return PairObjective(preference, Forward(model, every_position=padded, chunked=chunked), proof)
 
     # Data
 
@@ -256,12 +257,12 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
     def _reference_logps(self, batch: dict[str, Any]) -> torch.Tensor:
         """float64 (D,): the log-probabilities of a batch's documents by the model as it is now."""
-        assert self.pair_loss is not None
-        targets = self.pair_loss.targets(batch).to(self.args.device)
+        assert isinstance(self.objective, PairObjective)
+        targets = self.objective.targets(batch).to(self.args.device)
         inputs = self._prepare_inputs(batch)
         if not self.begun:  # a model that leaks is not worth a pass over all rows
             self._begin(inputs)
-        return self.pair_loss.logps(self.model_wrapped, inputs, targets.tokens)
+        return self.objective.logps(self.model_wrapped, inputs, targets)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
@@ -274,21 +275,13 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
-            samples.append({**batch, TARGETS: self._targets(batch)})
+            samples.append({**batch, TARGETS: self.objective.targets(batch)})
         if not samples:
             return samples, None
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
         return samples, torch.where(units > 0, units, 1).float()
-
-    def _targets(self, batch: dict[str, Any]) -> Targets | PairTargets:
-        """What a batch is trained on; removes from it what the model does not take."""
-        if self.pair_loss is not None:
-            return self.pair_loss.targets(batch)
-        targets = find_targets(batch)
-        batch.pop("loss_weights", None)
-        return targets
 
     # Loss
 
@@ -306,16 +299,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         with offloaded(self.model) if self.offloads else nullcontext():
-            if self.pair_loss is None:
-                return self.forward.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
-            result, auxiliary = self.pair_loss.losses(model, batch, targets)
-        if self.first_loss is not None and not self.state.global_step:
-            half = self.args.bf16 or self.args.fp16
-            self.first_loss.require(result, self.model, is_half=half, say=self.say)
-        self.pair_loss.figures.add(result)
-        # In float32, as transformers adds up the losses that it logs.
-        part = (result.total / num_items_in_batch).float()
-        return self.forward.with_auxiliary(part, auxiliary, share) * ranks
+            return self.objective.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
 
     def _check_attention(self) -> None:
         """Raise LeakError if something has changed the attention since training began."""
@@ -351,8 +335,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log, with the meter's figures since the last line, over all ranks."""
         if "loss" in logs:
-            if self.pair_loss is not None:
-                logs.update(self.pair_loss.figures.collect(self._sum_of_ranks, self.args.device))
+            logs.update(self.objective.figures(self._sum_of_ranks, self.args.device))
             logs.update(self.meter.collect())
         super().log(logs, *args, **kwargs)
         # float16's scaler may yet skip such a step; anywhere else the weights are lost, and must not be saved.
@@ -404,30 +387,21 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         was_training = self.model.training
         model.eval()
 
-        pair_loss = self.pair_loss
-        columns_of = self._token_columns if pair_loss is None else partial(self._pair_columns, pair_loss)
-        names = TOKEN_COLUMNS if pair_loss is None else (*PAIR_COLUMNS, *pair_loss.figures.names)
+        def columns_of(batch: dict[str, Any]) -> torch.Tensor:
+            targets = self.objective.targets(batch).to(self.args.device)
+            return self.objective.document_columns(model, self._prepare_inputs(batch), targets)
+
+        columns = self.objective.columns
         reference = None if self.reference is None else self.reference.held_out
         with self.meter.paused():
             ranks = (self.accelerator.process_index, self.accelerator.num_processes)
-            sums = measure(held_out, columns_of, len(names), *ranks, reference=reference)
+            sums = measure(held_out, columns_of, len(columns), *ranks, reference=reference)
         sums = self._sum_of_ranks(sums.to(self.args.device))
         model.train(was_training)
-        metrics = held_out_metrics(sums, names, held_out.sources[0], metric_key_prefix)
+        metrics = held_out_metrics(sums, columns, held_out.sources[0], metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics
-
-    def _token_columns(self, batch: dict[str, Any]) -> torch.Tensor:
-        targets = find_targets(batch)
-        moved = targets.to(self.args.device)
-        logits = self.forward.logits(self.model_wrapped, self._prepare_inputs(batch), moved)
-        return token_columns(token_losses(logits, moved.tokens), targets, batch)
-
-    def _pair_columns(self, pair_loss: PairLoss, batch: dict[str, Any]) -> torch.Tensor:
-        targets = pair_loss.targets(batch).to(self.args.device)
-        result, _ = pair_loss.losses(self.model_wrapped, self._prepare_inputs(batch), targets)
-        return pair_columns(result, targets)
 
     # Checkpoints and the finished model
 

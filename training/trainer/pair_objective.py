@@ -1,7 +1,8 @@
 """The loss of preference pairs in a training: a part of the mean over all pairs of a step, over every rank and
-micro-batch; its figures; and the proof that a model compared with itself cannot tell two answers apart.
+micro-batch; and its figures.
 
-1. Before a batch goes to the device, `PairLoss.targets` takes out what the model does not take: sides and reference.
+1. Before a batch goes to the device, `PairObjective.targets` takes out what the model does not take: its sides and its
+   reference.
 2. Each micro-batch gives its sum over pairs, divided by the pairs of the *whole step* on all ranks: a mean of means
    would give more weight to pairs in rows with few of them.
 3. Figures are sums on the device until a line is logged, so that no step waits for them.
@@ -9,17 +10,14 @@ micro-batch; its figures; and the proof that a model compared with itself cannot
 Legend: D documents of a batch, P of its pairs.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from ...schemas.errors import ConfigError, InputError, ReferenceMismatchError
+from ...schemas.errors import ConfigError, InputError
 from ...schemas.tables.columns import WEIGHTS
-from ..attention.probe_setup import chances
 from ..packed_rows import PackedRows
 from ..preference import (
     ACCURACY,
@@ -34,18 +32,14 @@ from ..preference import (
 )
 from ..reward_model import last_tokens
 from ..targets import Targets, find_targets
-from . import Say
+from .first_loss import FirstLossProof
 from .loss import Forward
+from .objective import Reduce
 from .train_config import PreferenceConfig
 
-LN_2 = math.log(2)
-"""The dpo loss of a model that is its own reference."""
-_EXACT = (1e-6, 1e-7)
-"""How far from ln 2 the first loss may be in float32: this, or that times β and the size of the log-probabilities,
-whichever is more. Their difference has the rounding of both."""
-_HALF = (2e-2, 5e-4)
-"""The same in bf16 and fp16."""
-_FULL = (torch.float32, torch.float64)
+PAIR_COLUMNS = ("loss", "weight", "pairs")
+"""What is summed of held-out pairs: their losses; their weights, each of which is 1; and their number. Their figures
+follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +66,21 @@ class PairTargets:
         return PairTargets(self.tokens.to(device), self.pairs.to(device), places, reference)
 
 
-class PairLoss:
-    """Computes the losses of pairs with a model, and adds up their figures.
+class PairObjective:
+    """The mean loss over preference pairs, with figures to watch; see `Objective`.
 
     Args:
         config: which loss.
         forward: calls the model.
+        proof: of the first step; None if its loss may be anything.
     """
 
-    def __init__(self, config: PreferenceConfig, forward: Forward) -> None:
+    def __init__(self, config: PreferenceConfig, forward: Forward, proof: FirstLossProof | None) -> None:
         self.config = config
         self.forward = forward
-        self.figures = PairFigures(scores=config.scores)
+        self._proof = proof
+        self._figures = PairFigures(scores=config.scores)
+        self.columns: tuple[str, ...] = (*PAIR_COLUMNS, *self._figures.names)
 
     def targets(self, batch: dict[str, Any]) -> PairTargets:
         """What a batch, as the loader makes it, is trained on; removes from it what the model does not take.
@@ -104,12 +101,37 @@ class PairLoss:
                 )
         return PairTargets(tokens, pairs, last_tokens(batch), reference)
 
-    def losses(
+    def loss(
+        self, model: Any, batch: Mapping[str, Any], targets: PairTargets, units: torch.Tensor, *, share: float
+    ) -> torch.Tensor:
+        """See `Objective`.
+
+        Raises:
+            ReferenceMismatchError: in the first step, a model compared with itself differs.
+        """
+        result, auxiliary = self._losses(model, batch, targets)
+        if self._proof is not None:
+            self._proof.require(result)
+        self._figures.add(result)
+        # In float32, as transformers adds up the losses that it logs.
+        return self.forward.with_auxiliary((result.total / units).float(), auxiliary, share)
+
+    def document_columns(self, model: Any, batch: Mapping[str, Any], targets: PairTargets) -> torch.Tensor:
+        """See `Objective`. The values of a pair stand at its chosen document; the others' are 0."""
+        result, _ = self._losses(model, batch, targets)
+        ones = torch.ones_like(result.losses)
+        columns = torch.stack([result.losses, ones, ones, *result.metrics.values()], dim=1)
+        documents = columns.new_zeros(len(targets.places), len(self.columns))
+        return documents.index_add_(0, targets.pairs.chosen, columns)
+
+    def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
+        """See `Objective`: means over pairs, `rewards/accuracy` and the others of `preference_loss`."""
+        return self._figures.collect(reduce, device)
+
+    def _losses(
         self, model: Any, batch: Mapping[str, Any], targets: PairTargets
     ) -> tuple[PairLosses, torch.Tensor | None]:
-        """The losses of a batch's pairs, and the mean auxiliary loss of a mixture of experts, if there is one. `batch`
-        and `targets` are on the model's device.
-        """
+        """The losses of a batch's pairs, and the mean auxiliary loss of a mixture of experts, if there is one."""
         counts = None
         if self.config.scores:
             values, auxiliary = self.forward.scores(model, batch, targets.places)
@@ -117,15 +139,20 @@ class PairLoss:
             losses, auxiliary = self.forward.token_losses(model, batch, targets.tokens)
             values, counts = sum_logps(losses, targets.tokens, batch)
         result = preference_loss(
-            self.config.loss, values, counts, targets.pairs, targets.reference,
-            beta=self.config.beta, gamma=self.config.gamma,
-        )  # fmt: skip
+            self.config.loss,
+            values,
+            counts,
+            targets.pairs,
+            targets.reference,
+            beta=self.config.beta,
+            gamma=self.config.gamma,
+        )
         return result, auxiliary
 
-    def logps(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> torch.Tensor:
-        """float64 (D,): the log-probabilities of documents, computed as `losses` does: those of a reference."""
-        losses, _ = self.forward.token_losses(model, batch, targets)
-        return sum_logps(losses, targets, batch).sums
+    def logps(self, model: Any, batch: Mapping[str, Any], targets: PairTargets) -> torch.Tensor:
+        """float64 (D,): the log-probabilities of documents, computed as for the loss: those of a reference."""
+        losses, _ = self.forward.token_losses(model, batch, targets.tokens)
+        return sum_logps(losses, targets.tokens, batch).sums
 
 
 class PairFigures:
@@ -146,7 +173,7 @@ class PairFigures:
         added = torch.cat([sums, count])
         self._sums = added if self._sums is None else self._sums + added
 
-    def collect(self, reduce: Callable[[torch.Tensor], torch.Tensor], device: torch.device) -> dict[str, float]:
+    def collect(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
         """The means over pairs since the last call, over all ranks; every rank must call it. Empty without a pair.
 
         Args:
@@ -156,74 +183,6 @@ class PairFigures:
         self._sums = None
         *totals, pairs = reduce(sums.to(device)).tolist()
         return {name: total / pairs for name, total in zip(self.names, totals, strict=True)} if pairs else {}
-
-
-class FirstLossProof:
-    """The proof before the first step: compared with itself, a model gives every pair a dpo loss of ln 2. Any other
-    number shows that reference and policy are not computed alike: other weights or rows, padding that is counted,
-    documents that see each other.
-
-    Args:
-        beta: of the loss.
-        file: the reference, for messages.
-    """
-
-    def __init__(self, beta: float, file: Path) -> None:
-        self.beta = beta
-        self.file = file
-        self.loss: float | None = None
-        """The first loss, once it was proved."""
-        self._drops_values: bool | None = None
-
-    @classmethod
-    def of(cls, config: PreferenceConfig | None, file: Path) -> "FirstLossProof | None":
-        """The proof of a training; None if its first loss may be anything."""
-        return cls(config.beta, file) if config is not None and config.loss == "dpo" else None
-
-    def require(self, result: PairLosses, model: torch.nn.Module, *, is_half: bool, say: Say) -> None:
-        """Compare the loss of a micro-batch of the first step. One without pairs shows nothing, and neither does a
-        model that drops values at random.
-
-        Args:
-            is_half: the model computes in bf16 or fp16, whatever its weights.
-
-        Raises:
-            ReferenceMismatchError: it is another one, so the step is not taken.
-        """
-        if self._drops_values is None:
-            self._drops_values = next(chances(list(model.modules())), None) is not None
-            if self._drops_values:
-                say("the first loss is not compared with ln 2, because the model drops values at random")
-        if self._drops_values or not result.pairs:
-            return
-        loss = float(result.total.detach()) / result.pairs
-        size = float((result.metrics[LOGPS_CHOSEN].abs() + result.metrics[LOGPS_REJECTED].abs()).mean())
-        is_half = is_half or any(weight.dtype not in _FULL for weight in model.parameters())
-        absolute, relative = _HALF if is_half else _EXACT
-        # Not `>`, so that NaN is no proof.
-        if not abs(loss - LN_2) <= max(absolute, relative * self.beta * size):
-            raise ReferenceMismatchError(
-                f"the step is not taken: the first loss is {loss:.7g}, but a model compared with itself has ln 2 = "
-                f"{LN_2:.7g}: the reference is of other weights or another precision; delete {self.file}, and it is "
-                "computed again"
-            )
-        if self.loss is None:
-            self.loss = loss
-            say(f"first loss proved: {loss:.7g} = ln 2")
-
-
-def loss_of_guessing(config: PreferenceConfig | None, vocabulary: int) -> float | None:
-    """The loss of a model that knows nothing; None where it says nothing, because there is no telling.
-
-    Args:
-        config: of pairs; None if tokens are trained.
-        vocabulary: the number of token ids.
-    """
-    tokens = math.log(max(2, vocabulary))
-    if config is None:
-        return tokens
-    # Of ipo it is 1/(4·β²) whatever the model, and of simpo it depends on the margin alone.
-    return {"dpo": LN_2, "reward": LN_2, "orpo": tokens + config.beta * LN_2}.get(config.loss)
 
 
 def refuse_other_rows(config: PreferenceConfig | None, rows: PackedRows) -> None:

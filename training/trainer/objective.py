@@ -1,0 +1,76 @@
+"""What a training minimises: the mean loss over tokens, or over preference pairs (`pair_objective`)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from ..targets import Targets, find_targets, token_losses
+from .loss import Forward
+
+Reduce = Callable[[torch.Tensor], torch.Tensor]
+"""Adds up a tensor over ranks."""
+TOKEN_COLUMNS = ("loss", "weight", "tokens")
+"""What is summed of held-out tokens: their losses, each times its weight; their weights; and their number."""
+
+
+class Objective(Protocol):
+    """What a training minimises. D documents of a batch."""
+
+    columns: tuple[str, ...]
+    """Names of what `document_columns` sums: a loss, a weight, what is counted; and figures that are means by weight,
+    as the loss."""
+
+    def targets(self, batch: dict[str, Any]) -> Any:
+        """What a batch, as the loader makes it, is trained on; removes from it what the model does not take. It has
+        `units`, the batch's part of what the step's loss is divided by, and `to(device)`.
+        """
+
+    def loss(
+        self, model: Any, batch: Mapping[str, Any], targets: Any, units: torch.Tensor, *, share: float
+    ) -> torch.Tensor:
+        """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
+
+        Args:
+            batch, targets: on the model's device.
+            units: of the whole step.
+            share: see `Forward.loss`.
+        """
+
+    def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Any) -> torch.Tensor:
+        """float64 (D, columns): sums over each document."""
+
+    def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
+        """Means since the last call, over all ranks, for the log; every rank calls it."""
+
+
+class TokenObjective:
+    """The mean loss over trained tokens, by weight; see `Objective`."""
+
+    columns: tuple[str, ...] = TOKEN_COLUMNS
+
+    def __init__(self, forward: Forward) -> None:
+        self._forward = forward
+
+    def targets(self, batch: dict[str, Any]) -> Targets:
+        """See `Objective`. Weights are among the targets."""
+        targets = find_targets(batch)
+        batch.pop("loss_weights", None)
+        return targets
+
+    def loss(
+        self, model: Any, batch: Mapping[str, Any], targets: Targets, units: torch.Tensor, *, share: float
+    ) -> torch.Tensor:
+        """See `Objective`, and `Forward.loss` for what it raises."""
+        return self._forward.loss(model, batch, targets, units, share=share)
+
+    def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> torch.Tensor:
+        """See `Objective`."""
+        losses = token_losses(self._forward.logits(model, batch, targets), targets.tokens)
+        counts = torch.ones_like(losses)
+        weights = counts if targets.weights is None else targets.weights
+        return torch.stack([targets.document_sums(values, batch) for values in (losses * weights, weights, counts)], 1)
+
+    def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
+        """See `Objective`: none besides the loss, which transformers logs."""
+        return {}
