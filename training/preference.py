@@ -255,6 +255,8 @@ def preference_loss(
     loss = LOSSES[kind]
     if loss.needs_reference and reference is None:
         raise ConfigError(f"{kind} compares with a reference: give PackedLoader(reference=…), and pass its sums on")
+    if loss.per_token and counts is None:
+        raise ConfigError(f"{kind} compares log-probabilities per token: give the counts of document_logps, too")
     pairs = (sides if isinstance(sides, Pairs) else find_pairs(sides)).to(logps.device)
     values = logps.double()
     if loss.needs_reference and reference is not None:

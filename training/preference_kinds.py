@@ -9,15 +9,17 @@ class PreferenceKind:
 
     needs_reference: bool = False
     """It compares log-probabilities with those of a reference."""
+    per_token: bool = False
+    """It compares log-probabilities per trained token, and so needs their number."""
     scores: bool = False
     """It compares scores of a reward model, and no log-probabilities."""
 
 
 LOSSES = {
     "dpo": PreferenceKind(needs_reference=True),
-    "ipo": PreferenceKind(needs_reference=True),
-    "simpo": PreferenceKind(),
-    "orpo": PreferenceKind(),
+    "ipo": PreferenceKind(needs_reference=True, per_token=True),
+    "simpo": PreferenceKind(per_token=True),
+    "orpo": PreferenceKind(per_token=True),
     "reward": PreferenceKind(scores=True),
 }
 """Every loss by its name. `training/preference.py` has the formulas, and computes them."""

@@ -298,6 +298,13 @@ def test_other_losses_are_refused_with_the_reason(kind: str, says: str) -> None:
         preference_loss(kind, SUMS, COUNTS, SIDES, REFERENCE)
 
 
+@pytest.mark.parametrize("kind", ["ipo", "simpo", "orpo"])
+def test_sums_are_not_taken_for_means(kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"{kind} compares log-probabilities per token: give the counts"):
+        preference_loss(kind, SUMS, None, SIDES, REFERENCE)
+    assert preference_loss("dpo", SUMS, None, SIDES, REFERENCE).pairs == 2
+
+
 @pytest.mark.parametrize("kind", ["dpo", "ipo"])
 def test_a_reference_that_is_missing_is_said(kind: str) -> None:
     with pytest.raises(ConfigError, match=f"{kind} compares with a reference"):

@@ -275,7 +275,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             if batch is None:
                 break
             self.meter.batch(batch["input_ids"].numel(), time.perf_counter() - began)
-            samples.append({**batch, TARGETS: self.objective.targets(batch)})
+            targets = self.objective.targets(batch)  # takes from the batch what the model must not get
+            samples.append({**batch, TARGETS: targets})
         if not samples:
             return samples, None
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
