@@ -8,7 +8,6 @@ has it elsewhere. That is no loss, but the turn it belongs to cannot be located.
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import accumulate
 from typing import Any
 
 from ...schemas.errors import RowRejectedError
@@ -170,12 +169,20 @@ class LostContent:
     def _text_between_spans(self) -> str:
         """What the text has between the source spans of messages."""
         text, source_spans = self._rendering
-        spans = [span for span in source_spans if span.origin >= 0]
-        begins = accumulate((span.end for span in spans), max, initial=0)
-        ends = (*(span.begin for span in spans), len(text))
-        # Spans 6..8 and 20..25 of 30 characters leave 0..6, 8..20 and 25..30. The separator is in no content, so none
-        # is found across a span.
-        return "\0".join([text[begin:end] for begin, end in zip(begins, ends, strict=True) if begin < end])
+        pieces: list[str] = []
+        end_before = 0
+        # Spans 6..8 and 20..25 of 30 characters leave 0..6, 8..20 and 25..30. Of spans within one another, the end that
+        # is farthest counts.
+        for span in source_spans:
+            if span.origin < 0:
+                continue
+            if end_before < span.begin:
+                pieces.append(text[end_before : span.begin])
+            end_before = max(end_before, span.end)
+        if end_before < len(text):
+            pieces.append(text[end_before:])
+        # The separator is in no content, so none is found across a span.
+        return "\0".join(pieces)
 
 
 def _lost_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tuple[str, ...]:

@@ -125,8 +125,10 @@ class Renderer:
         return self._variants[key]
 
     def _copy_for(self, template: ChatTemplate) -> "Renderer":
+        """A renderer of the same source with other variables or documents, which is counted with this one."""
         renderer = copy(self)
         renderer.template = template
+        # Compiled once: templates of one source differ only in what they are rendered with.
         renderer._tracked_template = self._tracked_template.with_template(template)
         renderer._variants = {}
         # Cached properties that were learnt with other variables.

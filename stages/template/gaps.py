@@ -194,7 +194,8 @@ class TemplateGaps:
 
     def _headers_at_beginning(self, role: str) -> Iterator[str]:
         """What the template writes before a first message, if that is only a header; also without tokens with which
-        every text begins."""
+        every text begins.
+        """
         for tools in (False, True):
             header = self._text_beginning(sample_of(role), tools=tools)
             if len(self.special_tokens.sub("", header).split()) > _MAX_HEADER_WORDS:
@@ -223,19 +224,23 @@ class TemplateGaps:
         messages. Those with which an answer closes are left out.
         """
         tokens: set[str] = set()
+        # With tools, too: a template may write them before the first header.
         for tools in (False, True):
             for message in (USER, SYSTEM):
                 tokens.update(self._header_tokens(message, tools=tools)[:1])
         for role in ("system", "user", "tool"):
-            headers = self.headers(role)
-            for header in headers:
-                token = self.special_tokens.match(header)
-                # A header that is also known without its first token begins the text: the token is the text's own.
-                if token and header[token.end() :] not in headers:
-                    tokens.add(token.group())
+            tokens.update(self._first_tokens(self.headers(role)))
         if self.opened_turn:
             tokens.update(self.special_tokens.findall(self.text_tail)[:1])
         return token_pattern(tokens - self._closing_tokens)
+
+    def _first_tokens(self, headers: Collection[str]) -> Iterator[str]:
+        """The special tokens with which a role's headers begin. Of `<s><|user|>` and `<|user|>`, this is `<|user|>`."""
+        for header in headers:
+            token = self.special_tokens.match(header)
+            # A header that is also known without its first token begins the text: the token is the text's own.
+            if token is not None and header[token.end() :] not in headers:
+                yield token.group()
 
     @cached_property
     def ambiguous_tokens(self) -> re.Pattern[str]:
@@ -250,7 +255,8 @@ class TemplateGaps:
 
     def _header_tokens(self, message: Message, *, tools: bool) -> list[str]:
         """The special tokens with which a text begins, side by side, and which go on in the same way before later
-        messages: those with which headers begin, unless they end the message before."""
+        messages: those with which headers begin, unless they end the message before.
+        """
         gaps = [
             self.samples.between([USER, ANSWER], 0, 1, tools=tools) or "",
             self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools) or "",
