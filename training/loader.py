@@ -55,6 +55,8 @@ class StepDocument:
     line: int
     tokens: int
     """Without padding, if the dataset says how much there is."""
+    side: int | None
+    """0 for the chosen side of a preference pair, 1 for its rejected side; None for other documents."""
 
 
 class PackedLoader:
@@ -268,8 +270,10 @@ class PackedLoader:
         for rank, share in enumerate(contents.shares):
             for index in contents.rows[share].tolist():
                 row = rows[index]
-                for doc_id, tokens in zip(row.doc_ids.tolist(), row.own_lengths.tolist(), strict=True):
-                    documents.append(StepDocument(rank, index, doc_id, *origins[doc_id], tokens))
+                sides = [None] * len(row.doc_ids) if row.sides is None else row.sides.tolist()
+                pieces = zip(row.doc_ids.tolist(), row.own_lengths.tolist(), sides, strict=True)
+                for doc_id, tokens, side in pieces:
+                    documents.append(StepDocument(rank, index, doc_id, *origins[doc_id], tokens, side))
         return documents
 
     def _batches(self, position: int) -> list[dict[str, Any]]:

@@ -160,6 +160,17 @@ def test_streams_give_the_same_pairs(folders: Folders, share: str) -> None:
     assert found == folders.pairs
 
 
+def test_explain_names_both_sides(folders: Folders) -> None:
+    loader = PackedLoader(folders.packed, rows_per_step=3, seed=2, **ALONE)
+    for step, batch in enumerate(loader):
+        documents = loader.explain(step)
+        assert [document.side for document in documents] == batch["sides"].tolist()
+        assert [document.tokens for document in documents] == batch["cu_seq_lens_q"].diff().tolist()
+        for chosen, rejected in zip(documents[::2], documents[1::2], strict=True):
+            assert chosen.id == rejected.id
+            assert chosen.doc_id == rejected.doc_id
+
+
 def test_rows_for_trl_are_refused(folders: Folders) -> None:
     message = r"was packed with pack\.strategy: none, .* or pack with pack\.strategy: bfd"
     with pytest.raises(InputError, match=message):
