@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .attention.isolation_probe import probe as probe
     from .attention.packed_attention import use_packed as use_packed
     from .batch import collate as collate
-    from .batch import cp_part as cp_part
+    from .context_parts import cp_part as cp_part
     from .first_batch.guard import PackedGuard as PackedGuard
     from .first_batch.guard import guard as guard
     from .foreign.packed_dataset import PackedDataset as PackedDataset
@@ -27,7 +27,7 @@ _HOMES = {
     "PackedStream": ".stream",
     "PackedTrainer": ".trainer.trainer",
     "collate": ".batch",
-    "cp_part": ".batch",
+    "cp_part": ".context_parts",
     "document_logps": ".preference",
     "guard": ".first_batch.guard",
     "predicting_positions": ".preference",

@@ -9,7 +9,8 @@ import pytest
 import torch
 from packtrain.schemas.dataset.row_batch import Row
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.batch import FixedShape, collate, cp_part, flatten, unpack, untrained
+from packtrain.training.batch import FixedShape, collate, flatten, unpack, untrained
+from packtrain.training.context_parts import cp_part
 
 from tests.support.pair_rows import MASKED, Pair, pair_row, random_pairs
 
