@@ -18,8 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ...schemas.rows import Message
-from .sample_gaps import SampleGaps
-from .samples import ANSWER, SYSTEM, USER, sample_of
+from .sample_conversations import ANSWER, SYSTEM, USER, SampleGaps, sample_of
 from .tracked_messages import ASSISTANT, is_blank
 
 _MATCHES_NOTHING = "(?!)"

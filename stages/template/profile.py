@@ -19,8 +19,7 @@ from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Messages
 from .chat_template import REASONING_KEYS
 from .gaps import TemplateGaps, token_pattern
-from .sample_gaps import SampleGaps
-from .samples import ANSWER, TOOL_RESULT, TOOLS, USER, sample_calls
+from .sample_conversations import ANSWER, TOOL_RESULT, TOOLS, USER, SampleGaps, sample_calls
 from .tracked_messages import track_messages
 from .tracked_str import REASONING_FIELD
 from .tracked_template import TrackedRendering, TrackedTemplate
