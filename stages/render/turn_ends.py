@@ -52,9 +52,9 @@ def find_turn_end(
         last_ends = gaps.call_ends if ends_with_call else gaps.answer_ends
         end = _end_before_next(chat, message, next_message, gap, last_ends)
     # In the gap "<|im_end|>\n<|im_start|>user\n", the end is "<|im_end|>\n", and its closing tokens are (0, 10).
-    stop_begin, stop_end = gaps.closing_span(end)
+    stop_begin, stop_end = gaps.tokens.closing_span(end)
     # A token at which a generation stops leaves no doubt. Of others, only their places in the text can tell.
-    if not gaps.ends_generation(end[stop_begin:stop_end]):
+    if not gaps.tokens.ends_generation(end[stop_begin:stop_end]):
         if gaps.ambiguous_tokens.search(gap):
             raise UnprovedError("nothing shows whether a token closes it or opens the next turn", message)
         if stop_begin < stop_end and not is_blank(end[stop_end:]):
@@ -108,13 +108,13 @@ def _ends_as_at_text_end(gaps: TemplateGaps, gap: str, last_ends: Sequence[str])
     """The ends with which a gap begins, of those that such turns have at the text's end."""
     # A last turn may be left open: that shows nothing of earlier ones.
     closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
-    return {gaps.closing_span(end): end for end in closed_ends if gap.startswith(end)}
+    return {gaps.tokens.closing_span(end): end for end in closed_ends if gap.startswith(end)}
 
 
 def _ends_before_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
     """A gap without each header that it ends with, if no token that opens headers is left in it."""
     ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
-    return {gaps.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
+    return {gaps.tokens.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
 
 
 def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends: Sequence[str]) -> str | None:
@@ -128,7 +128,7 @@ def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends:
         return None
     ((closing_span, end),) = by_header.items()
     if not by_last:
-        return end if gaps.is_only_end(end, last_ends) else None
+        return end if gaps.tokens.is_only_end(end, last_ends) else None
     # That of the text's end: in the gap, something of the next message, such as tools, may follow the closing tokens.
     return by_last[closing_span] if by_last.keys() == {closing_span} else None
 
@@ -154,7 +154,7 @@ def _end_before_opener(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -
     if opener is None or not gaps.special_tokens.search(gap, 0, opener.start()):
         return None
     end = gap[: opener.start()]
-    return end if gaps.is_only_end(end, last_ends) else None
+    return end if gaps.tokens.is_only_end(end, last_ends) else None
 
 
 def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:

@@ -156,7 +156,7 @@ def _extended_by_block(chat: RenderedChat, turn: Turn, block: SourceSpan) -> Tur
 
 def _closing_tokens_between(chat: RenderedChat, begin: int, end: int) -> tuple[int, int]:
     """Where the closing tokens between two places begin and end; `end` twice if there are none."""
-    stop_begin, stop_end = chat.profile.gaps.closing_span(chat.text[begin:end])
+    stop_begin, stop_end = chat.profile.gaps.tokens.closing_span(chat.text[begin:end])
     return (begin + stop_begin, begin + stop_end) if stop_begin < stop_end else (end, end)
 
 

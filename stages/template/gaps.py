@@ -15,22 +15,15 @@ message, which a rendering of its own ends.
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
-from itertools import pairwise
 
 from ...schemas.rows import Message
 from .sample_conversations import ANSWER, SYSTEM, USER, SampleGaps, sample_of
+from .special_tokens import SpecialTokens, token_pattern
 from .tracked_messages import ASSISTANT, is_blank
 
-_MATCHES_NOTHING = "(?!)"
 _MAX_HEADER_WORDS = 2
 """The beginning of a text with more words than these holds some of the template's own, such as a default system
 message, and is not only a header."""
-
-
-def token_pattern(tokens: Collection[str]) -> re.Pattern[str]:
-    """Return a pattern that finds the first of some tokens; of two at the same place it takes the longer."""
-    longest_first = sorted({token for token in tokens if token.strip()}, key=lambda token: (-len(token), token))
-    return re.compile("|".join(map(re.escape, longest_first)) if longest_first else _MATCHES_NOTHING)
 
 
 class TemplateGaps:
@@ -38,62 +31,19 @@ class TemplateGaps:
 
     Args:
         samples: the gaps of its sample conversations.
-        special_tokens: finds special tokens.
+        tokens: its special tokens.
         bos: the text of the token with which every text begins; "" if there is none.
-        generation_stops: the tokens at which a generation with this model stops, as far as that is known.
     """
 
-    def __init__(
-        self, samples: SampleGaps, special_tokens: re.Pattern[str], bos: str, generation_stops: Collection[str] = ()
-    ) -> None:
+    def __init__(self, samples: SampleGaps, tokens: SpecialTokens, bos: str) -> None:
         self.samples = samples
-        self.special_tokens = special_tokens
+        self.tokens = tokens
+        self.special_tokens = tokens.pattern
+        """Finds special tokens."""
         self._bos = bos
-        self._generation_stops = frozenset(generation_stops)
         self._headers: dict[str, tuple[str, ...]] = {}
 
     # How turns end
-
-    def closing_span(self, end: str) -> tuple[int, int]:
-        """Where the closing tokens within the end of a turn begin and end; twice where its text ends, if it has none.
-
-        A turn closes at the first token at which a generation would stop, else at its last special token. Tokens right
-        before that one close it with it.
-
-            "<|im_end|>\\n"                (0, 10)
-            "\\n</answer><|eot|><|eom|>"   (10, 24): both tokens
-            "\\n"                          (0, 0)
-        """
-        tokens = list(self.special_tokens.finditer(end))
-        if not tokens:
-            length = len(end.rstrip())
-            return length, length
-        generation_ends = (index for index, token in enumerate(tokens) if token.group() in self._generation_stops)
-        last = next(generation_ends, len(tokens) - 1)
-        first = last
-        while first and tokens[first - 1].end() == tokens[first].start():
-            first -= 1
-        return tokens[first].start(), tokens[last].end()
-
-    def ends_generation(self, closing: str) -> bool:
-        """Whether a generation would stop at one of the tokens in a text."""
-        return not self._generation_stops.isdisjoint(self.special_tokens.findall(closing))
-
-    def is_only_end(self, end: str, last_ends: Collection[str]) -> bool:
-        """Whether a text that is taken for the end of a turn can contain nothing else: a generation would stop there,
-        all special tokens stand side by side, or the last of them, and no other, closes a turn at a text's end, too.
-
-        Args:
-            end: with a special token at least.
-            last_ends: how such turns end where they end the text.
-        """
-        tokens = list(self.special_tokens.finditer(end))
-        are_side_by_side = all(left.end() == right.start() for left, right in pairwise(tokens))
-        if self.ends_generation(end) or are_side_by_side:
-            return True
-        texts = [token.group() for token in tokens]
-        closing_tokens = {token for last_end in last_ends for token in self.special_tokens.findall(last_end)[-1:]}
-        return texts[-1] in closing_tokens and texts.count(texts[-1]) == 1
 
     @cached_property
     def answer_ends(self) -> tuple[str, ...]:
@@ -147,7 +97,7 @@ class TemplateGaps:
     def _closing_tokens(self) -> frozenset[str]:
         """The special tokens that follow an answer that ends a conversation."""
         ends = [self._without_opened_turn(gap) for gap in self.samples.after_answers]
-        return self._generation_stops.union(*(self.special_tokens.findall(end) for end in ends))
+        return self.tokens.generation_stops.union(*(self.special_tokens.findall(end) for end in ends))
 
     # How messages begin
 
@@ -248,9 +198,9 @@ class TemplateGaps:
         token closes turns or opens headers.
         """
         ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
-        segments_after_answers = {segment for end in ends for segment in self._segments(end)}
+        segments_after_answers = {segment for end in ends for segment in self.tokens.segments(end)}
         tokens = {token for message in (USER, SYSTEM) for token in self._header_tokens(message, tools=False)}
-        return token_pattern((tokens & segments_after_answers) - self._generation_stops)
+        return token_pattern((tokens & segments_after_answers) - self.tokens.generation_stops)
 
     def _header_tokens(self, message: Message, *, tools: bool) -> list[str]:
         """The special tokens with which a text begins, side by side, and which go on in the same way before later
@@ -275,19 +225,13 @@ class TemplateGaps:
 
     def _comes_again(self, token: re.Match[str], gaps: Iterable[str]) -> bool:
         """Whether a token of a text's beginning also stands in one of the gaps, and goes on there in the same way."""
-        continuation = self._continuation(token.string, token.end())
+        continuation = self.tokens.continuation(token.string, token.end())
         for gap in gaps:
             for later_token in self.special_tokens.finditer(gap):
                 is_same = later_token.group() == token.group()
-                if is_same and self._continuation(gap, later_token.end()) == continuation:
+                if is_same and self.tokens.continuation(gap, later_token.end()) == continuation:
                     return True
         return False
-
-    def _continuation(self, text: str, place: int) -> tuple[str, bool]:
-        """How a text goes on: the white space, and whether a special token is behind it."""
-        rest_of_text = text[place:]
-        space = rest_of_text[: len(rest_of_text) - len(rest_of_text.lstrip())]
-        return space, self.special_tokens.match(rest_of_text, len(space)) is not None
 
     # Templates that open an answer, or write something else, at the end of every text
 
@@ -325,23 +269,12 @@ class TemplateGaps:
 
     def _without_opened_turn(self, gap: str) -> str:
         """The end of an answer without what a template that always opens a turn writes after every last message."""
-        segments = self._segments(gap.rstrip())
-        for segment in reversed(self._segments(self.opened_turn)):
+        segments = self.tokens.segments(gap.rstrip())
+        for segment in reversed(self.tokens.segments(self.opened_turn)):
             if not segments or segments[-1] != segment:
                 break
             segments.pop()
         return "".join(segments)
-
-    def _segments(self, text: str) -> list[str]:
-        """The special tokens of a text, and what stands between them."""
-        segments: list[str] = []
-        end_of_last = 0
-        # "a<|end|>b" gives "a", "<|end|>" and "b".
-        for token in self.special_tokens.finditer(text):
-            segments += [text[end_of_last : token.start()], token.group()]
-            end_of_last = token.end()
-        segments.append(text[end_of_last:])
-        return [segment for segment in segments if segment]
 
     @cached_property
     def text_tail(self) -> str:

@@ -18,8 +18,9 @@ from jinja2 import nodes
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Messages
 from .chat_template import REASONING_KEYS
-from .gaps import TemplateGaps, token_pattern
+from .gaps import TemplateGaps
 from .sample_conversations import ANSWER, TOOL_RESULT, TOOLS, USER, SampleGaps, sample_calls
+from .special_tokens import SpecialTokens, token_pattern
 from .tracked_messages import track_messages
 from .tracked_str import REASONING_FIELD
 from .tracked_template import TrackedRendering, TrackedTemplate
@@ -107,11 +108,11 @@ def _learn_gaps(
     special_tokens = [*special_tokens, *tokens_in_variables]
     samples = SampleGaps(template)
     bos = str(variables.get("bos_token") or "")
-    gaps = TemplateGaps(samples, token_pattern(special_tokens), bos, stops)
+    gaps = TemplateGaps(samples, SpecialTokens(token_pattern(special_tokens), stops), bos)
     all_tokens = token_pattern([*added_tokens, *special_tokens])
     after_answer = next(iter(samples.after_answers), "")
     if all_tokens.search(after_answer) and not gaps.special_tokens.search(after_answer):
-        return TemplateGaps(samples, all_tokens, bos, stops)
+        return TemplateGaps(samples, SpecialTokens(all_tokens, stops), bos)
     return gaps
 
 
@@ -127,7 +128,7 @@ def _last_stops(gaps: TemplateGaps, after_turns: Sequence[str]) -> list[str]:
     tokens: list[str] = []
     for gap in after_turns:
         end = gaps.end_of_text(gap) or ""
-        begin, stop = gaps.closing_span(end)
+        begin, stop = gaps.tokens.closing_span(end)
         tokens += gaps.special_tokens.findall(end, begin, stop)[-1:]
     return list(dict.fromkeys(tokens))
 
