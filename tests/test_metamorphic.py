@@ -120,7 +120,9 @@ def pieces(packed: kit.Packed, split: str) -> Pieces:
         if "chosen_ids" in row:
             found[tuple(tuple(row[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids"))] += 1
             continue
-        found += cut(row, row["seq_lengths"])
+        # Those of pairs have names of their own.
+        row = {name.removeprefix("pair_"): column for name, column in row.items()}
+        found += cut(row, row["lengths" if "sides" in row else "seq_lengths"])
     return found
 
 

@@ -1,4 +1,5 @@
-"""The columns of finished rows: packed rows, and preference pairs.
+"""The columns of finished rows: of packed rows, of those of preference pairs, or whose documents share tokens, and of
+preference pairs that are not packed.
 
 Whoever writes, checks, shows, exports or reads rows takes the names, types and meanings from here. What computes the
 values of a packed column is in `stages/pack/row_columns.py`.
@@ -31,7 +32,8 @@ class Condition(StrEnum):
     SHARED = "with `pack.share`"
     """The documents of a row share tokens; then other columns stand in the place of the usual ones."""
     PAIRS = "of preference pairs"
-    """Two pieces of a row, after each other, are the two sides of a pair."""
+    """Two pieces of a row, after each other, are the two sides of a pair; other columns stand in the place of the usual
+    ones, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +108,41 @@ PACKED_COLUMNS = (
         "how much each token counts in the loss; 0 where it is not trained",
         Condition.WEIGHTED,
     ),
-    RowColumn(
-        SIDES,
-        pa.int8(),
-        Per.PIECE,
-        "0 for the chosen side of a pair, which is prompt and completion; 1 for the rejected side of the one before it",
-        Condition.PAIRS,
-    ),
 )
 """Columns of a packed row, in their order in a shard.
 
 The first label of every piece is -100. The weight of a label stands at its own token: positive, and 0 where the label
 is -100. `seq_lengths` add up to the row: a piece's padding counts as part of it. `doc_ids` point into
-`schemas.rows.DOCUMENTS`. A preference pair is one document of these and two pieces, one after the other: both sides
-have its doc id.
+`schemas.rows.DOCUMENTS`.
 """
 
 _USUAL = {column.name: column for column in PACKED_COLUMNS}
+_SIDES = RowColumn(
+    SIDES,
+    pa.int8(),
+    Per.PIECE,
+    "0 for the chosen side of a pair, which is prompt and completion; 1 for the rejected side of the one before it",
+    Condition.PAIRS,
+)
+PAIR_COLUMNS = (
+    RowColumn("pair_input_ids", pa.int32(), Per.TOKEN, "token ids", usual_name="input_ids"),
+    RowColumn("pair_labels", pa.int32(), Per.TOKEN, _USUAL["labels"].sentence, usual_name="labels"),
+    RowColumn("pair_position_ids", pa.int32(), Per.TOKEN, "0, 1, 2, … in each side", usual_name="position_ids"),
+    RowColumn(
+        "pair_lengths", pa.int32(), Per.PIECE, "tokens of each side in the row, in order", usual_name="seq_lengths"
+    ),
+    _USUAL["doc_starts"],
+    _USUAL["doc_ids"],
+    _USUAL[UNPADDED],
+    _SIDES,
+)
+"""Columns of a packed row of preference pairs, in their order in a shard.
+
+Most have names that no trainer knows: by the usual names, a trainer would take the sides for documents, and train the
+rejected completions like the chosen ones. A pair is one document and two pieces, one after the other: both have its doc
+id.
+"""
+
 SHARED_COLUMNS = (
     RowColumn("branch_input_ids", pa.int32(), Per.TOKEN, "token ids", usual_name="input_ids"),
     RowColumn("branch_labels", pa.int32(), Per.TOKEN, _USUAL["labels"].sentence, usual_name="labels"),
@@ -150,7 +170,7 @@ SHARED_COLUMNS = (
         usual_name=PARENTS,
     ),
     _USUAL[WEIGHTS],
-    _USUAL[SIDES],
+    _SIDES,
 )
 """Columns of a packed row whose documents share tokens, in their order in a shard.
 
@@ -160,7 +180,7 @@ begins with the last token that it takes from it, repeated and untrained. What i
 the last of these tokens itself.
 """
 
-PAIR_COLUMNS = (
+UNPACKED_PAIR_COLUMNS = (
     RowColumn("prompt_ids", pa.int32(), Per.TOKEN, "token ids of the prompt"),
     RowColumn(
         "chosen_ids",
@@ -183,9 +203,9 @@ PAIR_COLUMNS = (
 )
 """Columns of a preference pair that is not packed. Both completions are non-empty, and they differ."""
 
-COLUMNS = {column.name: column for column in (*PAIR_COLUMNS, *SHARED_COLUMNS, *PACKED_COLUMNS)}
+COLUMNS = {column.name: column for column in (*UNPACKED_PAIR_COLUMNS, *SHARED_COLUMNS, *PAIR_COLUMNS, *PACKED_COLUMNS)}
 """Every column by its name."""
-USUAL_COLUMNS = {column.usual: column for column in (*SHARED_COLUMNS, *PACKED_COLUMNS)}
+USUAL_COLUMNS = {column.usual: column for column in (*SHARED_COLUMNS, *PAIR_COLUMNS, *PACKED_COLUMNS)}
 """Every column of packed rows by the name that readers use."""
 
 
@@ -194,7 +214,7 @@ def schema_of_columns(columns: Iterable[RowColumn]) -> pa.Schema:
     return schema_without_nulls({column.name: lists_of(column.value) for column in columns})
 
 
-PREFERENCE = schema_of_columns(PAIR_COLUMNS)
+PREFERENCE = schema_of_columns(UNPACKED_PAIR_COLUMNS)
 """The schema of preference pairs that are not packed."""
 
 
@@ -211,7 +231,11 @@ def conditions_of(*, parallel: bool, weighted: bool, shared: bool, pairs: bool) 
 
 def packed_columns(conditions: Collection[Condition] = ()) -> tuple[RowColumn, ...]:
     """The columns of packed rows in a dataset that meets some conditions."""
-    columns = SHARED_COLUMNS if Condition.SHARED in conditions else PACKED_COLUMNS
+    columns: tuple[RowColumn, ...] = PACKED_COLUMNS
+    if Condition.SHARED in conditions:
+        columns = SHARED_COLUMNS
+    elif Condition.PAIRS in conditions:
+        columns = PAIR_COLUMNS
     return tuple(column for column in columns if column.condition is None or column.condition in conditions)
 
 
@@ -224,7 +248,8 @@ def schema_of(names: Collection[str]) -> pa.Schema:
     """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
     if "chosen_ids" in names:
         return PREFERENCE
-    conditions = {column.condition for column in PACKED_COLUMNS if column.condition and column.name in names}
+    optional = (*PACKED_COLUMNS, _SIDES)
+    conditions = {column.condition for column in optional if column.condition and column.name in names}
     return packed_schema(conditions | ({Condition.SHARED} if shares_tokens(names) else set()))
 
 

@@ -48,10 +48,10 @@ def pairs_of(packed: kit.Packed) -> dict[int, Pair]:
 
 def sides_of(row: kit.Row) -> Iterator[Side]:
     """The sides of a packed row, in order; of those that share a prompt, with what they do not store."""
-    prefix = "branch_" if "branch_parents" in row else ""
-    lengths = row["branch_lengths" if prefix else "seq_lengths"]
+    prefix = "branch_" if "branch_parents" in row else "pair_"
+    lengths = row[f"{prefix}lengths"]
     unpadded = row.get("seq_lengths_unpadded") or lengths
-    parents = row["branch_parents"] if prefix else [0] * len(lengths)
+    parents = row.get("branch_parents") or [0] * len(lengths)
     columns = [row[f"{prefix}{name}"] for name in ("input_ids", "labels", "position_ids")]
     begin = 0
     before: tuple[int, ...] = ()

@@ -2,22 +2,23 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from packtrain.schemas.tables.columns import PACKED_COLUMNS
+from packtrain.schemas.tables.columns import PACKED_COLUMNS, PAIR_COLUMNS, Condition, RowColumn
 from packtrain.schemas.tables.export_formats import EXPORT_FORMATS
 from packtrain.schemas.tables.masks import POLICIES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def columns() -> Iterator[str]:
+def columns(row_columns: Iterable[RowColumn] = PACKED_COLUMNS) -> Iterator[str]:
     yield "| column | type | one value for each | when | meaning |"
     yield "|---|---|---|---|---|"
-    for column in PACKED_COLUMNS:
-        when = "always" if column.condition is None else column.condition.value
+    for column in row_columns:
+        when = "always" if column.condition in (None, Condition.PAIRS) else str(column.condition)
         yield f"| `{column.name}` | {column.value} | {column.per} | {when} | {column.sentence} |"
 
 
@@ -37,7 +38,12 @@ def formats() -> Iterator[str]:
     yield f"| {hub} | the Hub | the dataset's own shards, and its card |"
 
 
-TABLES = {("commands.md", "columns"): columns, ("masks.md", "policies"): policies, ("export.md", "formats"): formats}
+TABLES: dict[tuple[str, str], Callable[[], Iterator[str]]] = {
+    ("commands.md", "columns"): columns,
+    ("data.md", "columns of pairs"): partial(columns, PAIR_COLUMNS),
+    ("masks.md", "policies"): policies,
+    ("export.md", "formats"): formats,
+}
 
 
 @pytest.mark.parametrize(("page", "name"), TABLES)

@@ -138,8 +138,8 @@ def of_sides(change: Callable[[Row, int, slice, slice], object]) -> Change:
     """
 
     def change_row(row: Row) -> None:
-        prefix = "branch_" if "branch_parents" in row else ""
-        lengths = row[f"{prefix}lengths" if prefix else "seq_lengths"]
+        prefix = "branch_" if "branch_parents" in row else "pair_"
+        lengths = row[f"{prefix}lengths"]
         begins = [sum(lengths[:number]) for number in range(len(lengths) + 1)]
         labels = row[f"{prefix}labels"]
         for number in range(0, len(lengths), 2):
@@ -154,12 +154,12 @@ def of_sides(change: Callable[[Row, int, slice, slice], object]) -> Change:
 
 def untrain(row: Row, number: int, chosen: slice, rejected: slice) -> None:
     """Take all labels of the rejected side."""
-    row["labels"][rejected] = [-100] * (rejected.stop - rejected.start)
+    row["pair_labels"][rejected] = [-100] * (rejected.stop - rejected.start)
 
 
 def make_equal(row: Row, number: int, chosen: slice, rejected: slice) -> None:
     """Make both sides the shorter one of the two."""
-    prefix = "branch_" if "branch_parents" in row else ""
+    prefix = "branch_" if "branch_parents" in row else "pair_"
     shared = row[f"{prefix}position_ids"][rejected.start]
     sizes = chosen.stop - chosen.start, shared + rejected.stop - rejected.start
     for name in (f"{prefix}input_ids", f"{prefix}labels", f"{prefix}position_ids"):
@@ -167,7 +167,7 @@ def make_equal(row: Row, number: int, chosen: slice, rejected: slice) -> None:
         sides = values[chosen], values[chosen][:shared] + values[rejected]
         side = sides[sizes.index(min(sizes))]
         row[name] = values[: chosen.start] + side + side[shared:] + values[rejected.stop :]
-    row[f"{prefix}lengths" if prefix else "seq_lengths"][number : number + 2] = min(sizes), min(sizes) - shared
+    row[f"{prefix}lengths"][number : number + 2] = min(sizes), min(sizes) - shared
 
 
 PAIRS: list[tuple[Change, str]] = [
@@ -175,10 +175,10 @@ PAIRS: list[tuple[Change, str]] = [
     (put("sides", 0, 1), "sides are not 0 and 1 in turn"),
     (lambda row: row["sides"].reverse(), "sides are not 0 and 1 in turn"),
     (put("doc_ids", 0, 10**6), "the two sides of a pair have different doc ids"),
-    (of_sides(lambda row, number, chosen, rejected: row["input_ids"].__setitem__(rejected.start, 7)),
+    (of_sides(lambda row, number, chosen, rejected: row["pair_input_ids"].__setitem__(rejected.start, 7)),
      "the two sides of a pair begin with different prompts"),
-    (of_sides(lambda row, number, chosen, rejected: row["labels"].__setitem__(
-        chosen.start + 1, row["input_ids"][chosen.start + 1])),
+    (of_sides(lambda row, number, chosen, rejected: row["pair_labels"].__setitem__(
+        chosen.start + 1, row["pair_input_ids"][chosen.start + 1])),
      "the two sides of a pair begin with different prompts"),
     (of_sides(untrain), "a side of a pair has no label"),
     (of_sides(make_equal), "both sides of a pair are the same"),
