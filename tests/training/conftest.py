@@ -63,6 +63,24 @@ def two_sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset of preference pairs."""
+    return kit.packed(kit.configure(tmp_path_factory.mktemp("pairs"), "choices")).folder
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed dataset of the answers of conversations, which share what comes before them."""
+    root = tmp_path_factory.mktemp("shared")
+    turns = [{"role": ("user", "assistant")[place % 2], "content": f"say {place} " * 9} for place in range(6)]
+    kit.write(
+        root / "chats.jsonl", [{"messages": [*turns, {"role": "user", "content": f"{i}"}, turns[1]]} for i in range(20)]
+    )
+    source = {"name": "chats", "format": "messages", "path": "chats.jsonl", "expand": "per_turn"}
+    return kit.packed(kit.configure(root, source, truncate={"max_length": 512}, pack={"share": "row"})).folder
+
+
+@pytest.fixture(scope="session")
 def weighted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A packed dataset with weights of all three kinds, in which every document counts by its own weight alone."""
     root = tmp_path_factory.mktemp("weighted")

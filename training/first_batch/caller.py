@@ -84,6 +84,8 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
     for name, advice in ADVICE.items():
         if name in caller.names and " see " in problem:
             return advice
+    if "rejected answers" in problem:
+        return "take packtrain train, or a loop with packtrain.training.preference_loss"
     if "shifts them again" in problem:
         return "give the model the labels as they are packed, unshifted"
     if caller.wants_shifted_labels and "shift" in problem:

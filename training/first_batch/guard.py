@@ -161,6 +161,8 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         problems = [self._finder.describe(tokens, gaps[0])] if gaps else []
         if len(gaps) > 1:
             problems.append(f"and {len(gaps) - 1:,} more such parts")
+        if self._rows.has_pairs and isinstance(kwargs.get("labels"), torch.Tensor):
+            problems.append("labels of preference pairs reach the model, whose loss trains rejected answers too")
         note, wrong_labels = judge_labels(kwargs, caller, documents, (len(ids), ids.shape[1]), complete=not gaps)
         problems += [wrong_labels] if wrong_labels else []
         positions = kwargs.get("position_ids", kwargs.get("input_pos"))

@@ -87,8 +87,8 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
         remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
 
     Raises:
-        ConfigError: the trainer is not known, rows do not fit into `length`, or the dataset has loss weights, which
-            none of these trainers knows.
+        ConfigError: the trainer is not known, rows do not fit into `length`, or the dataset has what none of these
+            trainers knows: loss weights, preference pairs, documents that share tokens.
         InputError, IntegrityError: see `PackedRows`.
     """
 
@@ -112,6 +112,16 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
             raise ConfigError(
                 f"{data} has loss_weights, which {trainer} does not know: every trained token would count the same, "
                 "which is another objective; pack without weights, or take packtrain train"
+            )
+        if self._rows.has_pairs:
+            raise ConfigError(
+                f"{data} holds preference pairs, which {trainer} does not know: it would train rejected answers as it "
+                "trains chosen ones; take packtrain train, or a loop with packtrain.training.preference_loss"
+            )
+        if self._rows.shares_tokens:
+            raise ConfigError(
+                f"{data} has rows whose documents share tokens (pack.share), which {trainer} does not know: documents "
+                "would lose what they share; pack with pack.share: none, or take packtrain train"
             )
         self._item, shifts = ITEMS[trainer]
         self._shift = shifts if shift_labels is None else shift_labels

@@ -470,7 +470,7 @@ def test_labels_shifted_for_a_loss_outside_cannot_be_judged(
     assert "labels could not be judged: they are shifted" in capsys.readouterr().out
 
 
-def test_labels_that_nobody_holds(two_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_that_no_frame_holds(two_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build()
     guard(model, two_sources)
     model(**without("labels")(next(batches(two_sources)))).logits.sum().backward()
@@ -489,6 +489,39 @@ def test_another_dataset(two_sources: Path, folder: Path) -> None:
     model = build()
     guard(model, folder)
     stopped(lambda: step(model, next(batches(two_sources))), "tokens 0 to .* are no documents of this dataset")
+
+
+def test_preference_pairs_are_not_trained_as_text(pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = next(batches(pairs))
+    batch.pop("sides")
+    model = build()
+    guard(model, pairs)
+    step(model, dict(batch), outside=True)
+    assert "kept apart" in capsys.readouterr().out
+    guard(model, pairs)
+    stopped(lambda: step(model, batch), "trains rejected answers too", "preference_loss")
+
+
+def test_documents_that_share_tokens_are_refused(shared: Path) -> None:
+    with pytest.raises(ConfigError, match=r"documents share tokens .pack.share., which the guard does not know"):
+        PackedGuard(shared)
+
+
+def test_a_model_that_the_trainer_does_not_call(two_sources: Path, tmp_path: Path) -> None:
+    class Elsewhere(Trainer):  # type: ignore[misc]  # transformers is not followed
+        def compute_loss(self, model: Any, inputs: Batch, *args: Any, **options: Any) -> torch.Tensor:
+            return other(**inputs).loss + 0 * next(model.parameters()).sum()
+
+    other = build()
+    trainer = Elsewhere(
+        build(),
+        arguments(tmp_path),
+        train_dataset=rows_of(two_sources),
+        data_collator=collate,
+        callbacks=[PackedGuard(two_sources)],
+    )
+    with pytest.raises(LeakError, match=r"the guard saw no batch: .*guard.model, data. with the one that it calls"):
+        trainer.train()
 
 
 # Wrong uses of trainers

@@ -103,3 +103,11 @@ def test_what_is_refused(two_sources: Path, weighted: Path) -> None:
         PackedDataset(two_sources, "torchtune", length=64)
     with pytest.raises(ConfigError, match=r"has loss_weights, which verl does not know"):
         PackedDataset(weighted, "verl")
+
+
+@pytest.mark.parametrize("trainer", ["torchtune", "verl", "torchtitan", "nemo-automodel"])
+def test_what_a_trainer_would_train_wrongly_is_refused_by_name(trainer: str, pairs: Path, shared: Path) -> None:
+    with pytest.raises(ConfigError, match=f"holds preference pairs, which {trainer} does not know: .* rejected"):
+        PackedDataset(pairs, trainer)
+    with pytest.raises(ConfigError, match=f"documents share tokens .pack.share., which {trainer} does not know"):
+        PackedDataset(shared, trainer)
