@@ -4,6 +4,7 @@ setting to change."""
 import re
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, LeakError
 from packtrain.training import PackedGuard, PackedLoader, collate, guard
 from packtrain.training.attention.packed_attention import use_packed
+from packtrain.training.first_batch.documents import COMPARED_FIRST, KEY
 from torch.nn import functional
 from transformers import (
     AutoTokenizer,
@@ -420,6 +422,18 @@ def other_tokens(batch: Batch) -> Batch:
     return {**batch, "input_ids": (batch["input_ids"] + 1) % len(TOKENIZER)}
 
 
+def one_other_token(batch: Batch) -> Batch:
+    """In the longest document, where documents are not compared first."""
+    begins = (batch["position_ids"][0] == 0).nonzero()[:, 0].tolist()
+    lengths = [end - begin for begin, end in pairwise([*begins, batch["input_ids"].shape[1]])]
+    longest = max(lengths)
+    compared = {int(share * (longest - 1)) for share in COMPARED_FIRST} | set(range(KEY))
+    place = next(place for place in range(longest) if place not in compared)
+    ids = batch["input_ids"].clone()
+    ids[0, begins[lengths.index(longest)] + place] += 1
+    return {**batch, "input_ids": ids}
+
+
 def cut(batch: Batch) -> Batch:
     return {name: batch[name][:, :-3] for name in ("input_ids", "labels", "position_ids")} | {"use_cache": False}
 
@@ -447,7 +461,8 @@ CHANGES: dict[str, tuple[Callable[[Batch], Batch], tuple[str, ...]]] = {
     "other labels": (relabelled(_other_tokens), ("1 labels are other tokens",)),
     "trained padding": (trained_padding, ("5 labels are trained outside of documents",)),
     "other tokens": (other_tokens, ("tokens 0 to .* of row 0 of the batch are no documents of this dataset",)),
-    "cut": (cut, ("",)),
+    "one other token": (one_other_token, ("are no documents of this dataset",)),
+    "cut": (cut, ("are a part of a document of .* tokens, which was cut",)),
     "from the middle": (from_the_middle, ("are a part of a document of .* tokens, which was cut",)),
 }
 
