@@ -137,6 +137,12 @@ def padded_at_both_ends(batch: Batch) -> Batch:
     return {"input_ids": ids, "labels": labels, "position_ids": positions, "use_cache": False}
 
 
+def with_a_first_label(batch: Batch) -> Batch:
+    labels = batch["labels"].clone()
+    labels[:, 0] = batch["input_ids"][:, 0]
+    return {**batch, "labels": labels}
+
+
 def rows_padded(examples: list[Batch]) -> Batch:
     """Several rows a batch, padded right, with positions."""
     longest = max(len(example["input_ids"]) for example in examples)
@@ -180,7 +186,11 @@ def test_right_uses_of_trainers(
 
 
 @pytest.mark.parametrize("outside", [False, True], ids=["loss of the model", "loss of the loop"])
-@pytest.mark.parametrize("change", [lambda batch: batch, padded_at_both_ends], ids=["as it is", "padded at both ends"])
+@pytest.mark.parametrize(
+    "change",
+    [lambda batch: batch, padded_at_both_ends, with_a_first_label],
+    ids=["as it is", "padded at both ends", "a label of the first token, which none predicts"],
+)
 def test_right_loops(
     change: Callable[[Batch], Batch], outside: bool, two_sources: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
