@@ -301,6 +301,8 @@ def _check_pairs(config: RunConfig) -> None:
             f"pack.strategy: {pack.strategy} would cut preference pairs, which share a row whole; choose bfd, tight, "
             "or none for TRL's columns"
         )
+    if pack.share == "group":
+        raise ConfigError("pack.share: group compares no preference pairs, whose sides share their prompt; take row")
     if pack.does.is_packing:
         if pack.max_docs == 1:
             raise ConfigError("pack.max_docs: a pair is two documents; give at least 2")

@@ -21,9 +21,10 @@ from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairCut, PairLengths, is_without_labels, limits_of_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ..store.local import open_unnamed_file
+from .groups import groups_to_draw, set_group_keys
 from .segments import Segments
 from .table import CONTAMINATED, FIRST_SUPERVISED, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table
-from .units import groups_of_rows, share_in_rows
+from .units import share_in_groups
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -83,12 +84,14 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
             _split(table, segments, doc_ids, config, tokenizer_json, pieces)
         if not config.keep_untrained:
             _leave_out(documents, documents.labels <= 0, CUT_UNTRAINED)
+    if config.pack.share == "group":
+        set_group_keys(table, scratch)
     decide_together(table, config, only)
     pieces.flush()
     if pieces.tell():
         table.pieces = np.memmap(pieces, PIECE, "r")
-    if config.pack.share == "row":
-        share_in_rows(table, segments, config, scratch)
+    if config.pack.shares:
+        share_in_groups(table, segments, config, scratch)
 
 
 def leave_out_pairs(
@@ -172,7 +175,7 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         tokens_to_draw = float((passes - int(passes)) * tokens_of_sources[number])
         if tokens_to_draw:
             # Documents that share tokens are drawn together, since only equally many copies of them can share.
-            groups = groups_of_rows(table, rows) if config.pack.share == "row" else np.arange(len(copies))
+            groups = groups_to_draw(table, rows) if config.pack.shares else np.arange(len(copies))
             sizes = np.bincount(groups, weights=tokens).astype(np.int64)
             # In the order of their keys, until their tokens are as near as possible to those that are wanted.
             order = np.argsort(draw_keys(len(sizes), config.seed, number), kind="stable")

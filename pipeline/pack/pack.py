@@ -120,7 +120,7 @@ def select(
     sizes = [record.counts.examples for record in encoded.records]
     limits = limits_of(config, pairs=pairs)
     table = read_table(encoded.places, sizes, config, limits, scratch, pairs=pairs, sample=sample)
-    shares = config.pack.share == "row"
+    shares = config.pack.shares
     if pairs:
         decide_together(table, config, only)
         if shares:

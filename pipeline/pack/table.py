@@ -169,12 +169,14 @@ class Table:
     """The mask of each source."""
     groups: pa.Array | None = None
     """(N,) the group of each document, "" if it has none; mapped. None if no document has a group."""
+    group_keys: NDArray[np.uint64] | None = None
+    """(N,) equal for documents that may share tokens; mapped. None unless `pack.share` is `group`: see `groups`."""
     trained_spans: TrainedSpans | None = None
     """Of a sample of the documents, for the report; None if none was asked for."""
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
     """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
     units: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
-    """The pieces of documents that share tokens, unit by unit; mapped. Decided by `units.share_in_rows`."""
+    """The pieces of documents that share tokens, unit by unit; mapped. Decided by `units.share_in_groups`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""

@@ -1,9 +1,10 @@
-"""Units: pieces that stand in one row, in their order. They are documents of one source row that begin alike, and share
-these tokens in a packed row (`pack.share: row`), or the two sides of a preference pair.
+"""Units: pieces that stand in one row, in their order. They are documents of a group that begin alike, and share these
+tokens in a packed row (`pack.share`), or the two sides of a preference pair.
 
-    outcomes.decide      which documents are packed, how much of each, and how often
-    share_in_rows        which of them are made of the same row, and what they share ─► `Table.units`
-    window_plan          places each unit in one row
+    outcomes.decide           which documents are packed, how much of each, and how often
+    groups.groups_of_several  which of them may share
+    share_in_groups           what they share ─► `Table.units`
+    window_plan               places each unit in one row
 
 A unit of documents is a run of pieces in `Table.units`: the first one has no parent, every other one has. Every
 document keeps one piece. What is shared is found from token ids, after every other decision, so another limit or mask
@@ -12,7 +13,6 @@ needs no tokenizing. Parts are read once more for it.
 Both pieces of a preference pair are made when it is planned, by `pairs.sides_of`. Nothing is compared for them.
 """
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from ...schemas.ragged import begins_of, offsets_of
 from ...stages.pack.shared_prefixes import SharedPrefixes, share_prefixes
 from ..store.local import open_unnamed_file
+from .groups import groups_of_several
 from .segments import Segments
-from .table import HELD_OUT, PIECE, SHARES, SPLIT, Documents, Pieces, Table
+from .table import PIECE, SHARES, Documents, Pieces, Table
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -42,14 +43,6 @@ def unit_begins(pieces: Pieces, *, pairs: bool = False) -> NDArray[np.int64]:
     return np.arange(0, len(pieces), 2) if pairs else np.flatnonzero(pieces["parent"] == 0)
 
 
-def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
-    """(N,) a number for each document of a slice: equal for neighbours that were made of the same source row."""
-    lines = table.documents.line[documents]
-    parts = np.searchsorted(table.origins.starts, np.arange(documents.start, documents.stop), side="right")
-    differs = (lines[1:] != lines[:-1]) | (parts[1:] != parts[:-1])
-    return np.concatenate(([0], np.cumsum(differs))).astype(np.int64)[: len(lines)]
-
-
 def share_prompts(table: Table) -> None:
     """Store the prompt of each preference pair once, in place: of its tokens, the rejected side repeats only the last.
 
@@ -60,11 +53,8 @@ def share_prompts(table: Table) -> None:
         np.minimum(overlap, 1, out=overlap)
 
 
-def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch: Path) -> None:
-    """Find what documents of one source row share, among those that one split packs equally often, in place.
-
-    Documents that were cut into several pieces share nothing. A group that stretches over two slices of the table, one
-    in a million documents, shares less.
+def share_in_groups(table: Table, segments: Segments, config: "RunConfig", scratch: Path) -> None:
+    """Find what the documents of each group share, in place. Documents that were cut into several pieces share nothing.
 
     Args:
         segments: of the table.
@@ -77,29 +67,6 @@ def share_in_rows(table: Table, segments: Segments, config: "RunConfig", scratch
     file.flush()
     if file.tell():
         table.units = np.memmap(file, PIECE, "r")
-
-
-def groups_of_several(
-    table: Table, copies: NDArray[np.uint16] | None = None
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the groups of documents that may share tokens, those of a slice of the table together: the documents,
-    ascending, and (G + 1,) where each group begins among them. Documents that are alone in their group are left out
-    before anything is done for each: most data has millions of them.
-
-    Args:
-        copies: (N,) how often each document of the table counts; None: as often as it is packed, if it is not cut.
-    """
-    for _, documents in table.slices():
-        columns = table.documents.at(documents)
-        often = np.where(columns.has(SPLIT), 0, columns.copies) if copies is None else copies[documents]
-        places = np.flatnonzero(often)
-        if not len(places):
-            continue
-        keys = np.stack([groups_of_rows(table, documents), columns.has(HELD_OUT), often])[:, places]
-        begins = np.flatnonzero(np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)))
-        sizes = np.diff(np.append(begins, len(places)))
-        is_in_group = np.repeat(sizes > 1, sizes)
-        yield places[is_in_group] + documents.start, offsets_of(sizes[sizes > 1])
 
 
 def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], config: "RunConfig") -> Pieces:

@@ -214,7 +214,11 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
         else:
             pieces_of_slices.append(_whole_or_cut(table, doc_ids))
     if len(shares):
-        pieces_of_slices.append(table.units[shares[table.units["document"]]])
+        # A unit is of the window of its first document, wherever the others are.
+        begins_of_units = unit_begins(table.units)
+        is_in_window = shares[table.units["document"][begins_of_units]]
+        sizes_of_units = np.diff(np.append(begins_of_units, len(table.units)))
+        pieces_of_slices.append(table.units[np.repeat(is_in_window, sizes_of_units)])
     pieces = np.concatenate(pieces_of_slices)
     pieces_of_slices.clear()  # which would double the memory of what follows
     begins = unit_begins(pieces, pairs=pairs)

@@ -188,10 +188,11 @@ def describe_sharing(choice: Choice) -> str:
     if sharing is None or factor is None or max(factor, sharing.longer_rows_factor) < SHARING_FACTOR:
         return ""
     stores = "stores" if sharing.is_used else "would store"
-    words = f"pack.share=row {stores} {factor:.1f} times fewer tokens"
+    words = f"pack.share={sharing.share} {stores} {factor:.1f} times fewer tokens"
     if sharing.compared < sharing.tokens:
         words += f" (of {large(sharing.tokens)} tokens, {large(sharing.compared)} were compared)"
-    words += ": documents of one source row begin alike." if choice.pairs is None else ": prompts of pairs once."
+    kind = "group" if sharing.share == "group" else "source row"
+    words += f": documents of one {kind} begin alike." if choice.pairs is None else ": prompts of pairs once."
     if sharing.longer_rows_factor > factor * SHARING_FACTOR:
         words += (
             f" Rows of {choice.row_length:,} cut many groups of such documents; with "

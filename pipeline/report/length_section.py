@@ -67,7 +67,8 @@ def choice_section(choice: Choice) -> Section:
     if longer_rows:
         shown = {"rows of": lambda point: f"{point.row_length:,}", **shown}
     if any((point.sharing_factor or 1) >= SHARING_FACTOR for point in choice.points):
-        shown = {**shown, "with share=row": lambda point: f"{point.sharing_factor or 1:.1f} times fewer"}
+        key = choice.sharing.share if choice.sharing is not None else "row"
+        shown = {**shown, f"with share={key}": lambda point: f"{point.sharing_factor or 1:.1f} times fewer"}
     rows = [
         [f"{point.max_length:,}", *(column(point) for column in shown.values()), marks.get(point.max_length, "")]
         for point in choice.points

@@ -86,7 +86,7 @@ def choose(
     fuller = None
     longer_rows = None
     # Of documents that share tokens, lengths alone do not say how full rows of other strategies are.
-    if stats.are_packed and (config.pack.share == "none" or isinstance(stats, PairStats)):
+    if stats.are_packed and (not config.pack.shares or isinstance(stats, PairStats)):
         fuller = _fuller_strategy(stats, config, configured_point)
         longer_rows = _longer_rows(stats, config, configured_point) if _fixed_row_length(config) else None
     train = next((figures for figures in packed if figures.split == "train"), None)
@@ -157,7 +157,7 @@ def _compare_keys(stats: PairStats, config: RunConfig, configured: Point) -> Pai
     with_share = None
     if config.truncate.overlong == "truncate" and config.truncate.keep == "start":
         with_end = left_out(config.model_copy(update={"truncate": config.truncate.model_copy(update={"keep": "end"})}))
-    if config.pack.can_share and config.pack.share == "none":
+    if config.pack.can_share and not config.pack.shares:
         with_share = left_out(config.model_copy(update={"pack": config.pack.model_copy(update={"share": "row"})}))
     return PairKeys(stats.are_packed, with_end, with_share)
 
@@ -168,15 +168,17 @@ def _describe_sharing(
     """What the comparison of `pack.share: row` is from, and what longer rows of the configured length would save; None
     if nothing can be shared.
     """
-    is_used = config.pack.share == "row"
+    is_used = config.pack.shares
+    share = config.pack.share if is_used else "row"
     if isinstance(stats, PairStats) and configured.sharing_factor is not None:
         # Prompts are known, and no pair is divided between rows.
-        return Sharing(is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
+        return Sharing(share, is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
     if sharing is None:
         return None
     longer = rows_for_groups(stats, config)
     point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
     return Sharing(
+        share=share,
         is_used=is_used,
         compared=sharing.compared,
         tokens=sharing.tokens,

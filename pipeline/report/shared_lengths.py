@@ -1,4 +1,4 @@
-"""What documents of one source row share at each length that is compared, found from their token ids.
+"""What documents of one source row or group share at each length that is compared, found from their token ids.
 
 At each length the documents are those that a run of this length would pack, cut as it would cut them, and in the same
 groups. So where all groups are compared, the factor is that of such a run; else every n-th group is compared.
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.ragged import begins_of, offsets_of, sums_of
 from ...stages.forecast.estimate import SharedUnits
+from ..pack.groups import groups_of_several
 from ..pack.outcomes import limits_of
 from ..pack.pack import Selected
 from ..pack.segments import Segments
 from ..pack.table import Documents
-from ..pack.units import groups_of_several, prefixes_of
+from ..pack.units import prefixes_of
 from .document_lengths import copies_to_compare
 
 COMPARED_TOKENS = 4_000_000
@@ -74,8 +75,8 @@ class _Sums:
 
 
 def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLengths | None:
-    """What `pack.share: row` stores once at each length; None if the configuration does not let documents share, or no
-    source row gives two of them.
+    """What `pack.share` stores once at each length: `row` unless `group` is configured; None if the configuration does
+    not let documents share, or no source row or group gives two of them.
     """
     config = selected.config
     if not config.pack.can_share:

@@ -46,12 +46,13 @@ def describe_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]
 
 def describe_unshared(config: RunConfig, ledger: Ledger) -> str | None:
     """Say that `pack.share` shares nothing; None where it does, or is not asked for."""
-    if config.pack.share == "none" or ledger.total().tokens_shared:
+    if not config.pack.shares or ledger.total().tokens_shared:
         return None
-    cause = "no source row gives two examples that begin with the same untrained tokens"
+    kind = "group" if config.pack.share == "group" else "source row"
+    cause = f"no {kind} gives two examples that begin with the same untrained tokens"
     if any(config.mask_of(source).policy == "all" for source in config.sources):
         cause += "; mask all trains them from the first token on"
-    return f"pack.share row stores nothing once: {cause}"
+    return f"pack.share {config.pack.share} stores nothing once: {cause}"
 
 
 def describe_unused_length(config: RunConfig) -> str | None:

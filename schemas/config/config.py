@@ -284,13 +284,13 @@ class RunConfig(ConfigModel):
 
     def _documents_can_share(self) -> None:
         """Raise ValueError if `pack.share` stands beside something that keeps documents from sharing tokens."""
-        if self.pack.share == "none":
+        if not self.pack.shares:
             return
         if not STRATEGIES[self.pack.strategy].keeps_groups:
             able = " or ".join(name for name, strategy in STRATEGIES.items() if strategy.keeps_groups)
             raise ValueError(
-                f"pack.share: row keeps documents whole and together; pack.strategy {self.pack.strategy} cuts or "
-                f"separates them: take {able}, or share: none"
+                f"pack.share: {self.pack.share} keeps documents whole and together; pack.strategy {self.pack.strategy} "
+                f"cuts or separates them: take {able}, or share: none"
             )
         if self.pack.parallel is not None:
             raise ValueError(

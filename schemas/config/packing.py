@@ -54,10 +54,12 @@ class PackConfig(ConfigModel):
     """Permute the rows by the seed, so that reading them in order is already shuffled."""
     window_tokens: int | None = Field(default=None, ge=1)
     """Tokens planned together. Null: 4 billion, one window for most datasets."""
-    share: Literal["none", "row"] = "none"
+    share: Literal["none", "row", "group"] = "none"
     """`row`: examples that were made of one source row and begin with the same tokens store and compute these once: the
-    turns of a chat with `expand: per_turn`, the solutions of a problem; of a preference pair, the prompt. Such rows
-    have columns of their own, and only packtrain's attention can train them. For `bfd` and `tight`."""
+    turns of a chat with `expand: per_turn`, the solutions of a problem; of a preference pair, the prompt. `group`:
+    the same for examples of a source that have one `group`, in whichever rows and files they are, such as rollouts of
+    one prompt. Such rows have columns of their own, and only packtrain's attention can train them. For `bfd` and
+    `tight`."""
     max_docs: int | None = Field(default=None, ge=1)
     """At most this many document pieces per row; a preference pair is two."""
     align: int = Field(default=1, ge=1)
@@ -76,6 +78,11 @@ class PackConfig(ConfigModel):
     def cuts_documents(self) -> bool:
         """Whether the strategy cuts documents where rows end, so that no other limit of length applies to them."""
         return self.does.cuts_documents
+
+    @property
+    def shares(self) -> bool:
+        """Whether documents share tokens."""
+        return self.share != "none"
 
     @property
     def can_share(self) -> bool:

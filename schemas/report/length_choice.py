@@ -52,7 +52,7 @@ class Point:
     fill: float
     """Share of the rows that holds tokens."""
     sharing_factor: float | None = None
-    """How many times fewer tokens rows store with `pack.share: row` than without; None if documents cannot share."""
+    """How many times fewer tokens rows store with `Sharing.share` than without; None if documents cannot share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Choice(Shown):
     other_saves: float
     """The share of the rows that it would save, both in one window."""
     sharing: "Sharing | None" = None
-    """None if no two documents were made of one source row, or the configuration does not let them share."""
+    """None if no two documents are of one source row or group, or the configuration does not let them share."""
     pairs: "PairKeys | None" = None
     """If documents are preference pairs: what other keys would do with those that the configured length leaves out."""
 
@@ -136,8 +136,10 @@ class Choice(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What the comparison of `pack.share: row` at each length is from, and which rows would cut fewer groups."""
+    """What the comparison of `pack.share` at each length is from, and which rows would cut fewer groups."""
 
+    share: str
+    """What is compared with `none`: the configured `group`, else `row`."""
     is_used: bool
     """Whether this dataset shares tokens."""
     compared: int

@@ -129,7 +129,7 @@ def estimate(
     labels = int(kept.labels[is_packed].sum())
     saved = shared.saved if shared is not None else kept.saved
     stored = tokens - (saved or 0)
-    is_shared = saved is not None and config.pack.share == "row"
+    is_shared = saved is not None and config.pack.shares
     packed = stored if is_shared else tokens
     rows, bound = documents, documents
     if stats.are_packed:

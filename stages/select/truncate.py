@@ -101,7 +101,7 @@ def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Li
     # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a row
     # of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
     most = min(max_length, row_length - (pack.alignment.document - 1))
-    return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.share == "row")
+    return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.shares)
 
 
 def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
