@@ -100,18 +100,13 @@ class Story(Shown):
 
     def tables(self) -> Iterator[Table]:
         if self.standings:
-            rows = [
-                (
-                    standing.split,
-                    standing.row,
-                    *([standing.side] if standing.side else []),
-                    standing.start,
-                    standing.trained,
-                )
-                for standing in self.standings
-            ]
-            side = ("side",) if self.standings[0].side else ()
-            yield Table("", ("split", "row", *side, "from token", "trained tokens"), rows)
+            # Only pieces of preference pairs have a side, and then all of them.
+            names = ["split", "row", "side", "start", "trained"]
+            if not self.standings[0].side:
+                names.remove("side")
+            titles = {"start": "from token", "trained": "trained tokens"}
+            rows = [[getattr(standing, name) for name in names] for standing in self.standings]
+            yield Table("", [titles.get(name, name) for name in names], rows)
         if self.cut:
             yield Table("Cut", ("by", "tokens"), self.cut.items())
 

@@ -210,24 +210,29 @@ def _generation(
 
 
 def _settings_of_model(
-    prompts: "PromptSet", settings: "SampleSettings", place: "ModelFolder", observer: "Observer"
+    prompts: "PromptSet", settings: "SampleSettings", model: "ModelFolder", observer: "Observer"
 ) -> "SampleSettings":
-    """The settings with the model's own end tokens, after checking that the prompts fit the model."""
+    """The settings with the model's own end tokens, after checking that the prompts fit the model.
+
+    Raises:
+        ConfigError: the tokenizer has ids, or a prompt and its answer have positions, that the model does not have.
+    """
     from dataclasses import replace
 
-    if prompts.vocabulary_size > place.vocabulary:
+    if prompts.vocabulary_size > model.vocabulary:
         raise ConfigError(
             f"--tokenizer: it has {prompts.vocabulary_size:,} token ids, but the model has embeddings for "
-            f"{place.vocabulary:,}; give the model's own tokenizer"
+            f"{model.vocabulary:,}; give the model's own tokenizer"
         )
+    # Without this, the last samples would fail after hours, or be drawn from positions that were never trained.
     longest = max(len(prompt.token_ids) for prompt in prompts.prompts)
-    if place.positions is not None and longest + settings.max_new_tokens > place.positions:
+    if model.positions is not None and longest + settings.max_new_tokens > model.positions:
         raise ConfigError(
-            f"--max-new-tokens {settings.max_new_tokens}: the model has {place.positions:,} positions, and the longest "
+            f"--max-new-tokens {settings.max_new_tokens}: the model has {model.positions:,} positions, and the longest "
             f"prompt {longest:,} tokens; lower it, or leave out long prompts"
         )
     # The template's, the tokenizer's and the model's, each once. Ids beyond the embeddings cannot be drawn.
-    stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in place.stop_ids if id < place.vocabulary))))
+    stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in model.stop_ids if id < model.vocabulary))))
     if not stops:
         observer.note(
             "neither the template, the tokenizer nor the model says what ends an answer; all run to their limit"

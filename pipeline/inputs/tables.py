@@ -277,12 +277,13 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
         repair = _repair_of(field, prune=columns is not None)
         if repair is not None:
             repairs[field.name] = repair
-    if not repairs:
+    if not repairs:  # most tables: their rows are not copied
         return BlockRows(records=records, rejects=rejects)
     repaired: Records = []
     for number, row in records:
         try:
-            repaired.append((number, {**row, **{name: repair(row[name]) for name, repair in repairs.items()}}))
+            repaired_values = {name: repair(row[name]) for name, repair in repairs.items()}
+            repaired.append((number, {**row, **repaired_values}))
         except RowRejectedError as error:
             rejects.append(RejectedRow(number, error.reason, error.detail))
     return BlockRows(records=repaired, rejects=rejects)

@@ -196,7 +196,7 @@ def test_what_never_ends_is_ended(run: Run, code: str, ending: object) -> None:
 )
 @pytest.mark.slow
 def test_what_waits_for_ever_is_ended(run: Run, code: str) -> None:
-    assert attack(run, code, replace(QUICK, wall_seconds=5))[0] is Verdict.timeout
+    assert attack(run, code, replace(QUICK, wall_seconds=3))[0] is Verdict.timeout
 
 
 @pytest.mark.slow
