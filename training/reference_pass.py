@@ -19,6 +19,7 @@ from ..schemas.fingerprint import new_hasher
 from ..schemas.ragged import offsets_of
 from ..schemas.tables.columns import SIDES
 from ..schemas.units import plural
+from .branches import require_attention
 from .loader import PackedLoader
 from .reference import Reference, digest_of, read_reference, write_reference
 
@@ -75,7 +76,13 @@ def reference_key(loader: PackedLoader, model: torch.nn.Module, attention: "Appl
         loader: gives the rows, and the form of batches.
         attention: what computes the model's attention, on its device.
         weights: see `hash_weights`.
+
+    Raises:
+        ConfigError: documents share tokens, and this attention does not follow their paths.
     """
+    if loader.corpus.shares_tokens and not loader.unpacked:
+        # Any other attention would compute pieces as if they were documents, and the file would keep that.
+        require_attention(attention, loader.corpus.files.address)
     parameters = list(model.parameters())
     types = {str(parameter.dtype).removeprefix("torch.") for parameter in parameters if parameter.is_floating_point()}
     dtype = ", ".join(sorted(types))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from packtrain.schemas.errors import AttentionError, InputError
+from packtrain.schemas.errors import AttentionError, ConfigError, InputError
 from packtrain.training import (
     PackedLoader,
     PackedStream,
@@ -145,6 +145,15 @@ def test_prompts_that_are_stored_once_have_the_same_reference(folders: Folders, 
     assert plain.keys() == shared.keys()
     assert len(plain) == 2 * folders.pairs.total()
     assert [shared[side] for side in plain] == pytest.approx(list(plain.values()), rel=1e-5)
+
+
+def test_prompts_that_are_stored_once_need_attention_that_follows_them(folders: Folders, tmp_path: Path) -> None:
+    model = make("Llama", vocab_size=3200, attention="sdpa")
+    loader = PackedLoader(folders.shared, rows_per_step=1, attention=use_packed(model), **ALONE)
+    use_packed(model, "sdpa")
+    with pytest.raises(ConfigError, match="attention: sdpa does not know them"):
+        reference_logps(model, loader, tmp_path / "reference.arrow", lambda batch: batch["sides"].double())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("share", ["none", "row"])
