@@ -1,4 +1,4 @@
-"""Trainers that do not know rows whose documents share tokens find no columns in them, and train nothing."""
+"""Trainers that do not know rows whose documents share tokens, or are in pairs, find no columns, and train nothing."""
 
 import warnings
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.small_models import write_model
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Turns of chats that share tokens, pairs that share prompts, and a model's folder with a tokenizer."""
+    """Turns of chats that share tokens, pairs that share prompts, pairs that do not, and a model with its tokenizer."""
     root = tmp_path_factory.mktemp("shared")
     kit.write(root / "chats.jsonl", kit.corpus("chats", 12))
     kit.write(root / "choices.jsonl", kit.corpus("choices", 12))
@@ -25,7 +25,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pairs = kit.packed(kit.configure(root, "choices", out=str(root / "pairs"), **shared))
     for dataset in (chats, pairs):
         assert any(any(row["branch_parents"]) for row in dataset.rows())
-    return {"turns": chats.folder, "pairs": pairs.folder, "model": write_model(root / "model")}
+    whole = kit.packed(kit.configure(root, "choices", out=str(root / "whole-pairs"), truncate={"max_length": 512}))
+    for dataset in (chats, pairs, whole):
+        rows = datasets.load_from_disk(str(dataset.folder))
+        assert not {"input_ids", "labels", "position_ids", "seq_lengths"} & set(rows.column_names)
+    return {
+        "turns": chats.folder,
+        "pairs": pairs.folder,
+        "whole pairs": whole.folder,
+        "model": write_model(root / "model"),
+    }
 
 
 def check_nothing_is_trained(trainer: Any, error: type[Exception] | tuple[type[Exception], ...], message: str) -> None:
@@ -35,7 +44,7 @@ def check_nothing_is_trained(trainer: Any, error: type[Exception] | tuple[type[E
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
 
 
-@pytest.mark.parametrize("data", ["turns", "pairs"])
+@pytest.mark.parametrize("data", ["turns", "pairs", "whole pairs"])
 @pytest.mark.parametrize(
     ("collator", "keeps_columns", "message"),
     [
@@ -67,7 +76,7 @@ def test_transformers_trainer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("data", ["turns", "pairs"])
+@pytest.mark.parametrize("data", ["turns", "pairs", "whole pairs"])
 @pytest.mark.parametrize(
     "options",
     [
