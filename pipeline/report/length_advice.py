@@ -73,10 +73,10 @@ def _describe_advised(choice: Choice, advice: Advice) -> str:
     following = next((point for point in choice.points if point.max_length > advice.max_length), advised)
     gain = lost - lost_at(following)
     if gain >= GAIN:
-        more_tokens = share(following.tokens / max(advised.tokens, 1) - 1)
-        words += (
-            f"; {following.max_length:,} would keep {share(gain, 2)} more, with {more_tokens} more tokens to compute"
-        )
+        more_tokens = following.tokens / max(advised.tokens, 1) - 1
+        # Longer rows may store fewer tokens, where documents share theirs.
+        cost = f"{share(more_tokens)} more" if more_tokens >= 0 else f"{share(-more_tokens)} fewer"
+        words += f"; {following.max_length:,} would keep {share(gain, 2)} more, with {cost} tokens to compute"
         limit = choice.limit
         if advice.reached and limit is not None and following.max_length > limit.tokens >= advice.max_length:
             words += f", but the model is not made for it ({limit.reason})"

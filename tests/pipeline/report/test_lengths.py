@@ -174,6 +174,10 @@ def test_what_the_next_longer_length_keeps_and_costs_is_said() -> None:
     bounded = describe_advice(choice_of(stats, limit=for_model(points[0].max_length)))
     assert "but the model is not made for it (the model's positions end at" in bounded
     assert "model" not in sentence
+    # As where documents share tokens, and longer rows cut fewer groups of them.
+    points[1] = replace(points[1], tokens=points[0].tokens * 3 // 4)
+    fewer = describe_advice(replace(choice, points=points))
+    assert f"would keep {share(gain, 2)} more, with 25 % fewer tokens to compute" in fewer
 
 
 def test_strategies_are_compared_by_all_documents_where_the_others_are_a_sample() -> None:
