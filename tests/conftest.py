@@ -146,7 +146,8 @@ class LastingPool(Pool):
         """End the workers that are left."""
         if cls.left:
             last = Pool(1)
-            last._pool, cls.left = cls.left, []
+            last._pool = cls.left
+            cls.left = []
             last.close()
 
 

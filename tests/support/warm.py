@@ -6,7 +6,8 @@ environment and streams, in a session of its own. The Python that was started wa
 as it ends; if it is killed, so is the fork. Where a test is about starting (what is imported, how streams are opened),
 it starts the installed program without that.
 
-All processes of a test session share the servers.
+All processes of a test session share the servers. Measured on two cores: what a run imports takes 0.6 s of a core, what
+trains 4 s; a program that is forked takes 0.04 s.
 """
 
 import hashlib
@@ -94,23 +95,23 @@ class Process(subprocess.Popen[str]):
             words = words[1:]
         else:
             words = ["-c", patch + _MAIN, *words] if patch else [str(PROGRAM), *words]
-        ours, theirs = os.pipe()
-        forked = python(modules, once=True)
-        known = os.environ if env is None else env
+        pid_reader, pid_writer = os.pipe()  # by which the Python that is started says what the server has forked
+        server = python(modules, once=True)
+        environment = os.environ if env is None else env
         super().__init__(
             [sys.executable, *words],
             cwd=cwd,
-            env={**known, **forked, "PACKTRAIN_TEST_PID": str(theirs)},
+            env={**environment, **server, "PACKTRAIN_TEST_PID": str(pid_writer)},
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=(theirs,),
+            pass_fds=(pid_writer,),
             encoding="utf-8",
             errors="replace",
         )
-        os.close(theirs)
-        with os.fdopen(ours) as said:
-            self.child = int(said.readline() or self.pid) if forked else self.pid
+        os.close(pid_writer)
+        with os.fdopen(pid_reader) as pid_lines:
+            self.child = int(pid_lines.readline() or self.pid) if server else self.pid
 
 
 def run(
@@ -146,6 +147,7 @@ def _server(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] =
     """The address of the server with these modules. The first that wants it starts it; it ends with the session."""
     owner = os.environ.setdefault(OWNER, str(os.getpid()))
     key = hashlib.sha256(repr((modules, environment)).encode()).hexdigest()[:16]
+    # A name that is no file: it ends with the last process that has it, also if that is killed.
     address = f"packtrain-tests-{owner}-{key}"
     with socket.socket(socket.AF_UNIX) as listener:
         try:
@@ -154,11 +156,12 @@ def _server(modules: tuple[str, ...], environment: tuple[tuple[str, str], ...] =
             return address  # another process of this session has started it
         listener.listen(16)
         os.set_inheritable(listener.fileno(), True)
+        # Without this, the server would hand itself over to another one.
         kept = {name: value for name, value in os.environ.items() if name != "PACKTRAIN_TEST_PYTHON"}
         subprocess.Popen(
             [sys.executable, Path(__file__).with_name("warm_server.py"), str(listener.fileno()), owner, *modules],
             pass_fds=(listener.fileno(),),
             stdin=subprocess.DEVNULL,
-            env=kept | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment),
+            env=kept | {"OPENBLAS_NUM_THREADS": "1"} | dict(environment),  # threads do not survive a fork
         )
     return address

@@ -48,8 +48,9 @@ def _serve(listener: socket.socket, owner: int, modules: Sequence[str]) -> None:
     gc.collect()
     gc.freeze()  # nothing of this is collected in a child, whose file descriptors are others
     gc.enable()
-    for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        one.atexit = False  # of modules, which end with this process; in a child they cost more than most commands
+    # Finalizers are of modules, which end with this process; in a child they cost more than most commands.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
     _Children(listener, owner).attend()
 
 
@@ -76,7 +77,7 @@ class _Children:
         handles: list[int] = []
         try:
             head, handles, _, _ = socket.recv_fds(connection, _SIZE.size, 3)
-            asked = loads(_exactly(connection, _SIZE.unpack(head)[0]))
+            program = loads(_exactly(connection, _SIZE.unpack(head)[0]))
         except (OSError, EOFError, struct.error):  # the one that asked is gone
             for handle in [connection.detach(), *handles]:
                 os.close(handle)
@@ -84,11 +85,12 @@ class _Children:
         child = os.fork()
         if child == 0:
             try:
+                # The child serves nothing: what it held open would keep others from noticing that this process ended.
                 for key in list(self._waiting.get_map().values()):
                     os.close(key.fd)
                 self._waiting.close()
                 connection.close()
-                _become(asked, handles)
+                _become(program, handles)
             finally:
                 os._exit(1)
         for handle in handles:
@@ -131,17 +133,22 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
-    """In a new process: be that program."""
+def _become(program: dict[str, Any], handles: list[int]) -> NoReturn:
+    """In a new process: be that program.
+
+    Args:
+        program: its `arguments`, `cwd` and `environment`.
+        handles: its standard streams.
+    """
     code = 1
     try:
-        os.setsid()
+        os.setsid()  # a signal to its group must not reach the server
         for number, handle in enumerate(handles):
             os.dup2(handle, number)
             os.close(handle)
-        os.chdir(asked["cwd"])
+        os.chdir(program["cwd"])
         os.environ.clear()
-        os.environ.update(asked["environment"])
+        os.environ.update(program["environment"])
         time.tzset()
         sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
@@ -150,7 +157,7 @@ def _become(asked: dict[str, Any], handles: list[int]) -> NoReturn:
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         multiprocessing.util.spawnv_passfds = _fork_python  # type: ignore[assignment]
-        code = _call(asked["arguments"])
+        code = _call(program["arguments"])
     except BaseException:
         traceback.print_exc()
     _leave(code)
@@ -180,18 +187,22 @@ def _python(arguments: list[str]) -> None:
     warnings.filterwarnings("ignore", ".* found in sys.modules after import", RuntimeWarning)
     match arguments:
         case ["-c", code, *rest]:
-            sys.argv, sys.path[0] = ["-c", *rest], ""
+            sys.argv = ["-c", *rest]
+            sys.path[0] = ""
             if code == EXECNET:
                 multiprocessing.util.spawnv_passfds = SPAWN
             exec(compile(code, "<string>", "exec"), sys.modules["__main__"].__dict__)
         case ["-m", name, *rest]:
-            sys.argv, sys.path[0] = [name, *rest], str(Path.cwd())
+            sys.argv = [name, *rest]
+            sys.path[0] = str(Path.cwd())
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         case ["-", *rest]:
-            sys.argv, sys.path[0] = ["-", *rest], ""
+            sys.argv = ["-", *rest]
+            sys.path[0] = ""
             exec(compile(sys.stdin.read(), "<stdin>", "exec"), sys.modules["__main__"].__dict__)
         case [program, *_]:
-            sys.argv, sys.path[0] = arguments, str(Path(program).resolve().parent)
+            sys.argv = arguments
+            sys.path[0] = str(Path(program).resolve().parent)
             runpy.run_path(program, run_name="__main__")
 
 
@@ -225,7 +236,7 @@ def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int
     if child:
         return child
     try:
-        gc.freeze()
+        gc.freeze()  # what is shared with the parent is not copied by a search for garbage
         keep = {0, 1, 2, *passed}
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
             if int(name) not in keep:
@@ -244,6 +255,7 @@ def _fork_python(path: object, arguments: Sequence[object], passed: Sequence[int
 
 
 if __name__ == "__main__":
-    for one in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else signal.SIG_DFL)
+    # Ctrl-C in the terminal of pytest is pytest's; this process ends with it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:])

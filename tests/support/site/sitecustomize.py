@@ -39,38 +39,39 @@ def _hand_over(server: str) -> None:
 
     size = struct.Struct("<I")
 
-    def number() -> int:
+    def read_number() -> int:
         data = b""
         while len(data) < size.size:
             data += connection.recv(size.size - len(data)) or sys.exit("the server of programs has died")
         return int(size.unpack(data)[0])
 
-    told = int(os.environ.pop("PACKTRAIN_TEST_PID", "-1"))
+    pid_writer = int(os.environ.pop("PACKTRAIN_TEST_PID", "-1"))
 
-    def tell(process: int) -> None:
-        if told >= 0:
-            os.write(told, f"{process}\n".encode())
-            os.close(told)
+    def tell_process(process: int) -> None:
+        if pid_writer >= 0:
+            os.write(pid_writer, f"{process}\n".encode())
+            os.close(pid_writer)
 
-    asked = {"arguments": sys.orig_argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109
-    data = json.dumps(asked).encode()
+    program = {"arguments": sys.orig_argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}  # noqa: PTH109
+    data = json.dumps(program).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(b"\0" + server.encode())
         except ConnectionRefusedError:
-            return tell(os.getpid())
+            return tell_process(os.getpid())
         socket.send_fds(connection, [size.pack(len(data))], [0, 1, 2])
         connection.sendall(data)
-        process = number()
+        process = read_number()
 
         def pass_on(received: int, frame: object) -> None:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
                 os.kill(process, received)
 
-        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(one, pass_on)
-        tell(process)
-        status = number()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, pass_on)
+        tell_process(process)
+        status = read_number()
+    # To end as it ended is also to be killed by the same signal: callers tell the two apart.
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         if -code != signal.SIGKILL:
