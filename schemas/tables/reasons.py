@@ -35,8 +35,8 @@ UNUSABLE = {
     "reader_error": "Your own reader failed on the row; its message is beside the row.",
     "reader_result": "Your own reader returned something that is not a row; its message is beside the row.",
     "row_too_long": "The line is longer than `max_row_bytes`; raise that, or split the row.",
-    "template_error": "The chat template refused the conversation, for what is said beside the row; repair such rows, or "
-    "take another template (`tokenizer.chat_template`).",
+    "template_error": "The chat template refused the conversation, for what is said beside the row; repair such rows, "
+    "or take another template (`tokenizer.chat_template`).",
     "too_deep": "Lists and objects nest too deeply; flatten the row.",
     "train_flags": "Messages have different `train` flags or weights, but cannot be located; split the row, or remove "
     "them.",
