@@ -169,16 +169,15 @@ def _describe_sharing(
     if nothing can be shared.
     """
     is_used = config.pack.shares
-    share = config.pack.share if is_used else "row"
     if isinstance(stats, PairStats) and configured.sharing_factor is not None:
         # Prompts are known, and no pair is divided between rows.
-        return Sharing(share, is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
+        return Sharing("row", is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
     if sharing is None:
         return None
     longer = rows_for_groups(stats, config)
     point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
     return Sharing(
-        share=share,
+        share=sharing.share,
         is_used=is_used,
         compared=sharing.compared,
         tokens=sharing.tokens,

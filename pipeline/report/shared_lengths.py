@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from ...schemas.config.config import RunConfig
 from ...schemas.ragged import begins_of, offsets_of, sums_of
 from ...stages.forecast.estimate import SharedUnits
-from ..pack.groups import groups_of_several
+from ..pack.groups import groups_of_several, set_group_keys
 from ..pack.outcomes import limits_of
 from ..pack.pack import Selected
 from ..pack.segments import Segments
-from ..pack.table import Documents
+from ..pack.table import Documents, Table
 from ..pack.units import prefixes_of
 from .document_lengths import copies_to_compare
 
@@ -41,6 +41,8 @@ class Lengths(NamedTuple):
 class SharedLengths:
     """What documents can share at each length."""
 
+    share: str
+    """The value of `pack.share` that is compared with `none`."""
     at: dict[Lengths, SharedUnits]
     compared: int
     """Tokens of the documents that were compared, each counted once."""
@@ -75,17 +77,25 @@ class _Sums:
 
 
 def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLengths | None:
-    """What `pack.share` stores once at each length: `row` unless `group` is configured; None if the configuration does
-    not let documents share, or no source row or group gives two of them.
+    """What `pack.share` stores once at each length: as configured; if that is `none`, `group` where groups have more
+    documents than source rows, else `row`. None if the configuration does not let documents share, or none could.
     """
     config = selected.config
     if not config.pack.can_share:
         return None
-    table = selected.table
     copies = copies_to_compare(selected)
-    tokens_of_groups = sum(
-        int(table.documents.length[documents].sum(dtype=np.int64)) for documents, _ in groups_of_several(table, copies)
-    )
+    table = selected.table
+    share = config.pack.share if config.pack.shares else "row"
+    tokens_of_groups = _tokens_of_groups(table, copies)
+    if not config.pack.shares and table.groups is not None:
+        # A group has all examples of a row, unless a reader divides them, and may have those of other rows.
+        by_group = replace(table)
+        set_group_keys(by_group, selected.encoded.cache.scratch.root)
+        tokens_by_group = _tokens_of_groups(by_group, copies)
+        if tokens_by_group > tokens_of_groups:
+            table = by_group
+            share = "group"
+            tokens_of_groups = tokens_by_group
     if not tokens_of_groups:
         return None
     step = -(-tokens_of_groups // COMPARED_TOKENS)
@@ -116,7 +126,14 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
         scale = kept_in_all[at] / kept_compared[at] if kept_compared[at] else 1.0
         members = np.array(sums[at].members, np.int64)
         units[at] = SharedUnits(members, np.array(sums[at].units, np.int64), sums[at].stored, scale)
-    return SharedLengths(units, compared_tokens, tokens_of_groups)
+    return SharedLengths(share, units, compared_tokens, tokens_of_groups)
+
+
+def _tokens_of_groups(table: Table, copies: NDArray[np.uint16]) -> int:
+    """Tokens of the documents that are not alone in their group, each counted once."""
+    return sum(
+        int(table.documents.length[documents].sum(dtype=np.int64)) for documents, _ in groups_of_several(table, copies)
+    )
 
 
 def _kept_tokens(lengths: NDArray[np.int32], copies: NDArray[np.uint16], config: RunConfig, limit: int) -> int:

@@ -139,7 +139,7 @@ class Sharing:
     """What the comparison of `pack.share` at each length is from, and which rows would cut fewer groups."""
 
     share: str
-    """What is compared with `none`: the configured `group`, else `row`."""
+    """What is compared with `none`: as configured; else `group` where groups have more documents than source rows."""
     is_used: bool
     """Whether this dataset shares tokens."""
     compared: int

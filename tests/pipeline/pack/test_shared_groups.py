@@ -170,15 +170,25 @@ def test_large_groups_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert stored_tokens(whole) < stored_tokens(divided) < stored_tokens(plain)
 
 
-def test_a_plan_says_what_a_run_shares(tmp_path: Path) -> None:
-    config = configured(tmp_path, pack={"share": "group", "row_length": 512})
+@pytest.mark.parametrize("share", ["none", "group"])
+def test_a_plan_says_what_a_run_shares(share: str, tmp_path: Path) -> None:
+    config = configured(tmp_path, pack={"share": share, "row_length": 512})
     choice = plan(config, (256,), base=tmp_path).choice
     assert choice is not None
     plain, shared = run_both(config)
-    assert choice.points[0].sharing_factor == pytest.approx(stored_tokens(plain) / stored_tokens(shared))
-    assert "pack.share=group would" not in (text := " ".join(kit.cli("plan", kit.saved(config)).out.split()))
-    assert "pack.share=group stores" in text
-    assert "documents of one group begin alike" in text
+    factor = stored_tokens(plain) / stored_tokens(shared)
+    assert choice.points[0].sharing_factor == pytest.approx(factor)
+    text = " ".join(kit.cli("plan", kit.saved(config)).out.split())
+    stores = "would store" if share == "none" else "stores"
+    assert f"pack.share=group {stores} {factor:.1f} times fewer tokens: documents of one group begin alike" in text
+
+
+def test_groups_that_are_source_rows_are_not_named(tmp_path: Path) -> None:
+    """The turns of a chat have one group, and are made of one row."""
+    choice = plan(kit.configure(tmp_path, kit.source("chats", expand="per_turn")), base=tmp_path).choice
+    assert choice is not None
+    assert choice.sharing is not None
+    assert choice.sharing.share == "row"
 
 
 def test_a_stream_shares_in_each_of_its_windows(tmp_path: Path) -> None:
