@@ -116,7 +116,7 @@ def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
         ConfigError: a length is no number, or out of range.
     """
     from ...stages.forecast.estimate import CANDIDATES
-    from ..report.lengths import LEAST, MOST
+    from ..report.lengths.compare import LEAST, MOST
 
     if lengths is None:
         return CANDIDATES

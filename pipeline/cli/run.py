@@ -87,7 +87,7 @@ def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
     from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of
     from ..report.ledger_lines import ledger_grid
-    from ..report.length_advice import describe_advice, describe_sharing
+    from ..report.lengths.section import describe_advice, describe_sharing
     from ..report.report_files import HTML
     from ..report.sections import sections, summary_lines
 

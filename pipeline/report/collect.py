@@ -31,8 +31,8 @@ from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
 from .contamination_summary import contamination_of, noted_hits
-from .histograms import fill_histogram
 from .ledger_lines import supervision_of
+from .lengths.compare import fill_histogram
 from .shown import shown_rows
 
 PAIRS = "With pack.strategy none, preference pairs are not packed: each is a row of its own."

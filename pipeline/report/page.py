@@ -20,8 +20,8 @@ from ...schemas.report.length_choice import Choice, Histogram
 from ...schemas.report.report import Packing, Report, SplitFigures
 from ...schemas.report.shown_rows import ShownRow
 from ...schemas.units import plural, share
-from .advised_length import lost_at
 from .grid import Section, clipped
+from .lengths.advised import lost_at
 from .sections import facts, lead, sections
 
 MAX_BYTES = 300_000

@@ -15,8 +15,8 @@ from ..dataset.open_dataset import Finished, open_dataset
 from ..observer import Observer
 from ..pack.pack import Selected
 from ..store.open_store import Store
-from .choice import compare_lengths
 from .collect import configuration_of, packing_of, report_of
+from .lengths.choice import compare_lengths
 from .page import report_html
 from .sections import answers
 

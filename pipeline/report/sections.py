@@ -21,8 +21,8 @@ from .ledger_lines import (
     supervision_style,
     uses_sentence,
 )
-from .length_section import QUESTION as LENGTH_QUESTION
-from .length_section import choice_section
+from .lengths.section import QUESTION as LENGTH_QUESTION
+from .lengths.section import choice_section
 
 QUESTIONS = {
     "choice": LENGTH_QUESTION,

@@ -25,10 +25,10 @@ from ..inputs.fetch import describe_data, write_data
 from ..inputs.scan import scan_inputs
 from ..observer import Kept, Observer
 from ..pack.pack import count_rows
-from ..report.choice import compare_lengths
 from ..report.collect import PAIRS, configuration_of, make_report, policies_of, some_rejects
 from ..report.contamination_summary import contamination_of
 from ..report.ledger_lines import supervision_of
+from ..report.lengths.choice import compare_lengths
 from ..report.sections import answers
 from .prepare import prepare
 from .rejection_limit import describe_many_rejects
@@ -110,7 +110,7 @@ def plan(
     figures = count_rows(selected)
     scale = sample.rows_in_all / sample.rows if sample is not None and sample.rows else 1.0
     choice = compare_lengths(selected, work.base, figures, lengths, scale)
-    packing = _packing(config, figures, sample) if selected.packs else None
+    packing = _packing(config, figures, sample, pairs=selected.pairs) if selected.packs else None
     total = selected.ledger.total()
     contamination = None
     if encoded.contamination is not None:
@@ -161,7 +161,7 @@ def _sample_files(files: Sequence[InputFile], share: float) -> list[InputFile]:
     return sampled
 
 
-def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample | None) -> Packing:
+def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample | None, *, pairs: bool) -> Packing:
     """What the run would pack; of a sample, scaled up to all rows."""
     splits = list(figures)
     if sample is not None:
@@ -178,4 +178,4 @@ def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample 
             )
             for split in figures
         ]
-    return Packing(config.row_length, config.pack.strategy, splits, config.pack.padded_for)
+    return Packing(config.row_length, config.pack.strategy, splits, config.pack.padded_for, pairs)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan as sources_module
 from packtrain.pipeline.pack import read_parts
-from packtrain.pipeline.report.length_advice import describe_advice
+from packtrain.pipeline.report.lengths.section import describe_advice
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.manifest import Manifest
 from packtrain.schemas.report.length_choice import Choice, Point

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from packtrain.pipeline.report.advised_length import lost_at
+from packtrain.pipeline.report.lengths.advised import lost_at
 from packtrain.pipeline.report.page import lengths_chart, report_html
 from packtrain.pipeline.report.shown import LISTED
 from packtrain.schemas.report.evaluation_hits import Contamination, ContaminationCount, Hit

@@ -1,4 +1,4 @@
-"""Which `max_length`: compares lengths; the advised one is chosen by the rules in `advised_length`.
+"""Which `max_length`: compares lengths; the advised one is chosen by the rules in `advised`.
 
 Where rows are longer than documents (`pack.row_length`), shorter lengths are compared in these rows, and longer ones in
 rows of their own length; and it is said what still longer rows would save.
@@ -9,24 +9,25 @@ answers without the question.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
-from ...schemas.models.model_facts import Limit
-from ...schemas.report.length_choice import Advice, Choice, PairKeys, Point, Sharing
-from ...schemas.report.report import SplitFigures
-from ...stages.forecast.estimate import CANDIDATES, Stats, estimate, rows_and_bound
-from ...stages.forecast.pair_stats import PairStats
-from .advised_length import CHEAPER, FEW_ROWS, WHOLE, WHOLE_TEXTS, advise, space_of
-from .histograms import length_histogram
-from .shared_lengths import Lengths, SharedLengths
+from ....schemas.config.config import RunConfig
+from ....schemas.models.model_facts import Limit
+from ....schemas.report.length_choice import Advice, Choice, Histogram, PairKeys, Point, Sharing
+from ....schemas.report.report import SplitFigures
+from ....stages.forecast.estimate import CANDIDATES, Stats, estimate, rows_and_bound
+from ....stages.forecast.pair_stats import PairStats
+from .advised import CHEAPER, FEW_ROWS, WHOLE, WHOLE_TEXTS, advise, space_of
+from .sharing import Lengths, SharedLengths
 
 LEAST, MOST = 2, 1 << 24
 """Limits of `truncate.max_length`."""
 _FULL = 0.995
 """Share of the rows that is full, from which no longer length is compared."""
+_BINS = 60
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
 
@@ -62,7 +63,7 @@ def choose(
     """Compare lengths, and advise one.
 
     Args:
-        stats: see `document_lengths.read_documents` and `read_pairs`.
+        stats: see `documents.read_documents` and `read_pairs`.
         lengths: those to compare.
         limit: the longest document that the model is made for; no longer length is advised.
         packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
@@ -286,3 +287,24 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
         labels_lost=point.labels + point.labels_lost - train.labels,
         tokens=train.tokens - train.padding,
     )
+
+
+# Histograms
+
+
+def length_histogram(lengths: NDArray[Any]) -> Histogram:
+    """A histogram of whole numbers whose bins grow by a factor, with whole-number edges and a separate bin for 0."""
+    longest = int(lengths.max(initial=0))
+    grown = np.unique(np.rint(np.geomspace(1, max(longest + 1, 2), _BINS)))
+    return _histogram(lengths, np.r_[0, grown])
+
+
+def fill_histogram(tokens: NDArray[Any], capacity: int) -> Histogram:
+    """A histogram of rows by the share of `capacity` that they hold, with up to 50 bins of equal width."""
+    bins = min(50, capacity)
+    return _histogram(tokens / capacity, np.arange(bins + 1) / bins)  # an edge is the same number as a row's share
+
+
+def _histogram(values: NDArray[Any], edges: NDArray[np.floating[Any]]) -> Histogram:
+    counts, _ = np.histogram(values, bins=edges)
+    return Histogram(edges.tolist(), counts.tolist())

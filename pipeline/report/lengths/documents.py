@@ -11,16 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.ragged import offsets_of, ranges
-from ...schemas.rows import example_id
-from ...schemas.tables.reasons import NOT_DRAWN, OUTCOMES
-from ...stages.forecast.length_stats import LengthStats
-from ...stages.forecast.pair_stats import PairStats
-from ...stages.select.copies import is_later_copy
-from ...stages.select.truncate import PairLengths
-from ..pack.outcomes import BY_LENGTH, limits_of
-from ..pack.pack import Selected
-from ..pack.table import HELD_OUT
+from ....schemas.ragged import offsets_of, ranges
+from ....schemas.rows import example_id
+from ....schemas.tables.reasons import NOT_DRAWN, OUTCOMES
+from ....stages.forecast.length_stats import LengthStats
+from ....stages.forecast.pair_stats import PairStats
+from ....stages.select.copies import is_later_copy
+from ....stages.select.truncate import PairLengths
+from ...pack.outcomes import BY_LENGTH, limits_of
+from ...pack.pack import Selected
+from ...pack.table import HELD_OUT
 
 PLAIN_TEXT_SHARE = 0.9
 """Data with at least this share of its tokens in plain texts counts as plain text, where every piece can be trained

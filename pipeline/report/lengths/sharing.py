@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.config.config import RunConfig
-from ...schemas.ragged import begins_of, offsets_of, sums_of
-from ...stages.forecast.estimate import SharedUnits
-from ..pack.groups import groups_of_several, set_group_keys
-from ..pack.outcomes import limits_of
-from ..pack.pack import Selected
-from ..pack.segments import Segments
-from ..pack.table import Documents, Table
-from ..pack.units import prefixes_of
-from .document_lengths import copies_to_compare
+from ....schemas.config.config import RunConfig
+from ....schemas.ragged import begins_of, offsets_of, sums_of
+from ....stages.forecast.estimate import SharedUnits
+from ...pack.groups import groups_of_several, set_group_keys
+from ...pack.outcomes import limits_of
+from ...pack.pack import Selected
+from ...pack.segments import Segments
+from ...pack.table import Documents, Table
+from ...pack.units import prefixes_of
+from .documents import copies_to_compare
 
 COMPARED_TOKENS = 4_000_000
 """About so many tokens are compared at each length, of all groups or of every n-th. Of chats with an example a turn,

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...schemas.models.model_facts import Limit
-from ...schemas.report.length_choice import Advice, Point
-from ...stages.forecast.estimate import Stats
+from ....schemas.models.model_facts import Limit
+from ....schemas.report.length_choice import Advice, Point
+from ....stages.forecast.estimate import Stats
 
 KEEPS = 0.995
 """Share of trained tokens that a length must keep."""

@@ -93,9 +93,7 @@ def test_plans_runs_and_reports_say_it(tmp_path: Path) -> None:
     ended = " ".join(kit.cli("run", kit.saved(config)).out.split())
     reported = " ".join(kit.cli("report", config["out"]).out.split())
     for text in (planned, ended, reported):
-        needs = (
-            r"Pairs need their prompt twice: at 72 \d+ pairs are left out, with truncate.keep=end none, with pack.share"
-        )
+        needs = r"prompt twice: at 72, \d+ pairs are left out; with truncate.keep=end, none; with pack.share"
         assert re.search(needs, text), text
         assert re.search(r"max_length \d+ keeps", text)
         assert re.search(r"pack.share=row would store \d\.\d times fewer tokens: prompts of pairs once", text)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.advised_length import FEW_ROWS, KEEPS, WHOLE, WHOLE_TEXTS, lost_at
-from packtrain.pipeline.report.length_advice import describe_advice, describe_limit, point_at
-from packtrain.pipeline.report.lengths import SAVES, candidates, choose
-from packtrain.pipeline.report.model_limit import model_limit
+from packtrain.pipeline.report.lengths.advised import FEW_ROWS, KEEPS, WHOLE, WHOLE_TEXTS, lost_at
+from packtrain.pipeline.report.lengths.choice import model_limit
+from packtrain.pipeline.report.lengths.compare import SAVES, candidates, choose
+from packtrain.pipeline.report.lengths.section import describe_advice, describe_limit, point_at
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
 from packtrain.schemas.report.length_choice import Choice

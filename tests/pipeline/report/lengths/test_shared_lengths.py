@@ -6,8 +6,8 @@ from typing import Any
 
 import packtrain
 import pytest
-from packtrain.pipeline.report import shared_lengths
-from packtrain.pipeline.report.length_advice import describe_sharing
+from packtrain.pipeline.report.lengths import sharing
+from packtrain.pipeline.report.lengths.section import describe_sharing
 from packtrain.pipeline.run.plan import plan
 from packtrain.schemas.dataset.manifest import Manifest
 from packtrain.schemas.report.length_choice import Choice, Point
@@ -78,7 +78,7 @@ def test_a_sample_of_the_groups_is_near_and_is_said(tmp_path: Path, monkeypatch:
     exact = choice_of(config, 64)
     assert exact.sharing is not None
     assert exact.sharing.compared == exact.sharing.tokens
-    monkeypatch.setattr(shared_lengths, "COMPARED_TOKENS", exact.sharing.tokens // 10)
+    monkeypatch.setattr(sharing, "COMPARED_TOKENS", exact.sharing.tokens // 10)
     sampled = choice_of(config, 64)
     assert sampled.sharing is not None
     assert sampled.sharing.tokens == exact.sharing.tokens
