@@ -67,11 +67,16 @@ def sides_of(row: kit.Row) -> Iterator[Side]:
         begin += length
 
 
-def packed_pairs(packed: kit.Packed) -> Iterator[tuple[str, Side, Side]]:
-    """The split, the chosen and the rejected side of each packed pair."""
+def packed_pairs(packed: kit.Packed, most: int) -> Iterator[tuple[str, Side, Side]]:
+    """The split, the chosen and the rejected side of each packed pair.
+
+    Args:
+        most: documents of a row.
+    """
     for split in packed.splits:
         for row in packed.rows(split):
             sides = list(sides_of(row))
+            assert len(sides) <= most
             assert row["sides"] == [CHOSEN, REJECTED] * (len(sides) // 2)
             for chosen, rejected in zip(sides[::2], sides[1::2], strict=True):
                 assert chosen.doc_id == rejected.doc_id
@@ -122,7 +127,7 @@ def check(packed: kit.Packed, config: kit.Config, pairs: dict[int, Pair], copies
     reasons = {doc_id: reason(pair, expected[doc_id], config) for doc_id, pair in pairs.items()}
     counts: Counter[int] = Counter()
     split_of: dict[int, str] = {}
-    for split, *sides in packed_pairs(packed):
+    for split, *sides in packed_pairs(packed, config["pack"].get("max_docs", 1 << 20)):
         doc_id = sides[0].doc_id
         counts[doc_id] += 1
         split_of[doc_id] = split

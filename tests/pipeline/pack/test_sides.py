@@ -146,6 +146,8 @@ def test_a_mixture_does_not_depend_on_what_is_stored_once(share: str, tmp_path: 
         )
         packed = kit.packed(config)
         copies.append([(document["id"], document["copies"]) for document in packed.documents()])
+        # Both sides of each copy are a pair, although documents have different numbers of copies.
+        assert verify(packed.folder, deep=True).sound
     assert copies[0] == copies[1]
     assert any(count > 1 for _, count in copies[0])
 

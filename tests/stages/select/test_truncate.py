@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from packtrain.schemas.layout import Alignment
 from packtrain.stages.select.truncate import Limits, PairLengths, cut_pairs
 
 from tests.support.examples import examples
@@ -57,6 +58,20 @@ def test_both_sides_share_a_limit(triples: list[tuple[int, int, int]], room: int
         assert lost == (ends if keep == "end" else (0, 0, 0))
         if keep == "end" and (lost[1] or lost[2]):
             assert prompt == 0, "what is kept of a side is one stretch"
+
+
+@given(triples=triples, units=st.integers(2, 20), align=st.sampled_from([1, 2, 4, 8]), keep=keeps, shared=st.booleans())
+@examples(200)
+def test_both_sides_fit_a_row_with_their_padding(
+    triples: list[tuple[int, int, int]], units: int, align: int, keep: Keep, *, shared: bool
+) -> None:
+    row_length = units * align
+    limits = Limits(row_length - (align - 1), keep=keep, both=True, share_prompt=shared)
+    kept = cut_pairs(as_lengths(triples), limits).kept
+    has_room = (kept.chosen > 0) & (kept.rejected > 0)  # else the pair is left out
+    sides = np.stack([kept.prompt + kept.chosen, limits.repeated(kept.prompt) + kept.rejected])
+    padded = Alignment(align, align).padded(sides.ravel(), np.arange(sides.size + 1)).reshape(sides.shape)
+    assert (padded.sum(axis=0)[has_room] <= row_length).all()
 
 
 @given(triples=triples, room=st.integers(2, 90), keep=keeps)
