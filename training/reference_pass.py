@@ -30,6 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 LogpsOf = Callable[[dict[str, Any]], torch.Tensor]
 """`logps_of(batch)`: the log-probabilities of a batch's D documents, (D,): sums over the trained tokens of each."""
+Progress = Callable[[int, int], None]
+"""`progress(done, rows)`: called after each pass, with the rows that are computed on all ranks, of how many."""
+
+
+def _no_progress(done: int, rows: int) -> None:
+    """Says nothing."""
+
+
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 """What torch puts into names of weights inside of a model; they are the same weights."""
 
@@ -101,7 +109,14 @@ def reference_key(loader: PackedLoader, model: torch.nn.Module, attention: "Appl
 # Computed once, then read
 
 
-def reference_logps(model: torch.nn.Module, loader: PackedLoader, file: str | Path, logps_of: LogpsOf) -> Reference:
+def reference_logps(
+    model: torch.nn.Module,
+    loader: PackedLoader,
+    file: str | Path,
+    logps_of: LogpsOf,
+    *,
+    progress: Progress = _no_progress,
+) -> Reference:
     """The reference of a training loop: read from its file, or computed by the model as it is now, and stored there.
 
     Call it before the first step, with the weights of the reference: also when training is resumed, before the weights
@@ -112,6 +127,7 @@ def reference_logps(model: torch.nn.Module, loader: PackedLoader, file: str | Pa
         loader: of the training, whose rows, ranks and form of batches are taken.
         file: the Arrow file, beside the dataset or the training.
         logps_of: the policy's own forward pass, so that both differ by nothing else than the weights.
+        progress: see `Progress`. The file is written at the end: a pass that is interrupted begins again.
 
     Raises:
         ConfigError: the file is of other rows, weights, precision or attention; the data has no preference pairs.
@@ -125,7 +141,7 @@ def reference_logps(model: torch.nn.Module, loader: PackedLoader, file: str | Pa
     was_training = model.training
     model.eval()
     try:
-        return stored_reference(file, key, loader, logps_of, device)
+        return stored_reference(file, key, loader, logps_of, device, progress=progress)
     finally:
         model.train(was_training)
 
@@ -138,6 +154,7 @@ def stored_reference(
     device: torch.device,
     *,
     rows: int | None = None,
+    progress: Progress = _no_progress,
 ) -> Reference:
     """The reference in a file; if there is none, it is computed, and the first rank writes it. Every rank must call it.
 
@@ -150,6 +167,7 @@ def stored_reference(
             that a missing file is an error.
         device: of tensors that ranks exchange.
         rows: only the first so many rows of the split; None for all.
+        progress: see `Progress`.
 
     Raises:
         As `reference_logps`; ConfigError if the file is missing and cannot be computed.
@@ -184,7 +202,7 @@ def stored_reference(
             f"there is no reference {path}, and it cannot be computed from weights that are trained already; put the "
             "file of this training back, or start again from the beginning"
         )
-    reference = _computed(key, loader, count, logps_of, device)
+    reference = _computed(key, loader, count, logps_of, device, progress)
     failure: StoreError | None = None
     if is_first:
         try:
@@ -200,7 +218,12 @@ def stored_reference(
 
 
 def _computed(
-    key: Mapping[str, str], loader: PackedLoader, count: int, logps_of: LogpsOf, device: torch.device
+    key: Mapping[str, str],
+    loader: PackedLoader,
+    count: int,
+    logps_of: LogpsOf,
+    device: torch.device,
+    progress: Progress,
 ) -> Reference:
     """The reference of the first `count` rows: rank r of w computes rows r, r + w, r + 2w, … in batches of the policy's
     size.
@@ -235,6 +258,7 @@ def _computed(
             row_digests[place] = digest_of(row)
             values[place] = sides[begin : begin + lengths[place]]
             begin += lengths[place]
+        progress(min((number + 1) * world_size * size, count), count)
     bounds = offsets_of(_summed(lengths, device, world_size))
     logps_of_all = np.zeros(bounds[-1])
     for index, row_values in values.items():

@@ -211,7 +211,10 @@ def test_it_is_computed_once(data: Data, tmp_path: Path) -> None:
         assert not torch.is_grad_enabled()
         return forward_of(model)(batch)
 
-    first = reference_logps(model, loader(data, 2), file, watched)
+    done: list[tuple[int, int]] = []
+    rows = len(loader(data))
+    first = reference_logps(model, loader(data, 5), file, watched, progress=lambda *counts: done.append(counts))
+    assert done == [(min(place, rows), rows) for place in range(5, rows + 5, 5)]
     assert model.training
     content = file.read_bytes()
     for options in ({}, {"seed": 8, "epochs": 3}, {"rows_per_step": 6}):

@@ -2,11 +2,13 @@
 training starts from. They are computed before the first step, and read from then on.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ...schemas.units import plural
 from ..attention.packed_attention import Applied
 from ..loader import PackedLoader
 from ..reference import Reference
@@ -15,6 +17,26 @@ from . import Say
 
 REFERENCE = "reference.arrow"
 """The file in `out`, unless the configuration names another one."""
+
+
+SECONDS = 10.0
+"""Time between two lines of progress."""
+
+
+class _Progress:
+    """Says how far the reference of some rows is, now and then: a pass over all rows may take hours."""
+
+    def __init__(self, name: str, say: Say) -> None:
+        self._name = name
+        self._say = say
+        self._last = time.monotonic()
+
+    def __call__(self, done: int, rows: int) -> None:
+        now = time.monotonic()
+        if now - self._last < SECONDS:
+            return
+        self._last = now
+        self._say(f"the reference of {self._name} rows: {done:,} of {plural(rows, 'row')}")
 
 
 class PairReference:
@@ -59,7 +81,7 @@ class PairReference:
             state = "is read from" if file.exists() else "is computed, once, and kept in"
             say(f"the reference of {name} rows {state} {file}")
             key = reference_key(rows, model, attention, self._weights)
-            return stored_reference(file, key, rows, logps_of, device, rows=count)
+            return stored_reference(file, key, rows, logps_of, device, rows=count, progress=_Progress(name, say))
 
         loader.reference = stored("training", self.file, loader, None)
         if self._held_out_loader is not None:

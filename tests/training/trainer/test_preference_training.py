@@ -11,7 +11,7 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, ReferenceMismatchError
 from packtrain.training.model import load_model
-from packtrain.training.trainer import heads
+from packtrain.training.trainer import heads, pair_reference
 from packtrain.training.trainer.pair_reference import REFERENCE
 from packtrain.training.trainer.train import train
 from packtrain.training.trainer.train_config import ModelConfig, PreferenceConfig
@@ -129,6 +129,16 @@ def test_the_first_loss_is_ln_2_and_said(pair_settings: Settings) -> None:
     computed = next(place for place, line in enumerate(lines) if "the reference of training rows is computed" in line)
     proved = next(place for place, line in enumerate(lines) if line.startswith("isolation proved"))
     assert computed < proved < first, "no pass over all rows by a model that leaks"
+
+
+def test_how_far_the_reference_is_is_said(pair_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_reference, "SECONDS", 0.0)
+    lines: list[str] = []
+    trainer = train(pair_settings(trainer={"max_steps": 1}), say=lines.append)
+    rows = len(trainer.loader.corpus)
+    progress = [line for line in lines if line.startswith("the reference of training rows: ")]
+    assert len(progress) > 1
+    assert progress[-1] == f"the reference of training rows: {rows} of {rows} rows"
 
 
 def change_reference(file: Path, change: Callable[[list[list[float]]], list[list[float]]]) -> None:
