@@ -10,6 +10,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
@@ -136,13 +137,14 @@ class Remote:
     def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
         """What one of obstore's functions gives for an object; for object stores. Raises what `ask` raises."""
 
-        def call() -> Any:
-            bucket = self.bucket()
-            import obstore  # only for object stores
+        return self.ask(name, partial(self._request_once, verb, name, *arguments, **options))
 
-            return getattr(obstore, verb)(bucket, self.key(name), *arguments, **options)
+    def _request_once(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
+        # For each attempt: a process that was forked since the last one must not use the parent's bucket.
+        bucket = self.bucket()
+        import obstore  # only for object stores
 
-        return self.ask(name, call)
+        return getattr(obstore, verb)(bucket, self.key(name), *arguments, **options)
 
     def read(self, name: str) -> bytes:
         """All of an object of at most `MAX_READ_BYTES` bytes. Raises what `pieces` raises."""

@@ -28,7 +28,11 @@ def is_bucket_usable() -> bool:
 
 
 def open_bucket(url: str, options: dict[str, Any]) -> Any:
-    """obstore's store of a URL's bucket; see `Remote`."""
+    """obstore's store of a URL's bucket; see `Remote`.
+
+    Raises:
+        ConfigError: the options are unknown, obstore is missing, or this process was forked from one that has used it.
+    """
     global _obstore_process
     where = without_secrets(url)
     if _obstore_process not in (None, os.getpid()):

@@ -9,7 +9,7 @@ from ..template.tracked_messages import TrackedMessages
 from ..template.tracked_str import SourceSpan
 from ..template.tracked_template import TrackedRendering
 
-RenderSome: TypeAlias = Callable[[Sequence[int], bool], TrackedRendering]
+RenderSelected: TypeAlias = Callable[[Sequence[int], bool], TrackedRendering]
 """Renders the messages of some indices, with a generation prompt if the second argument is True. Raises
 RowRejectedError if the template refuses them."""
 
@@ -54,7 +54,7 @@ class RenderedChat(NamedTuple):
     prompt_length: int
     """Number of messages in the prompt; the index of the first message of the completion."""
     profile: TemplateProfile
-    render: RenderSome
+    render: RenderSelected
     is_row: bool = True
     """Whether its contents are a row's; False in a trace, where they stand for those of many rows."""
 

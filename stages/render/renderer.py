@@ -174,17 +174,18 @@ class Renderer:
         return untraced
 
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
-        """As a call, without a trace."""
+        """As a call, without a trace.
+
+        Raises:
+            RowRejectedError, TemplateError: see `__call__`.
+        """
         messages = prompt + completion
         tracked = self._track(messages)
         rendering = self._render_checked(messages, tracked, tools)
         lost_content = self._lost_content(messages, tracked, tools, rendering)
         lost = lost_content.check(tools, self._allow_lost)
 
-        def render(indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
-            some_messages = [tracked.for_template[index] for index in indices]
-            return self._tracked_template.render(some_messages, tools, add_generation_prompt=add_generation_prompt)
-
+        render = partial(self._render_selected, tracked, tools)
         chat = RenderedChat(tracked, rendering.text, rendering.source_spans, len(prompt), self.profile, render)
         try:
             if lost_content.unproved is not None:
@@ -197,6 +198,17 @@ class Renderer:
             completion_begin = completion_start(chat)
             spans = label_unproved_spans(chat, completion_begin, str(error))
             return Rendered(rendering.text, completion_begin, spans, str(error), lost)
+
+    def _render_selected(
+        self,
+        tracked: TrackedMessages,
+        tools: list[dict[str, Any]] | None,
+        indices: Sequence[int],
+        add_generation_prompt: bool,
+    ) -> TrackedRendering:
+        """See `rendered_chat.RenderSelected`."""
+        messages = [tracked.for_template[index] for index in indices]
+        return self._tracked_template.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def prompt(self, messages: Messages, tools: list[dict[str, Any]] | None = None) -> str:
         """The text that a model continues: the messages, and the template's opening of an assistant's turn.

@@ -199,7 +199,7 @@ class _PartialRenderings:
         """By index of a message, the rendering of those before it with a generation prompt, if it was asked for."""
 
     def render(self, indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
-        """See `rendered_chat.RenderSome`."""
+        """See `rendered_chat.RenderSelected`."""
         key = (tuple(indices), add_generation_prompt)
         if key not in self._renderings:
             self._renderings[key] = self._render(indices, add_generation_prompt)

@@ -40,6 +40,7 @@ class TemplateGaps:
         self.tokens = tokens
         self.special_tokens = tokens.pattern
         """Finds special tokens."""
+        # Headers are looked for behind it: no message but a text's first one has it before its header.
         self._bos = bos
         self._headers: dict[str, tuple[str, ...]] = {}
 
