@@ -207,6 +207,9 @@ def _by_offsets(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """The same of one text, (B,) and (B,), by the offsets in characters that `tokenizers` reports of its tokens: slow,
     but right for normalised texts.
+
+    Of the offsets (0, 1), (1, 3) and (3, 5), a boundary at 2 lies in token 1, which begins left of it, and one at 3
+    before token 2.
     """
     begins, ends = np.asarray(offsets, np.int64).reshape(-1, 2).T
     # Tokens that share a character have the same end, so the first of equal ends is taken.

@@ -205,6 +205,7 @@ class ByteLengths:
             content = unicodedata.normalize("NFC", token.content) if nfc and token.normalized else token.content
             size = _byte_count(content, space) if space else len(content.encode())
             # The library knows such a token by the id of a piece, if there is one, and the model may also produce it.
+            # Of two lengths the smaller is safe: a sum that is too small makes its document need the reference.
             piece_id = pieces.get(token.content, token.id)
             if token.content in pieces and (space or set(content) <= _byte_level_alphabet()):
                 size = min(size, int(lengths[piece_id]))
