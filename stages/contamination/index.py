@@ -260,6 +260,8 @@ def _longest_runs(pairs: _PairMatches) -> tuple[Positions, Positions]:
 def _count_texts(hashes: NDArray[np.uint64], texts: Positions) -> tuple[Positions, Positions]:
     """(N,) how many texts have the n-gram of each of N hashes, and the first entry of each n-gram in each text.
 
+    Of the hashes 7 5 7 7 of the texts 0 0 0 1, the counts are 2 1 2 2, and the first entries 1, 0 and 3.
+
     Args:
         texts: (N,) the text of each hash, ascending.
     """
