@@ -127,6 +127,15 @@ def test_datasets_reads_it(little: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list((little.out / "train" / "shards").iterdir())) > 2
 
 
+def test_packed_pairs_load_as_the_card_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = kit.packed(kit.configure(tmp_path, "choices", truncate={"max_length": 4096}))
+    found = as_the_card_says(packed.folder, tmp_path, monkeypatch)
+    assert found.column_names == packed.table().column_names
+    assert found[:] == packed.table().to_pydict()
+    front, _ = split_front((packed.folder / NAME).read_text())
+    assert front["tags"] == ["packtrain", "packed", "preference", "tokenized"]
+
+
 def test_one_split_and_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = kit.configure(tmp_path, "choices", truncate={"max_length": 4096}, pack={"strategy": "none"})
     packed = kit.packed(config)
