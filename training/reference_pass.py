@@ -248,7 +248,7 @@ def _computed(
                 f"logps_of gives a tensor of shape {tuple(logps.shape)} for a batch of {len(is_side):,} documents; it "
                 "must give one number for each document"
             )
-        sides = logps.double().cpu()[is_side].numpy()
+        sides = logps.cpu().double()[is_side].numpy()  # on the CPU: some devices have no float64
         begin = 0
         for place in places:
             if place >= count:
