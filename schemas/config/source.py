@@ -125,7 +125,9 @@ class SourceConfig(ConfigModel):
     all."""
     keys: dict[str, str] = Field(default={})
     """Other names for the columns of a format, such as `{prompt: question, completion: answer}`. With `auto`, only
-    formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss."""
+    formats with these columns are tried. `weight` names a column of numbers: how much the row counts in the loss.
+    `group` names a column of texts or whole numbers: rows with one value stay in one split, and share tokens with
+    `pack.share: group`."""
     style: Literal["plain", "chat"] | None = None
     """How a plain-text prompt and completion are rendered. `plain`, as null: joined as they are. `chat`: a user's and
     an assistant's turn. Rows of messages are conversations either way."""

@@ -17,7 +17,8 @@ class RowFormat:
     sentence: str
     """What its rows are, for the configuration's key."""
     keys: tuple[str, ...]
-    """Columns that `keys` can rename. Only `weight` has no default name: without it, all weights are 1."""
+    """Columns that `keys` can rename. `weight` and `group` have no default name: without them, all weights are 1, and
+    groups are those of the format."""
     options: tuple[str, ...] = ()
     """Those of `OPTIONS` that it takes: `expand` if its rows can be conversations of several turns, `mask` if masks
     train different tokens of them, `style` if its plain texts can be rendered in several ways."""
@@ -28,34 +29,34 @@ _CHAT = ("tools", "chat_template_kwargs", "documents")
 ROW_FORMATS = {
     row_format.name: row_format
     for row_format in (
-        RowFormat("messages", "OpenAI's", ("messages", "system", *_CHAT, "weight"), ("expand", "mask")),
+        RowFormat("messages", "OpenAI's", ("messages", "system", *_CHAT, "weight", "group"), ("expand", "mask")),
         RowFormat(
             "sharegpt",
             "turns of `from` and `value`",
-            ("conversations", "system", *_CHAT, "weight"),
+            ("conversations", "system", *_CHAT, "weight", "group"),
             ("expand", "mask"),
         ),
         RowFormat(
             "alpaca",
             "instruction, input, output",
-            ("instruction", "input", "output", "history", "system", *_CHAT, "weight"),
+            ("instruction", "input", "output", "history", "system", *_CHAT, "weight", "group"),
             ("expand", "mask"),
         ),
         RowFormat(
             "prompt_completion",
             "both texts or both messages",
-            ("prompt", "completion", "system", *_CHAT, "weight"),
+            ("prompt", "completion", "system", *_CHAT, "weight", "group"),
             ("expand", "mask", "style"),
         ),
         RowFormat(
             "preference",
             "prompt, chosen, rejected, in a separate run",
-            ("prompt", "chosen", "rejected", "system", *_CHAT),
+            ("prompt", "chosen", "rejected", "system", *_CHAT, "group"),
             ("mask", "style"),
         ),
-        RowFormat("tokenized", "`input_ids` with labels or masks", ("input_ids", "labels", "weight")),
-        RowFormat("text", "one text", ("text", "weight")),
-        RowFormat("apps", "problems of APPS with their solutions", ("weight",), ("mask", "max_solutions")),
+        RowFormat("tokenized", "`input_ids` with labels or masks", ("input_ids", "labels", "weight", "group")),
+        RowFormat("text", "one text", ("text", "weight", "group")),
+        RowFormat("apps", "problems of APPS with their solutions", ("weight", "group"), ("mask", "max_solutions")),
     )
 }
 """Every format by its name, in the order in which they are explained."""

@@ -12,7 +12,7 @@ import numpy as np
 from ...schemas.errors import ConfigError, RowFilteredError, RowRejectedError
 from ...schemas.fingerprint import short_hash
 from ...schemas.rows import IGNORE_INDEX, Example
-from .columns import WEIGHT, Columns, check_weight, template_inputs
+from .columns import NAMED_COLUMNS, Columns, check_weight, template_inputs
 from .rowjson import decode_json, keys_of_row, rejected_row, require_shallow
 
 
@@ -108,7 +108,7 @@ class Format(ABC):
 
     name: ClassVar[str]
     columns: ClassVar[Columns]
-    """The columns that are read, by field; beside them, `weight` if the user names it."""
+    """The columns that are read, by field; beside them, those of `NAMED_COLUMNS` that the user names."""
     other_names: ClassVar[tuple[str, ...]] = ()
     """Other usual names of the first column, which detection tries."""
     values: ClassVar[str] = "texts"
@@ -124,7 +124,7 @@ class Format(ABC):
         """The keys of messages that are neither read nor refused, since `prepare` began, with how many have them."""
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
-        columns = {name: self.columns.get(name, WEIGHT) for name in self.keys}
+        columns = {name: self.columns.get(name) or NAMED_COLUMNS[name] for name in self.keys}
         # Looked up once here, because `_checked` runs for every row, and few columns need each check.
         self._refusing_columns = {name: column for name, column in columns.items() if column.refused is not None}
         self._cell_decoders = {
@@ -145,10 +145,7 @@ class Format(ABC):
         for field_name, column in self.columns.items():
             if field_name in names or column.required or field_name not in taken_names:
                 keys[field_name] = names.get(field_name, field_name)
-        # Not in the tables of the formats: a column `weight` that nobody names may be a person's, in kilograms.
-        if "weight" in names:
-            keys["weight"] = names["weight"]
-        return keys
+        return keys | {name: names[name] for name in NAMED_COLUMNS if name in names}
 
     def _make_row_type(self, columns: Columns) -> Any:
         """The type of a decoded row: a struct with an attribute for each field. msgspec parses nothing else of a line,
@@ -323,7 +320,7 @@ class Format(ABC):
                     shapes[keys_of_row(item)] += 1
                 else:
                     row = self.convert(item)
-                examples += self._weighted_examples(row, line, skipped)
+                examples += self._examples_of(row, line, skipped)
             except RowRejectedError as error:
                 rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
@@ -332,13 +329,14 @@ class Format(ABC):
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
 
-    def _weighted_examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """As `complete_examples`, with the weight of the row, if the user names its column."""
+    def _examples_of(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """As `complete_examples`, with the weight and the group of the row, if the user names their columns."""
         weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
+        group = str(row.group) if "group" in self.keys and row.group is not None else ""
         examples = self.complete_examples(row, line, skipped)
-        if weight == 1:
+        if weight == 1 and not group:
             return examples
-        return [example._replace(weight=weight * example.weight) for example in examples]
+        return [example._replace(weight=weight * example.weight, group=group or example.group) for example in examples]
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
         """How many rows have each column that is not read, from how many have the same keys."""

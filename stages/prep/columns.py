@@ -140,10 +140,12 @@ def _is_list_of_objects(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-# Weights
+# Columns of any format
 
-WEIGHT = Column(Any, required=True)
-"""The loss weight of a row, which all its examples get; read if the user names its column."""
+NAMED_COLUMNS: Columns = {"weight": Column(Any, required=True), "group": Column(str | int | None, required=True)}
+"""The loss weight of a row, and its group, which all its examples get. Not in the tables of the formats, and read only
+if the user names their columns: a column `weight` that nobody names may be a person's, in kilograms.
+"""
 
 
 def check_weight(value: Any, where: str) -> float:

@@ -14,6 +14,7 @@ from packtrain.stages.mask.policy import TRAINED_KINDS
 from packtrain.stages.pack.plan_rows import PLACING
 from packtrain.stages.pack.row_columns import VALUES
 from packtrain.stages.prep import FORMATS
+from packtrain.stages.prep.columns import NAMED_COLUMNS
 from packtrain.stages.tokenize.engines import ENGINES
 from packtrain.training.order import ROWS_AT, Order
 
@@ -39,7 +40,7 @@ def test_every_format_of_rows_has_a_reader() -> None:
     assert set(ROW_FORMATS) == set(FORMATS) - {"python"}
     for name, row_format in ROW_FORMATS.items():
         assert set(row_format.options) <= set(OPTIONS)
-        assert set(row_format.keys) - {"weight"} <= set(FORMATS[name].columns), name
+        assert set(row_format.keys) - set(NAMED_COLUMNS) <= set(FORMATS[name].columns), name
 
 
 def test_every_kind_of_text_is_cut_into_lines() -> None:

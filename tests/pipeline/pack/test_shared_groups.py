@@ -20,6 +20,7 @@ READER = """
 def rollout(row):
     return {"prompt": row["question"], "completion": row["answer"], "group": row["id"]}
 """
+KEYS = {"prompt": "question", "completion": "answer", "group": "id"}
 GROUPS = 12
 
 
@@ -45,11 +46,13 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configured(folder: Path, *more: Any, **keys: Any) -> kit.Config:
-    """Two files of rollouts in one source, and others in a second source under the same groups."""
+    """Two files of rollouts in one source, and others in a second source under the same groups. The first names the
+    column of groups, the other one has a reader.
+    """
     (folder / "readers.py").write_text(READER)
     for number, name in enumerate("abc"):
         kit.write(folder / f"{name}.jsonl", rollouts(seed=number))
-    source: kit.Config = {"name": "s", "format": "python:readers:rollout", "path": ["a.jsonl", "b.jsonl"]}
+    source: kit.Config = {"name": "s", "format": "prompt_completion", "keys": KEYS, "path": ["a.jsonl", "b.jsonl"]}
     other: kit.Config = {"name": "t", "format": "python:readers:rollout", "path": "c.jsonl"}
     for changes, each in zip(more, (source, other), strict=False):
         each.update(changes)
@@ -136,6 +139,16 @@ def test_every_document_comes_back(case: str, tmp_path: Path) -> None:
     elif "aligned" not in case:
         assert trie <= stored_tokens(shared) < stored_tokens(plain)
     assert kit.cli("verify", shared.folder, "--deep").code == 0
+
+
+def test_a_group_of_a_named_column_is_held_out_as_a_whole(tmp_path: Path) -> None:
+    packed = kit.packed(configured(tmp_path, holdout={"fraction": 0.3}))
+    splits = defaultdict(set)
+    for row in pq.read_table(packed.folder / "documents.parquet").to_pylist():
+        if row["source"] == "s" and row["group"]:
+            splits[row["group"]].add(row["split"])
+    assert {len(of_group) for of_group in splits.values()} == {1}
+    assert set().union(*splits.values()) == {"train", "holdout"}
 
 
 def test_groups_are_drawn_whole(tmp_path: Path) -> None:

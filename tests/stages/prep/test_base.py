@@ -115,3 +115,16 @@ def test_no_bytes_whatever_raise(line: bytes) -> None:
         done = any_format(name).prepare([(0, line)])
         assert done.rows + done.blank == 1
         assert done.rows == len(done.rejects) + done.filtered.total() + len(done.examples)
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"python"}))
+def test_a_group_that_the_user_names_is_that_of_each_example(name: str) -> None:
+    """Whatever a format's own groups are; null is none of the user's, so that those of the format stay."""
+    row = VALID[name]
+    plain = make_format(name).prepare([(0, row)]).examples
+    named = make_format(name, Options(keys={"group": "thread"}))
+    rows = [{**row, "thread": "a b"}, {**row, "thread": 7}, {**row, "thread": None}, {**row, "thread": [1]}, row]
+    done = named.prepare([(line, json.dumps(row).encode()) for line, row in enumerate(rows)])
+    groups = [{example.group for example in done.examples if example.line == line} for line in range(3)]
+    assert groups == [{"a b"}, {"7"}, {example.group for example in plain}]
+    assert [(line, reason) for line, reason, _ in done.rejects] == [(3, "wrong_type"), (4, "missing_key")]
