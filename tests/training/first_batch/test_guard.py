@@ -4,7 +4,8 @@ setting to change."""
 import re
 import shutil
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -209,8 +210,11 @@ def test_static_shapes(two_sources: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "kept apart" in capsys.readouterr().out
 
 
-def test_one_document_a_row_is_watched_for_some_batches(two_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = build()
+@pytest.mark.parametrize("how", ["plain", "DDP"])
+def test_one_document_a_row_is_watched_for_some_batches(
+    how: str, two_sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = _wrapped(how)
     guard(model, two_sources)
     for number, batch in enumerate(batches(two_sources, unpacked=True, epochs=3)):
         step(model, batch)
@@ -348,14 +352,61 @@ class Unrelated(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
 
 def test_a_model_of_another_library(two_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
     batch = next(batches(two_sources))
-    number = (batch["position_ids"] == 0).cumsum(1)
-    mask = (number[:, :, None] == number[:, None]).tril()
     model = Unrelated().train()
     guard(model, two_sources)
-    model(batch["input_ids"], mask=mask)
+    model(batch["input_ids"], mask=sees_itself(batch))
     assert "kept apart" in capsys.readouterr().out
     guard(model, two_sources)
     stopped(lambda: model(batch["input_ids"]), "other documents see")
+
+
+def sees_itself(batch: Batch) -> torch.Tensor:
+    """(1, T, T) which token sees which, if each sees those of its document up to itself."""
+    number = (batch["position_ids"] == 0).cumsum(1)
+    return (number[:, :, None] == number[:, None]).tril()
+
+
+def test_one_document_that_sees_one_other_is_found(two_sources: Path) -> None:
+    """Whichever of five documents that is, the earlier or the later one."""
+    batch = next(batches(two_sources))
+    begins = (batch["position_ids"][0] == 0).nonzero()[:, 0].tolist()
+    bounds = list(pairwise([*begins, batch["input_ids"].shape[1]]))
+    assert len(bounds) >= 4
+    for (begin, end), (seen_begin, seen_end) in permutations(bounds, 2):
+        mask = sees_itself(batch)
+        mask[0, begin:end, seen_begin:seen_end] = True
+        model = Unrelated().train()
+        guard(model, two_sources)
+        seen = f"other documents see the one at tokens {seen_begin} to {seen_end} of row 0"
+        stopped(partial(model, batch["input_ids"], mask=mask), seen)
+
+
+class PaddedWithNan(Unrelated):
+    """Gradients of padding are not numbers, as where attention hides a row of scores altogether."""
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        states = self.embedding(tokens)
+        assert mask is not None
+        mixed = mask.to(states.dtype) @ states
+        is_padding = tokens == PAD
+        mixed[is_padding] = states[is_padding].mul(0).sqrt()
+        return self.head(mixed)
+
+
+def test_gradients_of_padding_do_not_matter(two_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = padded_at_both_ends(next(batches(two_sources)))
+    model = PaddedWithNan().train()
+    guard(model, two_sources)
+    model(batch["input_ids"], mask=sees_itself(batch))
+    assert "kept apart" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0, "no gradient with respect to themselves"), (float("nan"), "NaN")])
+def test_what_shows_nothing_is_stopped(value: float, words: str, two_sources: Path) -> None:
+    model = build()
+    torch.nn.init.constant_(model.model.norm.weight, value)
+    guard(model, two_sources)
+    stopped(lambda: step(model, next(batches(two_sources))), "isolation could not be tested", words)
 
 
 # Several ranks
