@@ -63,17 +63,26 @@ class _SharedGroup(NamedTuple):
 
 @dataclass(slots=True)
 class _Sums:
-    """What all compared groups share at one length, copies apart."""
+    """What all groups share at one length, copies apart."""
 
     members: list[int] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
     stored: int = 0
+    kept: int = 0
+    """Tokens that the length keeps of the documents of all groups."""
+    kept_compared: int = 0
+    """The same of the groups that are compared."""
 
     def add(self, group: _SharedGroup, copies: int) -> None:
-        """Add a group that is packed `copies` times."""
+        """Add a group that is compared, and packed `copies` times."""
         self.members += group.members * copies
         self.units += group.units * copies
         self.stored += group.stored * copies
+
+    def shared_units(self) -> SharedUnits:
+        """All of them; the share that is saved of the compared groups is taken for that of all groups."""
+        scale = self.kept / self.kept_compared if self.kept_compared else 1.0
+        return SharedUnits(np.array(self.members, np.int64), np.array(self.units, np.int64), self.stored, scale)
 
 
 def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLengths | None:
@@ -84,49 +93,42 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
     if not config.pack.can_share:
         return None
     copies = copies_to_compare(selected)
-    table = selected.table
-    share = config.pack.share if config.pack.shares else "row"
+    share, table = _choose_groups(selected, copies)
     tokens_of_groups = _tokens_of_groups(table, copies)
-    if not config.pack.shares and table.groups is not None:
-        # A group has all examples of a row, unless a reader divides them, and may have those of other rows.
-        by_group = replace(table)
-        set_group_keys(by_group, selected.encoded.cache.scratch.root)
-        tokens_by_group = _tokens_of_groups(by_group, copies)
-        if tokens_by_group > tokens_of_groups:
-            table = by_group
-            share = "group"
-            tokens_of_groups = tokens_by_group
     if not tokens_of_groups:
         return None
     step = -(-tokens_of_groups // COMPARED_TOKENS)
     segments = Segments.of(table)
-    sums = {compared: _Sums() for compared in lengths}
-    kept_in_all = dict.fromkeys(lengths, 0)
-    kept_compared = dict.fromkeys(lengths, 0)
+    sums = {at: _Sums() for at in lengths}
     compared_tokens = 0
     for documents, offsets in groups_of_several(table, copies):
-        sampled = list(pairwise(offsets.tolist()))[::step]
-        if not sampled:
-            continue
-        sampled_documents = np.concatenate([documents[first:last] for first, last in sampled])
-        compared_tokens += int(table.documents.length[sampled_documents].sum(dtype=np.int64))
+        compared_groups = [documents[first:last] for first, last in list(pairwise(offsets.tolist()))[::step]]
+        compared = np.concatenate([np.zeros(0, np.int64), *compared_groups])
+        document_lengths = table.documents.length
+        compared_tokens += int(document_lengths[compared].sum(dtype=np.int64))
         for at in lengths:
-            kept_in_all[at] += _kept_tokens(table.documents.length[documents], copies[documents], config, at.limit)
-            kept_compared[at] += _kept_tokens(
-                table.documents.length[sampled_documents], copies[sampled_documents], config, at.limit
-            )
-        for first, last in sampled:
-            group = table.documents.at(documents[first:last])
-            shared = _share_at_each(group, segments, config, lengths)
+            sums[at].kept += _kept_tokens(document_lengths[documents], copies[documents], config, at.limit)
+            sums[at].kept_compared += _kept_tokens(document_lengths[compared], copies[compared], config, at.limit)
+        for doc_ids in compared_groups:
+            shared = _share_at_each(table.documents.at(doc_ids), segments, config, lengths)
             for at in lengths:
-                sums[at].add(shared[at], int(copies[documents[first]]))
-    units = dict[Lengths, SharedUnits]()
-    for at in lengths:
-        # The share that is saved of the sample is taken for that of all groups.
-        scale = kept_in_all[at] / kept_compared[at] if kept_compared[at] else 1.0
-        members = np.array(sums[at].members, np.int64)
-        units[at] = SharedUnits(members, np.array(sums[at].units, np.int64), sums[at].stored, scale)
+                sums[at].add(shared[at], int(copies[doc_ids[0]]))
+    units = {at: sums[at].shared_units() for at in lengths}
     return SharedLengths(share, units, compared_tokens, tokens_of_groups)
+
+
+def _choose_groups(selected: Selected, copies: NDArray[np.uint16]) -> tuple[str, Table]:
+    """The value of `pack.share` to compare, and the table with the groups of it."""
+    table = selected.table
+    pack = selected.config.pack
+    if pack.shares or table.groups is None:
+        return pack.share if pack.shares else "row", table
+    # A group has all examples of a row, unless a reader divides them, and may have those of other rows.
+    by_group = replace(table)
+    set_group_keys(by_group, selected.encoded.cache.scratch.root)
+    if _tokens_of_groups(by_group, copies) > _tokens_of_groups(table, copies):
+        return "group", by_group
+    return "row", table
 
 
 def _tokens_of_groups(table: Table, copies: NDArray[np.uint16]) -> int:
