@@ -157,8 +157,9 @@ def lengths_chart(choice: Choice) -> Chart:
     marks = [(x(choice.max_length), f"configured {choice.max_length:,}")]
     if advised != choice.max_length:
         marks.append((x(advised), f"advised {advised:,}"))
+    bars = "documents" if choice.pairs is None else "pairs"
     return Chart(
-        "Line: the share of trained tokens that each max_length loses. Bars: documents by length, at most "
+        f"Line: the share of trained tokens that each max_length loses. Bars: {bars} by length, at most "
         f"{max(counts):,} in one",
         "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
         _bars(edges, counts, x),

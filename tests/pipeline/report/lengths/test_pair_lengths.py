@@ -98,6 +98,7 @@ def test_plans_runs_and_reports_say_it(tmp_path: Path) -> None:
         assert re.search(r"max_length \d+ keeps", text)
         assert re.search(r"pack.share=row would store \d\.\d times fewer tokens: prompts of pairs once", text)
         assert "document" not in text.partition("Advice:")[2].partition("What happened")[0].partition("pack.share")[0]
+    assert "Bars: pairs by length" in (Path(config["out"]) / "report.html").read_text()
     apart = kit.merged(config, {"pack": {"strategy": "none"}, "out": str(tmp_path / "apart")})
     planned = " ".join(kit.cli("plan", kit.saved(apart)).out.split())
     assert "twice" not in planned
