@@ -136,7 +136,9 @@ def flatten(
     if has_unpadded:
         unpadded = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded, np.int32))
-    return batch | _pair_values(rows, reference)
+    if rows[0].sides is not None:
+        batch |= _pair_values(rows, reference)
+    return batch
 
 
 def collate(
@@ -203,7 +205,9 @@ def unpack(
     weights = _weights_of(rows)
     if weights is not None:
         batch["loss_weights"] = spread(weights, 0, np.float32)
-    return batch | _pair_values(rows, reference)
+    if rows[0].sides is not None:
+        batch |= _pair_values(rows, reference)
+    return batch
 
 
 def untrained(row: Row) -> Row:
@@ -215,14 +219,12 @@ def untrained(row: Row) -> Row:
 
 
 def _pair_values(rows: Sequence[Row], reference: Sequence[NDArray[np.float64]] | None) -> dict[str, torch.Tensor]:
-    """`sides`, and `reference` if there is one, of the documents of a batch; nothing if they are not in pairs.
+    """`sides`, and `reference` if there is one, of the documents of a batch of pairs.
 
     Args:
         rows: those of the batch, and their padding, which has no sides.
         reference: (D,) of each of them.
     """
-    if rows[0].sides is None:
-        return {}
     sides = np.concatenate(
         [np.full(len(row.seq_lengths), NO_SIDE, np.int8) if row.sides is None else row.sides for row in rows]
     )

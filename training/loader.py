@@ -281,11 +281,13 @@ class PackedLoader:
         step = self.steps.at(position)
         share = step.shares[self.place.rank]
         rows = step.rows[share].tolist()
-        # Rows that fill up the last step are trained at their own places already.
-        fills_up = [index >= step.real for index in share]
         # With accumulate=2, a share of 4 rows gives two batches: rows 0 and 1, then 2 and 3.
         size = self.rows_per_batch
         parts = [slice(begin, begin + size) for begin in range(0, len(rows), size)]
+        if step.real == self.rows_per_step:
+            return [self.batch_of(rows[part]) for part in parts]
+        # Rows that fill up the last step are trained at their own places already.
+        fills_up = [index >= step.real for index in share]
         return [self.batch_of(rows[part], fills_up[part]) for part in parts]
 
     def batch_of(self, indices: Sequence[int], fills_up: Sequence[bool] | None = None) -> dict[str, Any]:
