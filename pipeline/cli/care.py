@@ -82,7 +82,8 @@ def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines"
     checked = ", ".join(plural(number, noun) for number, noun in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
-        yield f"packtrain verify {folder} --repair run.yaml rebuilds the files named above with the run's configuration"
+        if not all(finding.is_stray for finding in outcome.findings):
+            yield f"packtrain verify {folder} --repair run.yaml rebuilds what is damaged, with the run's configuration"
         return
     how = "every byte matches its hash" if deep else "sizes and rows agree; --deep checks every byte against its hash"
     yield f"{folder} is sound: {checked}; {how}"

@@ -1,5 +1,6 @@
 """Checks that a finished dataset matches its manifest, and that its rows keep the invariants that trainers rely on."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
 from .row_checks import pair_lengths, row_problems
 
+_DATASETS_CACHE = re.compile(r"cache-[0-9a-f]+\.arrow", re.ASCII)
+"""Names that the package datasets gives to what it computed, beside the files of a dataset that it has loaded."""
 _MAX_FINDINGS = 20
 """Most findings of one shard: damage repeats itself in every batch."""
 
@@ -35,6 +38,8 @@ class Finding:
     where: str
     """A file, or a row of a shard."""
     problem: str
+    is_stray: bool = False
+    """Whether the file is none of the dataset's: it is to be removed, and no repair rebuilds it."""
 
     @property
     def name(self) -> str:
@@ -127,7 +132,10 @@ def _check_strangers(dataset: Finished) -> Iterator[Finding]:
     listed = {MANIFEST, *(file.name for file in dataset.manifest.all_files)}
     for name in dataset.store.names():
         if name not in listed and "shards/" in name and not name.startswith("_run/"):
-            yield Finding(name, "is not in the manifest; remove it, because a reader might take it for data")
+            is_cache = _DATASETS_CACHE.fullmatch(name.rpartition("/")[2]) is not None
+            origin = "is a cache of the package datasets (of map, filter or shuffle), and " if is_cache else ""
+            problem = f"{origin}is not in the manifest; remove it, because a reader might take it for data"
+            yield Finding(name, problem, is_stray=True)
 
 
 def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:

@@ -154,11 +154,13 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
             raise InputError(
                 f"{dataset}: its manifest has a split named {name[:80]!r}; packtrain run writes no such name"
             )
-    findings = verify(source.store.url, deep=True, observer=observer).findings
+    url = source.store.url
+    findings = verify(url, deep=True, observer=observer).findings
+    damage = [finding for finding in findings if not finding.is_stray]
+    if damage:
+        raise InputError(f"{url} is damaged: {damage[0]}; packtrain verify {url} --repair rebuilds it")
     if findings:
-        raise InputError(
-            f"{source.store.url} is damaged: {findings[0]}; packtrain verify {source.store.url} --repair rebuilds it"
-        )
+        raise InputError(f"{url} has a file that is none of its own: {findings[0]}")
     return source
 
 

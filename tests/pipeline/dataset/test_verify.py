@@ -217,3 +217,26 @@ def test_a_pair_that_is_longer_than_the_limit(made: dict[str, Path], tmp_path: P
     file.write_bytes(manifest.to_bytes())
     problems = {finding.problem for finding in verify(tmp_path / "out").findings}
     assert "the two sides of a pair are longer than max_length (250)" in problems
+
+
+def test_a_cache_of_datasets_is_named_and_no_repair_is_advised(
+    made: dict[str, Path], tmp_path: Path, packtrain: Callable[..., Any]
+) -> None:
+    """What `map` computes of a dataset that was loaded from disk is written beside its shards."""
+    import datasets
+
+    folder = Path(shutil.copytree(made["rows"], tmp_path / "rows"))
+    datasets.load_from_disk(str(folder)).map(lambda row: {"length": len(row["input_ids"])})
+    (cache,) = folder.rglob("cache-*.arrow")
+    (finding,) = verify(folder).findings
+    assert finding.where == str(cache.relative_to(folder))
+    assert finding.problem.startswith("is a cache of the package datasets (of map, filter or shuffle), and is not in")
+    done = packtrain("verify", folder)
+    assert (done.code, "--repair" in done.out) == (1, False)
+    refused = packtrain("export", folder, "--to", "mds", "--out", tmp_path / "mds")
+    assert (refused.code, "is damaged" in refused.err, "remove it" in refused.err) == (2, False, True)
+    cache.unlink()
+    assert verify(folder).sound
+    shard = next((folder / "shards").iterdir())
+    shard.write_bytes(shard.read_bytes()[:-5])
+    assert "--repair" in packtrain("verify", folder).out, "damage can be repaired"
