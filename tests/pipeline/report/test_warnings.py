@@ -254,6 +254,21 @@ def test_a_sample_says_of_how_many_documents_it_is(tmp_path: Path) -> None:
     assert "That is from" not in "\n".join(packtrain.plan(config, base=tmp_path).notes)
 
 
+def test_pairs_whose_prompt_leaves_no_room_are_counted_with_what_keeps_them(tmp_path: Path) -> None:
+    """Five prompts are longer than all of `max_length`, each at its end another one; ten pairs are short."""
+    short = [{"prompt": f"q {n}", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(10)]
+    long = [{**row, "prompt": "how far " * 300 + row["prompt"]} for row in short[:5]]
+    crowded = packtrain.plan(configured(tmp_path, {"s": [*short, *long]}, "choices"), base=tmp_path)
+    notes = "\n".join(crowded.notes)
+    assert "at 256, 5 pairs are left out; with truncate.keep=end, none" in notes
+    kept = packtrain.plan(
+        configured(tmp_path, {"s": [*short, *long]}, "choices", truncate={"keep": "end"}), base=tmp_path
+    )
+    assert "pairs are left out" not in "\n".join(kept.notes)
+    roomy = packtrain.plan(configured(tmp_path, {"t": short}, "choices"), base=tmp_path)
+    assert "pairs are left out" not in "\n".join(roomy.notes)
+
+
 # Is the evaluation data in it?
 
 

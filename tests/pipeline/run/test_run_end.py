@@ -30,9 +30,8 @@ def run(folder: Path, rows: list[kit.Row], kind: str = "chats", **keys: Any) -> 
 
 def trained(packed: kit.Packed) -> int:
     """Trained tokens, counted in the rows."""
-    if "labels" in packed.table().column_names:
-        return sum(np.not_equal(row["labels"], -100).sum() for row in packed.rows())
-    return sum(len(row["chosen_ids"]) + len(row["rejected_ids"]) for row in packed.rows())
+    (name,) = {"labels", "pair_labels"} & set(packed.table().column_names)
+    return sum(np.not_equal(row[name], -100).sum() for row in packed.rows())
 
 
 @pytest.mark.parametrize("kind", ["chats", "choices", "texts"])
