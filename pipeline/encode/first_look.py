@@ -81,12 +81,7 @@ class FirstLookTask:
         with rows_in_errors(self.at):
             for examples in self._first_examples():
                 batches = encode_examples(
-                    encoder,
-                    examples,
-                    counts,
-                    sampled,
-                    first_line=self.block.first_line,
-                    pairs=self.settings.pairs,
+                    encoder, examples, counts, sampled, first_line=self.block.first_line, pairs=self.settings.pairs
                 )
                 for batch in batches:
                     # A preference loss does not depend on turns.

@@ -130,15 +130,9 @@ class Pool(Executor):
                     answer = self._receive(worker)
                     worker.free()
                     if answer is None:
-                        reason = self._remove_dead(worker, task)
-                        if deaths + 1 == MAX_TRIES:
-                            raise lost_task_error(task, reason)
-                        suspects.append(_Suspect(task, deaths + 1))
+                        suspects.append(self._suspect_of_dead(worker, task, deaths + 1))
                     else:
-                        result, error = answer
-                        if error is not None:
-                            raise with_task_name(error, task) from error
-                        yield result
+                        yield _result_of(answer, task)
         finally:
             # A worker is busy here only if this was left early: its result would go to the next `map`.
             if self._busy_workers():
@@ -266,6 +260,21 @@ class Pool(Executor):
         except (EOFError, OSError):
             return None
 
+    def _suspect_of_dead(self, worker: _Worker, task: Task, deaths: int) -> _Suspect:
+        """Remove a worker that has died, and give its task another try.
+
+        Args:
+            deaths: workers that died over the task, with this one.
+
+        Raises:
+            TaskError: these were too many.
+            StoppedTemplateError: see `_remove_dead`.
+        """
+        reason = self._remove_dead(worker, task)
+        if deaths == MAX_TRIES:
+            raise lost_task_error(task, reason)
+        return _Suspect(task, deaths)
+
     def _remove_dead(self, worker: _Worker, task: object) -> str:
         """Remove a worker that died over a task, and describe how it ended.
 
@@ -287,6 +296,18 @@ class Pool(Executor):
                 "out"
             )
         return exit_reason(code, self._kills_before)
+
+
+def _result_of(answer: tuple[Any, Exception | None], task: object) -> Any:
+    """The result in a worker's answer.
+
+    Raises:
+        Exception: the task's error, with its name where that helps; see `with_task_name`.
+    """
+    result, error = answer
+    if error is not None:
+        raise with_task_name(error, task) from error
+    return result
 
 
 def _start_server() -> None:

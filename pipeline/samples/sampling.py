@@ -1,7 +1,7 @@
 """The loop of `packtrain sample`: requests whose samples the file lacks → an engine → lines of the file."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,11 +95,8 @@ def draw_samples(
             observer.begin("sample", total - finished, "samples")
             # The file holds whole groups, unless it is complete.
             missing_groups = groups[finished // plan.group_size :]
-            requests = ([plan.request(prompt, number) for prompt, number in group] for group in missing_groups)
-            with closing(engine.answers(requests)) as answers:
-                for group in missing_groups:
-                    # Answers come one a request, in the order of the requests.
-                    samples = [_sample(prompt, number, next(answers), decode, stop_ids) for prompt, number in group]
+            with closing(_draw(engine, plan, missing_groups, decode, stop_ids)) as drawn_groups:
+                for samples in drawn_groups:
                     # Only whole groups are appended, so that the next run begins with a whole one.
                     file.append(b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples))
                     tokens = sum(sample.tokens or 0 for sample in samples)
@@ -107,6 +104,21 @@ def draw_samples(
             observer.end()
         # Read from the file: samples of earlier runs count, too.
         return dict(Counter(sample.finish_reason or "unknown" for sample in read_samples(out)))
+
+
+def _draw(
+    engine: SampleEngine,
+    plan: SamplePlan,
+    groups: Sequence[Sequence[tuple[SamplePrompt, int]]],
+    decode: Callable[[list[int]], str],
+    stop_ids: frozenset[int],
+) -> Generator[list[Sample], None, None]:
+    """The samples of each group. Closing it ends the engine's work."""
+    requests = ([plan.request(prompt, number) for prompt, number in group] for group in groups)
+    with closing(engine.answers(requests)) as answers:
+        for group in groups:
+            # Answers come one a request, in the order of the requests.
+            yield [_sample(prompt, number, next(answers), decode, stop_ids) for prompt, number in group]
 
 
 def _sample(

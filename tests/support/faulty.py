@@ -117,7 +117,11 @@ class Faulty:
     def calm(self) -> None:
         """No more faults, and nothing remembered."""
         self.faults.clear()
-        self.always, self.wanted, self.rate, self.latency, self.stale = None, lambda asked: True, 0.0, 0.0, False
+        self.always = None
+        self.wanted = lambda asked: True
+        self.rate = 0.0
+        self.latency = 0.0
+        self.stale = False
         self.asked.clear()
         self.lists.clear()
         self._in_a_row.clear()
@@ -235,10 +239,11 @@ class _Handler(Handler):
                     del self.owner.uploads[query["uploadId"]]
                     return _xml("CompleteMultipartUploadResult", "<ETag>&quot;0&quot;</ETag>")
                 case "POST" if "delete" in query:
-                    keys = [unescape(one) for one in re.findall("<Key>(.*?)</Key>", body.decode())]
-                    for one in keys:
-                        objects.pop(one, None)
-                    return _xml("DeleteResult", "".join(f"<Deleted><Key>{escape(one)}</Key></Deleted>" for one in keys))
+                    keys = [unescape(match) for match in re.findall("<Key>(.*?)</Key>", body.decode())]
+                    for name in keys:
+                        objects.pop(name, None)
+                    deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in keys)
+                    return _xml("DeleteResult", deleted)
                 case "DELETE" if upload is not None:
                     del self.owner.uploads[query["uploadId"]]
                 case "DELETE":
@@ -247,26 +252,30 @@ class _Handler(Handler):
 
     def _list(self, objects: dict[str, bytes], query: dict[str, str]) -> Answer:
         """All objects below a prefix, or with a delimiter those right there and the folders."""
-        prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
-        found, folders = "", dict[str, None]()
-        for key in sorted(one for one in objects if one.startswith(prefix)):
+        prefix = query.get("prefix", "")
+        delimiter = query.get("delimiter")
+        entries = ""
+        folders = dict[str, None]()
+        for key in sorted(name for name in objects if name.startswith(prefix)):
             inner, mark, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
             if mark:
                 folders[f"{prefix}{inner}{mark}"] = None
             else:
                 size = f"<Size>{len(objects[key])}</Size><LastModified>2026-11-26T00:00:00.000Z</LastModified>"
-                found += f"<Contents><Key>{escape(key)}</Key>{size}<ETag>{_tag(objects[key])}</ETag></Contents>"
-        found += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
-        answer = _xml("ListBucketResult", found)
+                entries += f"<Contents><Key>{escape(key)}</Key>{size}<ETag>{_tag(objects[key])}</ETag></Contents>"
+        entries += "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
+        answer = _xml("ListBucketResult", entries)
         return self.owner.lists.setdefault(self.path, answer) if self.owner.stale else answer
 
     def _read(self, data: bytes, fault: str) -> Answer:
         """An object, or a range of it."""
         headers = {"Accept-Ranges": "bytes", "ETag": _tag(data), "Last-Modified": DATE}
-        found = _RANGE.fullmatch(self.headers.get("Range", "")) if fault != "whole" else None
-        begin, end = 0, len(data)
-        if found:
-            begin, end = int(found[1]), min(int(found[2] or end) + 1, end)
+        match = _RANGE.fullmatch(self.headers.get("Range", "")) if fault != "whole" else None
+        begin = 0
+        end = len(data)
+        if match:
+            begin = int(match[1])
+            end = min(int(match[2] or end) + 1, end)  # its last byte is a part of a range
             if begin >= len(data):
                 return _error(416)
             headers["Content-Range"] = f"bytes {begin}-{end - 1}/{len(data)}"
@@ -276,8 +285,9 @@ class _Handler(Handler):
         if fault == "flip" and part:
             part[len(part) // 2] ^= 4
         if fault == "gzip" and "gzip" in self.headers.get("Accept-Encoding", ""):
-            headers["Content-Encoding"], part = "gzip", bytearray(gzip.compress(part))
-        return 206 if found else 200, headers, bytes(part)
+            headers["Content-Encoding"] = "gzip"
+            part = bytearray(gzip.compress(part))
+        return 206 if match else 200, headers, bytes(part)
 
     def _send(self, answer: Answer, fault: str = "ok") -> None:
         status, headers, data = answer
