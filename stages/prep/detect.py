@@ -60,9 +60,9 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
         )
         raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {ways}")
     columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
-    hints = "".join(f" {hint}" for hint in (_describe_mixture(counts), _describe_typing_error(objects, counts)) if hint)
+    hint = _describe_mixture(counts) or _describe_typing_error(objects, counts, number)
     raise ConfigError(
-        f"{rows_in_words} fit no format.{hints} Looked for:{columns_of_formats}\n"
+        f"{rows_in_words} fit no format.{f' {hint}' if hint else ''} Looked for:{columns_of_formats}\n"
         "Say format, and keys for columns of other names, such as format: "
         "prompt_completion, keys: {prompt: question, completion: answer} (as options: --set "
         f"sources.{number}.format=prompt_completion --set sources.{number}.keys.prompt=question --set "
@@ -97,7 +97,9 @@ def _describe_mixture(counts: Sequence[tuple[Format, int]]) -> str:
     return f"Of these rows, {', '.join(fitting)}: rows of each format belong in a file, and a source, of their own."
 
 
-def _describe_typing_error(objects: Sequence[Mapping[str, Any]], counts: Sequence[tuple[Format, int]]) -> str:
+def _describe_typing_error(
+    objects: Sequence[Mapping[str, Any]], counts: Sequence[tuple[Format, int]], number: int
+) -> str:
     """Say which column has nearly the name of one that a format reads, and of which objects a list of messages
     consists that is none; "" if there is nothing of that kind.
     """
@@ -111,7 +113,11 @@ def _describe_typing_error(objects: Sequence[Mapping[str, Any]], counts: Sequenc
                 keys = ", ".join(f"`{key}`" for key in list(first)[:_MAX_COLUMNS]) or "no keys"
                 sentences.append(f"The objects of `{name}` have {keys}.")
         elif near := get_close_matches(str(name), list(expected), n=1, cutoff=_NEAR):
-            sentences.append(f"Is `{name}` meant as `{near[0]}`? Then say keys: {{{expected[near[0]]}: {name}}}.")
+            key = expected[near[0]]
+            sentences.append(
+                f"Is `{name}` meant as `{near[0]}`? Then say keys: {{{key}: {name}}} (as an option: "
+                f"--set sources.{number}.keys.{key}={name})."
+            )
     return " ".join(sentences)
 
 

@@ -68,8 +68,10 @@ def refusal(rows: list[Any]) -> str:
 
 
 def test_a_typing_error_in_a_column_is_named() -> None:
-    assert "Is `mesages` meant as `messages`? Then say keys: {messages: mesages}." in refusal([{"mesages": [USER]}])
-    completion = "Is `complation` meant as `completion`? Then say keys: {completion: complation}."
+    said = refusal([{"mesages": [USER]}])
+    assert "Is `mesages` meant as `messages`? Then say keys: {messages: mesages} (as an option: " in said
+    assert "--set sources.0.keys.messages=mesages)." in said
+    completion = "Is `complation` meant as `completion`? Then say keys: {completion: complation} (as an option: "
     assert completion in refusal([{"prompt": "a", "complation": "b"}])
     assert "meant as" not in refusal([{"body": "a"}])
 
@@ -86,6 +88,7 @@ def test_rows_of_several_formats_are_counted() -> None:
     said = refusal(rows)
     assert "Of these rows, 5 have `messages`, a list of objects with `role`, 5 have `prompt` and `completion`," in said
     assert "5 have `text`, a text: rows of each format belong in a file, and a source, of their own." in said
+    assert "The objects of" not in said, "they are as they should be"
     assert "Of these rows" not in refusal([{"body": "a"}] * 5)
 
 
