@@ -5,7 +5,7 @@ rendered or tokenized a second time.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -145,13 +145,8 @@ class Follower:
             InputError: there is no such example; says which examples its row gave, if any.
             IntegrityError: a file of the folder is missing or damaged.
         """
-        place = self.dataset.store.url
         if example.isdecimal() and len(example) < 19:  # so that it is an int64
-            documents = self.dataset.documents(doc_ids=[int(example)]).to_pylist()
-            if not documents:
-                count = self.dataset.documents(["doc_id"]).num_rows
-                raise InputError(f"there is no document {int(example):,} in {place}; doc ids are 0 to {count - 1:,}")
-            return self._story(documents[0])
+            return self._of_document(int(example))
         address = self._address(example)
         row: dict[str, str | int] = {"source": address.source, "file": address.file, "line": address.line}
         documents = self.dataset.documents(values=row).to_pylist()
@@ -168,17 +163,39 @@ class Follower:
                 remedy=reject.remedy,
                 excerpt=reject.excerpt,
             )
-        if documents:
-            ids = [document["id"] for document in documents]
-            listed = ", ".join(map(escape_line, ids[:_MAX_LISTED_IDS]))
-            if len(ids) > _MAX_LISTED_IDS:
-                listed += ", …"
-            raise InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
-        raise InputError(
-            f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, beyond "
-            "max_rows, left out by its format or a condition, or a reject that is only counted; the ledger has the "
-            "numbers"
-        )
+        raise self._no_example(example, [document["id"] for document in documents])
+
+    def _of_document(self, doc_id: int) -> Story:
+        """The story of a document, by its number.
+
+        Raises:
+            InputError: there is no such document.
+        """
+        documents = self.dataset.documents(doc_ids=[doc_id]).to_pylist()
+        if not documents:
+            count = self.dataset.documents(["doc_id"]).num_rows
+            raise InputError(
+                f"there is no document {doc_id:,} in {self.dataset.store.url}; doc ids are 0 to {count - 1:,}"
+            )
+        return self._story(documents[0])
+
+    def _no_example(self, example: str, ids: Sequence[str]) -> InputError:
+        """The error for an id that is no example's.
+
+        Args:
+            ids: those of the examples that its row gave.
+        """
+        place = self.dataset.store.url
+        if not ids:
+            return InputError(
+                f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, "
+                "beyond max_rows, left out by its format or a condition, or a reject that is only counted; the ledger "
+                "has the numbers"
+            )
+        listed = ", ".join(map(escape_line, ids[:_MAX_LISTED_IDS]))
+        if len(ids) > _MAX_LISTED_IDS:
+            listed += ", …"
+        return InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
 
     def _story(self, document: _Row) -> Story:
         """The story of an example in the document table, packed or dropped."""

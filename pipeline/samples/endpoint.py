@@ -94,9 +94,13 @@ class EndpointEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, request: SampleRequest) -> SampleAnswer:
-        # 31 bits, which any server takes for a seed.
-        # Token ids, not text: a server that tokenized the prompt itself could get other tokens than training has.
-        body = {**self._common_fields, "prompt": list(request.token_ids), "seed": request.seed >> 33}
+        body = {
+            **self._common_fields,
+            # Token ids, not text: a server that tokenized the prompt itself could get other tokens than training has.
+            "prompt": list(request.token_ids),
+            # 31 bits, which any server takes for a seed.
+            "seed": request.seed >> 33,
+        }
         try:
             completion = decode_note(self._post(msgspec.json.encode(body)), _Completion)
         except ValueError:
