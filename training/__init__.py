@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .first_batch.guard import guard as guard
     from .foreign.packed_dataset import PackedDataset as PackedDataset
     from .loader import PackedLoader as PackedLoader
-    from .preference import document_logps as document_logps
-    from .preference import predicting_positions as predicting_positions
-    from .preference import preference_loss as preference_loss
-    from .reference_pass import reference_logps as reference_logps
+    from .preference.losses import document_logps as document_logps
+    from .preference.losses import predicting_positions as predicting_positions
+    from .preference.losses import preference_loss as preference_loss
+    from .preference.reference_pass import reference_logps as reference_logps
     from .stream import PackedStream as PackedStream
     from .trainer.train import train as train
     from .trainer.trainer import PackedTrainer as PackedTrainer
@@ -28,12 +28,12 @@ _HOMES = {
     "PackedTrainer": ".trainer.trainer",
     "collate": ".batch",
     "cp_part": ".context_parts",
-    "document_logps": ".preference",
+    "document_logps": ".preference.losses",
     "guard": ".first_batch.guard",
-    "predicting_positions": ".preference",
-    "preference_loss": ".preference",
+    "predicting_positions": ".preference.losses",
+    "preference_loss": ".preference.losses",
     "probe": ".attention.isolation_probe",
-    "reference_logps": ".reference_pass",
+    "reference_logps": ".preference.reference_pass",
     "train": ".trainer.train",
     "use_packed": ".attention.packed_attention",
 }

@@ -32,7 +32,7 @@ from .packed_rows import PackedRows
 
 if TYPE_CHECKING:
     from .attention.packed_attention import Applied
-    from .reference import Reference
+    from .preference.reference import Reference
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
 REFERENCE = "reference"

@@ -28,9 +28,9 @@ from .batch import FixedShape, flatten, unpack, untrained
 from .branches import require_attention
 from .order import Order, Steps, Tail
 from .packed_rows import LINEAGE, PackedRows
+from .preference.reference import Reference
 from .prefetch import ShardsAhead, results_ahead
 from .rank_info import detect_rank, divisible
-from .reference import Reference
 
 if TYPE_CHECKING:
     from .attention.packed_attention import Applied

@@ -245,7 +245,7 @@ def _published_lines(target: str, published: "Published") -> "Lines":
 
 def _gather(checkpoint: Path, out: Path, observer: "Observer") -> None:
     with training_extra():
-        from ...training.sharded import export_checkpoint
+        from ...training.models.sharded import export_checkpoint
     observer.begin("gather", 0, "B")
     export_checkpoint(checkpoint, out)
     observer.end()

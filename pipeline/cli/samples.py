@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from ...schemas.models.samples import SampleEngine, SampleSettings
-    from ...training.generate import ModelFolder
+    from ...training.models.generate import ModelFolder
     from ..observer import Observer
     from ..report.grid import Lines
     from ..samples.prompts import PromptSet
@@ -176,9 +176,9 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
         ConfigError: it is a sharded checkpoint, or cannot be used; or torch is not installed.
     """
     with training_extra():
-        from ...training.generate import SEQUENCES, find_model
-        from ...training.model import default_device
-        from ...training.sharded import find_shards
+        from ...training.models.generate import SEQUENCES, find_model
+        from ...training.models.model import default_device
+        from ...training.models.sharded import find_shards
     # transformers cannot load it, and does not say what to do.
     if find_shards(model) is not None:
         raise ConfigError(
@@ -192,7 +192,7 @@ def _generation(
     model: _LocalModel, prompts: "PromptSet", settings: "SampleSettings", dtype: str, observer: "Observer"
 ) -> _EngineSource:
     """Answers that a model of this machine generates; see `_settings_of_model` for what is refused."""
-    from ...training.generate import GenerateEngine, load_for_generation
+    from ...training.models.generate import GenerateEngine, load_for_generation
 
     model_settings = _settings_of_model(prompts, settings, model.folder, observer)
     identity = {

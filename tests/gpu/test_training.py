@@ -16,8 +16,8 @@ if not torch.cuda.is_available():
 
 from packtrain.training import PackedLoader  # noqa: E402
 from packtrain.training.attention.packed_attention import use_packed  # noqa: E402
-from packtrain.training.model import load_model  # noqa: E402
-from packtrain.training.trainer.train_config import ModelConfig  # noqa: E402
+from packtrain.training.models.model import load_model  # noqa: E402
+from packtrain.training.models.model_config import ModelConfig  # noqa: E402
 from packtrain.training.trainer.trainer import PackedTrainer  # noqa: E402
 
 from tests import kit  # noqa: E402

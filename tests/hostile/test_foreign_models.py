@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
 from packtrain.schemas.errors import ConfigError, PacktrainError  # noqa: E402
-from packtrain.training.generate import find_model, load_for_generation  # noqa: E402
+from packtrain.training.models.generate import find_model, load_for_generation  # noqa: E402
 
 from tests.support.small_models import write_model  # noqa: E402
 
@@ -112,7 +112,7 @@ KEYS: dict[str, tuple[dict[str, Any], str]] = {
     "name", [pytest.param(one, marks=[pytest.mark.slow] * one.startswith("a slow e")) for one in KEYS]
 )
 def test_an_adapter_wants_nothing_else(adapter: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packtrain.training import adapter as adapters
+    from packtrain.training.models import adapter as adapters
 
     monkeypatch.setattr(adapters, "PATTERN_SECONDS", 1.0)
     keys, what = KEYS[name]
@@ -164,7 +164,7 @@ def test_every_file_of_a_model_is_a_regular_one(tmp_path: Path, name: str, kind:
 
 
 def test_a_tokenizer_for_training_is_of_regular_files(foreign: Path, config: Config) -> None:
-    from packtrain.training.model import find_tokenizer
+    from packtrain.training.models.model import find_tokenizer
     from packtrain.training.packed_rows import PackedRows
 
     folder = Path(config["out"]).parent / "tokenizer"

@@ -104,7 +104,7 @@ LAYERS = {
         "prep",
         "contamination",
     ),
-    "training": ("trainer", "launch", "first_batch", "foreign", "attention"),
+    "training": ("trainer", "launch", "first_batch", "foreign", "preference", "attention", "models"),
     "schemas": ("report", "dataset", "config", "tables", "files", "models"),
 }
 """A folder imports only the folders below it in the tables of `docs/architecture.md`."""

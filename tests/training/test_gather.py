@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, IntegrityError, OutputError
-from packtrain.training.sharded import export_checkpoint, read_index
+from packtrain.training.models.sharded import export_checkpoint, read_index
 
 from tests.support.small_models import TOKENIZER, write_model, write_sharded
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
-from packtrain.training.generate import GenerateEngine, ModelFolder, find_model, load_for_generation
+from packtrain.training.models.generate import GenerateEngine, ModelFolder, find_model, load_for_generation
 
 from tests.support.small_models import write_model
 from tests.training.trainer.tiny_models import make

@@ -19,7 +19,7 @@ from packtrain.training import (
     reference_logps,
     use_packed,
 )
-from packtrain.training.preference import DocumentLogps
+from packtrain.training.preference.losses import DocumentLogps
 
 from tests import kit
 from tests.training.trainer.tiny_models import make

@@ -11,8 +11,8 @@ from packtrain.schemas.errors import ConfigError, IntegrityError
 from packtrain.training import document_logps, predicting_positions, preference_loss
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.batch import FixedShape, unpack
-from packtrain.training.preference import DocumentLogps, find_pairs
-from packtrain.training.preference_kinds import LOSSES
+from packtrain.training.preference.kinds import LOSSES
+from packtrain.training.preference.losses import DocumentLogps, find_pairs
 
 from tests.support.pair_rows import PaddedHalf, Pair, padded, pair_batch, pair_row, random_pairs
 from tests.training.probe.architectures import build

@@ -14,8 +14,8 @@ import torch
 from packtrain.schemas.errors import ConfigError, PacktrainError, StoreError
 from packtrain.schemas.tables.columns import COLUMNS
 from packtrain.training import PackedLoader, collate, document_logps, predicting_positions, use_packed
-from packtrain.training.reference import KEYS, Reference
-from packtrain.training.reference_pass import hash_weights, reference_key, reference_logps, stored_reference
+from packtrain.training.preference.reference import KEYS, Reference
+from packtrain.training.preference.reference_pass import hash_weights, reference_key, reference_logps, stored_reference
 
 from tests import kit
 from tests.support import warm
@@ -441,7 +441,7 @@ sys.path.append({root!r})
 import torch.distributed as dist
 from packtrain.schemas.errors import PacktrainError
 from packtrain.training import PackedLoader
-from packtrain.training.reference_pass import reference_logps
+from packtrain.training.preference.reference_pass import reference_logps
 from tests.training.test_reference import forward_of, model_of
 
 dist.init_process_group("gloo")

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from ..model import is_out_of_memory, message_of
-from .model_parts import unwrap
+from ..models.model import is_out_of_memory, message_of
+from ..models.model_parts import unwrap
 from .probe_setup import is_compiled
 
 

@@ -19,9 +19,9 @@ import torch
 from transformers import logging
 
 from ...schemas.errors import ConfigError
-from ..model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
+from ..models.model import default_device, draw_weights, is_out_of_memory, load_weights, message_of, read_config
+from ..models.model_parts import unwrap
 from ..rank_info import highest_of_ranks
-from .model_parts import unwrap
 from .packed_attention import Applied, use_packed
 from .probe_checks import Call, check_equivalence, check_isolation, run_once
 from .probe_report import ProbeReport, describe_remedy

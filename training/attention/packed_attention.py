@@ -11,8 +11,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ...schemas.errors import AttentionError
+from ..models.model_parts import attention_layers, unwrap
 from .kernels import FLASH, LOOP, MAX_HEAD_DIM, why_not_flash
-from .model_parts import attention_layers, unwrap
 from .varlen import NAME, UNPACKED, no_mask, packed_varlen
 
 IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import ConfigError
-from ..model import is_out_of_memory, message_of
+from ..models.model import is_out_of_memory, message_of
 from .influence import influences
 from .probe_report import Check
 from .probe_setup import Batch, PackedDocument, cut_out, documents_of

@@ -18,8 +18,8 @@ from ...schemas.ragged import ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ..batch import flatten
 from ..branches import piece_bounds
-from ..model import EXPERTS
-from .model_parts import configs_of, unwrap
+from ..models.model import EXPERTS
+from ..models.model_parts import configs_of, unwrap
 
 _SMALL = {
     "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 8, "sliding_window": 8, "attention_chunk_size": 8,

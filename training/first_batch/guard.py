@@ -18,8 +18,8 @@ from transformers import TrainerCallback
 
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
-from ..attention.model_parts import wrappers_of
-from ..model import name_dataset
+from ..models.model import name_dataset
+from ..models.model_parts import wrappers_of
 from ..packed_rows import PackedRows
 from ..rank_info import detect_rank, highest_of_ranks
 from .caller import Caller, advise, find_caller

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from ...schemas.dataset.reader import MAKE_HOLDOUT
 from ...schemas.dataset.row_batch import Row
 from ...schemas.errors import ConfigError, InputError
-from ..adapter import put_adapter
 from ..attention.packed_attention import use_packed
 from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
-from ..model import add_adapters, check_fits, default_device, load_model
+from ..models.adapter import put_adapter
+from ..models.model import add_adapters, check_fits, default_device, load_model
 from ..packed_rows import PackedRows
-from ..reference import Reference
+from ..preference.reference import Reference
 from ..targets import find_targets, token_losses
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward

@@ -8,7 +8,7 @@ import torch
 
 from ...schemas.errors import ReferenceMismatchError
 from ..attention.probe_setup import chances
-from ..preference import LOGPS_CHOSEN, LOGPS_REJECTED, PairLosses
+from ..preference.losses import LOGPS_CHOSEN, LOGPS_REJECTED, PairLosses
 from . import Say
 from .train_config import PreferenceConfig
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...schemas.errors import ConfigError
 from ..attention.kernels import HALF
-from ..attention.model_parts import unwrap
+from ..models.model_parts import unwrap
 from ..targets import Targets, token_losses
 
 _LOG = logging.getLogger(__name__)

@@ -24,8 +24,8 @@ from torch import nn
 from torch.autograd.graph import save_on_cpu
 
 from ...schemas.errors import ConfigError
-from ..attention.model_parts import unwrap
 from ..attention.probe_setup import is_compiled
+from ..models.model_parts import unwrap
 from ..targets import Targets, token_losses
 from .heads import ChunkedHead, FusedHead
 

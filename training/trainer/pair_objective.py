@@ -18,8 +18,9 @@ import torch
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.tables.columns import WEIGHTS
+from ..models.reward_model import last_tokens
 from ..packed_rows import PackedRows
-from ..preference import (
+from ..preference.losses import (
     ACCURACY,
     LOGPS_CHOSEN,
     LOGPS_REJECTED,
@@ -30,7 +31,6 @@ from ..preference import (
     preference_loss,
     sum_logps,
 )
-from ..reward_model import last_tokens
 from ..targets import Targets, find_targets
 from .first_loss import FirstLossProof
 from .loss import Forward

@@ -11,8 +11,8 @@ import torch
 from ...schemas.units import plural
 from ..attention.packed_attention import Applied
 from ..loader import PackedLoader
-from ..reference import Reference
-from ..reference_pass import LogpsOf, reference_key, stored_reference
+from ..preference.reference import Reference
+from ..preference.reference_pass import LogpsOf, reference_key, stored_reference
 from . import Say
 
 REFERENCE = "reference.arrow"

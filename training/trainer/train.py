@@ -51,7 +51,7 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
 def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     from transformers.utils.logging import disable_progress_bar
 
-    from ..model import is_out_of_memory, message_of
+    from ..models.model import is_out_of_memory, message_of
     from .checkpoint import last_whole
     from .trainer import PackedTrainer
 

@@ -14,8 +14,9 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 
 from ...schemas.config.section import ConfigModel, Size
 from ...schemas.errors import ConfigError, did_you_mean
+from ..models.model_config import ModelConfig
 from ..order import OrderName
-from ..preference_kinds import LOSSES, refuse_loss
+from ..preference.kinds import LOSSES, refuse_loss
 from ..rank_info import divisible, nearest
 
 CUT = (
@@ -55,30 +56,6 @@ _DEFAULTS = {
 """packtrain's defaults for keys that a configuration leaves out."""
 _PLAIN = (bool, int, float, bool | None, int | None, float | None)
 """Types of keys whose values transformers does not check."""
-
-
-class ModelConfig(ConfigModel):
-    """Which model, and in which precision its weights are held."""
-
-    path: str | None = None
-    """A folder that `AutoModelForCausalLM.from_pretrained` loads."""
-    config: dict[str, Any] | None = None
-    """Instead of `path`: the contents of a config.json, with `model_type`. The weights are random."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Precision of the weights. `auto`: float32, which keeps an optimizer's small updates; with `trainer.bf16` the
-    forward pass still computes in bfloat16. For a quantised model, `auto` is what its configuration says."""
-    quantization: dict[str, Any] | None = None
-    """transformers' `quantization_config`, such as `{quant_method: bitsandbytes, load_in_4bit: true}`."""
-
-    @model_validator(mode="after")
-    def _one_origin(self) -> "ModelConfig":
-        if (self.path is None) == (self.config is None):
-            raise ValueError("give either path (a folder) or config (what stands in config.json), one of the two")
-        if self.config is not None and "model_type" not in self.config:
-            raise ValueError("config needs a model_type, such as llama or qwen3")
-        if self.quantization is not None and self.config is not None:
-            raise ValueError("quantization needs weights to quantise: give path in place of config")
-        return self
 
 
 class LoaderConfig(ConfigModel):

@@ -40,7 +40,7 @@ from ..attention.packed_attention import applied_on, use_packed
 from ..attention.probe_report import ProbeReport
 from ..branches import require_attention
 from ..loader import PackedLoader
-from ..model import (
+from ..models.model import (
     add_adapters,
     check_fits,
     find_tokenizer,
@@ -50,10 +50,10 @@ from ..model import (
     refuse_other_tokenizer,
     vocabulary_of,
 )
+from ..models.reward_model import score_every_position
+from ..models.sharded import find_shards
+from ..preference.reference_pass import hash_weights
 from ..rank_info import detect_rank
-from ..reference_pass import hash_weights
-from ..reward_model import score_every_position
-from ..sharded import find_shards
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, held_out_loader, held_out_metrics, measure, open_held_out
 from .finite import not_finite

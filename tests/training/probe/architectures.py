@@ -9,11 +9,11 @@ import transformers
 from packtrain.schemas.errors import AttentionError
 from packtrain.training import collate
 from packtrain.training.attention.isolation_probe import probe
-from packtrain.training.attention.model_parts import configs_of
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.probe_report import ProbeReport
 from packtrain.training.attention.probe_setup import shrink
 from packtrain.training.attention.varlen import NAME
+from packtrain.training.models.model_parts import configs_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, logging
 
 torch.set_num_threads(1)

@@ -18,7 +18,7 @@ import torch
 from packtrain.schemas.errors import BusyError
 from packtrain.training.launch import Recipe
 from packtrain.training.launch import recipe as text_of
-from packtrain.training.sharded import export_checkpoint
+from packtrain.training.models.sharded import export_checkpoint
 from packtrain.training.trainer.checkpoint import locked, read_checkpoint
 
 from tests import kit

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.model import add_adapters, find_tokenizer, load_model, longest_document
+from packtrain.training.models.model import add_adapters, find_tokenizer, load_model, longest_document
+from packtrain.training.models.model_config import ModelConfig
 from packtrain.training.packed_rows import PackedRows
-from packtrain.training.trainer.train_config import ModelConfig
 
 from tests import kit
 from tests.training.trainer.tiny_models import make

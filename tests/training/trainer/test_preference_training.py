@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError, ReferenceMismatchError
-from packtrain.training.model import load_model
+from packtrain.training.models.model import load_model
+from packtrain.training.models.model_config import ModelConfig
 from packtrain.training.trainer import heads, pair_reference
 from packtrain.training.trainer.pair_reference import REFERENCE
 from packtrain.training.trainer.train import train
-from packtrain.training.trainer.train_config import ModelConfig, PreferenceConfig
+from packtrain.training.trainer.train_config import PreferenceConfig
 
 from tests.training.trainer.pair_trainings import METRICS, descend_pairs, documents_of, mean_terms
 from tests.training.trainer.trainings import LLAMA, SGD, Outcome, Settings, initial, losses, quietly

@@ -169,7 +169,7 @@ def test_it_evaluates_every_so_many_steps_and_leaves_the_training_as_it_is(
 
 def test_model_and_checkpoints_load_with_tokenizer_and_template(settings: Settings, two_sources: Path) -> None:
     from packtrain.pipeline import demo
-    from packtrain.training.generate import find_model
+    from packtrain.training.models.generate import find_model
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     saved = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2}

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from packtrain.training import PackedLoader
-from packtrain.training.model import load_model
+from packtrain.training.models.model import load_model
+from packtrain.training.models.model_config import ModelConfig
 from packtrain.training.trainer.train import train
-from packtrain.training.trainer.train_config import ModelConfig
 
 Settings = Callable[..., dict[str, Any]]
 LLAMA = {

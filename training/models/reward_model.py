@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..schemas.errors import ConfigError
-from .attention.model_parts import unwrap
-from .targets import document_bounds
+from ...schemas.errors import ConfigError
+from ..targets import document_bounds
+from .model_parts import unwrap
 
 
 def score_every_position(model: Any, pad_id: int) -> None:

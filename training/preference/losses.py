@@ -32,9 +32,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from ..schemas.errors import ConfigError, IntegrityError
-from .preference_kinds import LOSSES, refuse_loss
-from .targets import Targets, document_bounds, document_sums, find_targets, token_losses
+from ...schemas.errors import ConfigError, IntegrityError
+from ..targets import Targets, document_bounds, document_sums, find_targets, token_losses
+from .kinds import LOSSES, refuse_loss
 
 CHOSEN = 0
 """The side of a chosen document."""

@@ -14,17 +14,17 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from ..schemas.errors import ConfigError, PacktrainError, StoreError
-from ..schemas.fingerprint import new_hasher
-from ..schemas.ragged import offsets_of
-from ..schemas.tables.columns import SIDES
-from ..schemas.units import plural
-from .branches import require_attention
-from .loader import PackedLoader
+from ...schemas.errors import ConfigError, PacktrainError, StoreError
+from ...schemas.fingerprint import new_hasher
+from ...schemas.ragged import offsets_of
+from ...schemas.tables.columns import SIDES
+from ...schemas.units import plural
+from ..branches import require_attention
+from ..loader import PackedLoader
 from .reference import Reference, digest_of, read_reference, write_reference
 
 if TYPE_CHECKING:
-    from .attention.packed_attention import Applied
+    from ..attention.packed_attention import Applied
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def hash_weights(model: torch.nn.Module) -> str:
     Raises:
         ConfigError: the weights cannot be read as a whole (ZeRO-3), or the model has adapters.
     """
-    from .attention.model_parts import unwrap, wrappers_of
+    from ..models.model_parts import unwrap, wrappers_of
 
     if any(hasattr(wrapper, "peft_config") for wrapper in wrappers_of(model)):
         raise ConfigError(
@@ -134,7 +134,7 @@ def reference_logps(
         PacktrainError: a log-probability is not a number.
         StoreError: the file cannot be written.
     """
-    from .attention.packed_attention import applied_on
+    from ..attention.packed_attention import applied_on
 
     device = next(model.parameters()).device
     key = reference_key(loader, model, applied_on(model, device), hash_weights(model))

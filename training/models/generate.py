@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from ..schemas.errors import ConfigError
-from ..schemas.files.foreign import SETTINGS_BYTES, read_regular
-from ..schemas.fingerprint import hash_bytes
-from ..schemas.jsontext import parse_json
-from ..schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
+from ...schemas.errors import ConfigError
+from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
+from ...schemas.fingerprint import hash_bytes
+from ...schemas.jsontext import parse_json
+from ...schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 from .adapter import CONFIG, put_adapter, read_adapter
 from .model import load_weights, read_config
 

@@ -22,7 +22,7 @@ LOSSES = {
     "orpo": PreferenceKind(per_token=True),
     "reward": PreferenceKind(scores=True),
 }
-"""Every loss by its name. `training/preference.py` has the formulas, and computes them."""
+"""Every loss by its name. `training/preference/losses.py` has the formulas, and computes them."""
 _SINGLE_ANSWERS = (
     "it takes single answers that are good or bad, and estimates a term from answers to other prompts; rows hold pairs"
 )

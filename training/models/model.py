@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..schemas.errors import ConfigError, InputError
-from ..schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular, read_regular_text
-from ..schemas.files.model_folder import check_model_folder
-from ..schemas.files.safe_names import check_name
-from ..schemas.fingerprint import hash_bytes
-from ..schemas.jsontext import parse_json
-from ..schemas.models.model_facts import Limit, check_counts, rotary_limits
+from ...schemas.errors import ConfigError, InputError
+from ...schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular, read_regular_text
+from ...schemas.files.model_folder import check_model_folder
+from ...schemas.files.safe_names import check_name
+from ...schemas.fingerprint import hash_bytes
+from ...schemas.jsontext import parse_json
+from ...schemas.models.model_facts import Limit, check_counts, rotary_limits
+from ..packed_rows import PackedRows
 from .adapter import import_peft
-from .attention.model_parts import configs_of, unwrap
-from .packed_rows import PackedRows
+from .model_parts import configs_of, unwrap
 
 if TYPE_CHECKING:
-    from .trainer.train_config import ModelConfig
+    from .model_config import ModelConfig
 
 _LOG = logging.getLogger(__name__)
 _RUN = "_run/run.json"

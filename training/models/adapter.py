@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..schemas.errors import ConfigError
-from ..schemas.files.foreign import SETTINGS_BYTES, read_regular
-from ..schemas.files.model_folder import check_model_folder
-from ..schemas.jsontext import parse_json
+from ...schemas.errors import ConfigError
+from ...schemas.files.foreign import SETTINGS_BYTES, read_regular
+from ...schemas.files.model_folder import check_model_folder
+from ...schemas.jsontext import parse_json
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")

@@ -22,16 +22,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..schemas.arrays import digests, lists, view
-from ..schemas.dataset.row_batch import Row
-from ..schemas.errors import ConfigError, IntegrityError, StoreError
-from ..schemas.escape import escape_line
-from ..schemas.files.arrow_sizes import require_bounded
-from ..schemas.files.foreign import read_regular
-from ..schemas.fingerprint import short_hash
-from ..schemas.rows import lists_of, schema_without_nulls
-from ..schemas.units import plural
-from .packed_rows import PackedRows
+from ...schemas.arrays import digests, lists, view
+from ...schemas.dataset.row_batch import Row
+from ...schemas.errors import ConfigError, IntegrityError, StoreError
+from ...schemas.escape import escape_line
+from ...schemas.files.arrow_sizes import require_bounded
+from ...schemas.files.foreign import read_regular
+from ...schemas.fingerprint import short_hash
+from ...schemas.rows import lists_of, schema_without_nulls
+from ...schemas.units import plural
+from ..packed_rows import PackedRows
 
 KEYS = ("rows", "weights", "dtype", "attention", "kernel")
 """What a reference is of, in its file's metadata."""

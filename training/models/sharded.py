@@ -15,9 +15,9 @@ from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
 
-from ..schemas.errors import ConfigError, IntegrityError, OutputError, StoreError
-from ..schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
-from ..schemas.files.safe_names import check_name
+from ...schemas.errors import ConfigError, IntegrityError, OutputError, StoreError
+from ...schemas.files.foreign import LISTING_BYTES, open_regular, read_regular
+from ...schemas.files.safe_names import check_name
 from .model import read_config
 
 _BESIDE = (

@@ -1,0 +1,1 @@
+"""Models of transformers: how they are read, loaded, drawn and adapted, and what they answer."""

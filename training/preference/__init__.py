@@ -1,0 +1,1 @@
+"""Preference pairs: losses of pairs, and the log-probabilities of a reference model."""
