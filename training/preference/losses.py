@@ -212,13 +212,14 @@ def _reward(sides: _Sides) -> _Terms:
     return _Terms(-functional.logsigmoid(sides.chosen - sides.rejected), sides.chosen, sides.rejected)
 
 
-_TERMS: dict[str, Callable[[_Sides], _Terms]] = {
+TERMS: dict[str, Callable[[_Sides], _Terms]] = {
     "dpo": _dpo,
     "ipo": _ipo,
     "simpo": _simpo,
     "orpo": _orpo,
     "reward": _reward,
 }
+"""What computes each loss of `kinds.LOSSES`."""
 
 
 def preference_loss(
@@ -265,7 +266,7 @@ def preference_loss(
     compared = _Sides(
         values[pairs.chosen], values[pairs.rejected], means[pairs.chosen], means[pairs.rejected], beta, gamma
     )
-    terms = _TERMS[kind](compared)
+    terms = TERMS[kind](compared)
     margins = (terms.chosen_rewards - terms.rejected_rewards).detach()
     metrics = {ACCURACY: (margins > 0).double(), MARGIN: margins}
     if not loss.scores:
