@@ -23,9 +23,13 @@ from .table import HELD_OUT, SPLIT, Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GROUP_TOKENS = 1 << 24
-"""Tokens of a group that are sorted together, in 200 MB of memory. Of a larger group, the documents of each so many
-tokens share, in the order of the table."""
+GROUP_BYTES = 128 << 20
+"""Memory in which documents of a group are sorted together: 16 million tokens, or 260,000 documents of few tokens. Of a
+larger group, the documents of each so many bytes share, in the order of the table."""
+_TOKEN_BYTES = 8
+"""A token is held twice: to be compared, and as bytes that sort as tokens do."""
+_DOCUMENT_BYTES = 512
+"""What the arrays and the bytes of a document take besides."""
 _TEXTS = 1 << 16
 """Texts of groups that are in memory at once."""
 
@@ -39,8 +43,10 @@ def groups_of_rows(table: Table, documents: slice) -> NDArray[np.int64]:
 
 
 def groups_to_draw(table: Table, documents: slice) -> NDArray[np.int64]:
-    """(N,) a number for each document of a source, from 0 on: equal for those that are drawn together, since only
-    documents with equally many copies share.
+    """(N,) a number for each document of a source, from 0 on: equal for documents that may share tokens.
+
+    A source that is to be packed 2.3 times has two copies of each document, and a third one of some that are drawn.
+    Documents that share must have equally many copies, so a group is drawn whole, or not at all.
     """
     if table.group_keys is None:
         return groups_of_rows(table, documents)
@@ -124,11 +130,10 @@ def _grouped_by_key(
     order = np.lexsort((often, held_out, keys))
     doc_ids = doc_ids[order]
     begins = _begins(keys[order], held_out[order], often[order])
-    # Cut where a group has had so many tokens.
     tokens = (table.documents.high[doc_ids] - table.documents.low[doc_ids]).astype(np.int64)
-    tokens_before = starts_of(tokens)
-    tokens_before -= np.repeat(tokens_before[begins], np.diff(np.append(begins, len(doc_ids))))
-    begins = np.union1d(begins, _begins(tokens_before // GROUP_TOKENS))
+    bytes_before = starts_of(_TOKEN_BYTES * tokens + _DOCUMENT_BYTES)
+    bytes_before -= np.repeat(bytes_before[begins], np.diff(np.append(begins, len(doc_ids))))
+    begins = np.union1d(begins, _begins(bytes_before // GROUP_BYTES))
     documents, offsets = _several(doc_ids, begins)
     sizes = np.diff(offsets)
     by_first = np.argsort(documents[offsets[:-1]], kind="stable")

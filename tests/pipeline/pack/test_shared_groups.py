@@ -177,7 +177,7 @@ def test_large_groups_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for folder in folders:
         folder.mkdir()
     _, whole = run_both(configured(folders[0], pack={"row_length": 2048}))
-    monkeypatch.setattr(groups, "GROUP_TOKENS", 60)
+    monkeypatch.setattr(groups, "GROUP_BYTES", 2_000)
     plain, divided = run_both(configured(folders[1], pack={"row_length": 2048}))
     assert documents_of(divided) == documents_of(plain)
     assert stored_tokens(whole) < stored_tokens(divided) < stored_tokens(plain)
