@@ -91,20 +91,22 @@ def make_index(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tu
     Raises:
         InputError: a file has changed; see `prepare_evaluation`.
     """
-    places: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it asks, text) → where it is
+    places: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it is a question, text) → where it is
     for file_number, file in enumerate(evaluation.inputs):
         has_text = False
         for line, row in _read_rows(file):
-            for asks, text in dict.fromkeys(evaluation_texts(row)):
+            for is_question, text in dict.fromkeys(evaluation_texts(row)):
                 has_text = True
-                places.setdefault((asks, text), []).append((file_number, line))
+                places.setdefault((is_question, text), []).append((file_number, line))
         if not has_text:
             raise InputError(
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
     # Keys of a dictionary keep their order: text t of the index is key t of the places.
-    index = ContaminationIndex([text for _, text in places], [asks for asks, _ in places], evaluation.ngram)
+    index = ContaminationIndex(
+        [text for _, text in places], [is_question for is_question, _ in places], evaluation.ngram
+    )
     return index, [equal_rows[:_MAX_EQUAL_ROWS] for equal_rows in places.values()]
 
 

@@ -253,7 +253,8 @@ class Steps:
                 f"rows_per_step={rows_per_step:,}, but the data has only {plural(self.total, 'row')} in all: not one "
                 "step would be full; take fewer rows a step, or tail=pad"
             )
-        # Blocks begin at multiples of their size, as steps do, counted over all epochs.
+        # Rows are permuted block by block, so that the rows of any position are found without those before it. Blocks
+        # begin at multiples of their size, as steps do, counted over all epochs.
         self._block_size = _BLOCK_ROWS if balance == 1 else _GROUPS_PER_BLOCK * balance
         self._block = lru_cache(8)(self._rows_of_block)
 

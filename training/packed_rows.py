@@ -110,8 +110,11 @@ class PackedRows:
 
     @cached_property
     def longest(self) -> int:
-        """Most tokens of a piece, with padding: those of the longest document, as far as the configuration lets it.
-        Raises IntegrityError as `origins`.
+        """No piece has more tokens than this, with padding: the tokens of the longest document, padded as the last
+        piece of a row may be, within what the configuration allows.
+
+        Raises:
+            IntegrityError: as `origins`.
         """
         import pyarrow.compute as pc
 

@@ -192,7 +192,7 @@ class PackedStream:
             window, index = step[number]
             row = RowBatch(window.lay_out(index, index + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
-        if rows[0].parents is not None:
+        if rows[0].parents is not None:  # all rows of a stream have the same columns
             require_attention(self.attention, "the stream")
         return flatten(rows, seq_idx=self.seq_idx)
 

@@ -58,19 +58,24 @@ class Interruption:
             self.was_raised = True
             raise KeyboardInterrupt
 
-    def watch(self, signals: int) -> None:
-        """Follow the signals that Python writes into a pipe, by number, until it is closed. May end the process."""
-        if not _wait_for_signal(signals):
-            os.close(signals)
+    def watch(self, pipe: int) -> None:
+        """Follow the numbers of signals that Python writes into a pipe, until it is closed. May end the process.
+
+        Args:
+            pipe: the descriptor of its end to read from, which is closed.
+        """
+        if not _wait_for_signal(pipe):
+            os.close(pipe)
             return
         began = time.monotonic()
         while (seconds := time.monotonic() - began) < GRACE_SECONDS:
-            # A command that has ended by now says nothing; a person waits as long without wondering.
+            # Most commands have ended before, and this thread with them: then nothing need be said.
             if seconds >= _SAY_AFTER_SECONDS:
                 self.tell()
-            next_step = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
-            ready, _, _ = select.select([signals], [], [], next_step - seconds)
-            if ready and os.read(signals, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
+            wakes_at = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
+            ready, _, _ = select.select([pipe], [], [], wakes_at - seconds)
+            # A second signal ends the process at once; one that comes with the first is the same key.
+            if ready and os.read(pipe, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
                 break
         self.tell()
         if sys.stdout.isatty():
@@ -79,9 +84,9 @@ class Interruption:
         os._exit(INTERRUPTED)
 
 
-def _wait_for_signal(signals: int) -> bool:
+def _wait_for_signal(pipe: int) -> bool:
     """Wait for one of `_SIGNALS`: others have their own handlers. Returns False if the pipe is closed instead."""
-    while number := os.read(signals, 1):
+    while number := os.read(pipe, 1):
         if number[0] in _SIGNALS:
             return True
     return False

@@ -129,7 +129,8 @@ def load_run(
         options: those that stand for a key; they override the configuration, and `--set`.
 
     Raises:
-        ConfigError: neither or both are given; or the configuration is invalid.
+        ConfigError: neither a file nor the options that are needed without one are given, or both; or the configuration
+            is invalid.
     """
     from ..configfile import Setting, load_config
     from ..store.open_store import resolve_place

@@ -224,7 +224,10 @@ def probe(
             return error
 
     outcome = show(look, _probe_lines)
-    if isinstance(outcome, AttentionError) or not outcome[0].isolated:
+    if isinstance(outcome, AttentionError):
+        raise typer.Exit(1)
+    report, _, _ = outcome
+    if not report.isolated:
         raise typer.Exit(1)
 
 

@@ -198,7 +198,7 @@ def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
 
 
 def _longest_pair(manifest: Manifest, *, exact: bool) -> int:
-    """The most tokens of both sides of a pair.
+    """No pair has more tokens than this, both sides together.
 
     Args:
         exact: whether lengths are without padding, if there is any.

@@ -216,8 +216,8 @@ load_render_spec = lru_cache(maxsize=2)(RenderSpec.load)
 
 @lru_cache(maxsize=2)
 def load_encoder(key: EncoderKey) -> Encoder:
-    """The encoder of a key; cached, because loading a tokenizer takes a second. So a worker that has looked at the
-    first rows encodes with the same one.
+    """The encoder of a key; cached, because loading a tokenizer takes a second. Every task of a worker has the same
+    key, also the one that looks at the first rows, so a worker loads one.
 
     Raises:
         ConfigError: this machine has another version of a package than the driver.

@@ -108,4 +108,5 @@ def example_ids(sources: pa.Array, files: pa.Array, lines: pa.Array, subs: pa.Ar
     stems = pc.binary_join_element_wise(sources, files, slash)
     places = pc.binary_join_element_wise(stems, pc.cast(lines, pa.string()), colon)
     numbered = pc.binary_join_element_wise(places, pc.cast(subs, pa.string()), slash)
-    return pc.if_else(numbers(view(subs) < 0), places, numbered)
+    is_only_one = numbers(view(subs) < 0)  # -1 says that its row gave no other example
+    return pc.if_else(is_only_one, places, numbered)

@@ -120,17 +120,17 @@ def plan_sides(
 def lay_out_unpacked(
     pairs: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
 ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """Return the rows of R pairs, one each, and (R,) their completion tokens without a loss: without a prompt, nothing
-    predicts a completion's first token.
+    """Return the rows of R pairs, one each, and (R,) how many tokens of their completions have no loss: the first one
+    of both, where there is no prompt that predicts it.
     """
-    lengths = pair_lengths(segments.spans(pairs)[0])
+    span_ends, _ = segments.spans(pairs)
+    lengths = pair_lengths(span_ends)
     cut = cut_pairs(lengths, limits)
     # A pair's tokens are stored as prompt, chosen, rejected; each part loses tokens at its beginning or its end.
     part_starts = (np.zeros_like(lengths.prompt), lengths.prompt, lengths.prompt + lengths.chosen)
+    fields_of_parts = list(PREFERENCE)[:3]  # behind them stands `doc_ids`
     columns = []
-    for start, begin, kept, field in zip(
-        part_starts, cut.begins.parts, cut.kept.parts, list(PREFERENCE)[:3], strict=True
-    ):
+    for start, begin, kept, field in zip(part_starts, cut.begins.parts, cut.kept.parts, fields_of_parts, strict=True):
         tokens = np.concatenate(segments.tokens(pairs, start + begin, kept))
         columns.append(lists(offsets_of(kept), tokens, field.type))
     columns.append(lists(np.arange(len(doc_ids) + 1), doc_ids, PREFERENCE.field("doc_ids").type))

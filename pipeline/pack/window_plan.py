@@ -120,9 +120,12 @@ def plan_window(
             draft.file.write(numbers.data)
             out.put(draft, f"{name}.{kind}")
     padded = form.alignment.padded(pieces["length"], row_offsets).astype(np.int64)
-    continued = np.where(pieces["parent"] > 0, pieces["start"] - table.documents.low[pieces["document"]], 0)
+    # What a piece continues: the tokens of its document, from the first one kept (`low`) to its own first one.
+    first_kept = table.documents.low[pieces["document"]]
+    tokens_before = np.where(pieces["parent"] > 0, pieces["start"] - first_kept, 0).astype(np.int64)
     tokens = sums_of(padded, row_offsets)
-    squares = sums_of(padded * (padded + 2 * continued.astype(np.int64)), row_offsets)
+    # Causal attention computes half of a square of n tokens, and n times as many as come before: twice that is stored.
+    squares = sums_of(padded * (padded + 2 * tokens_before), row_offsets)
     shards = cut_shards(tokens, row_offsets, first_shard, form.token_bytes, config.output.shard_bytes)
     return WindowPlan(name, certificate, shards, tokens.astype(np.int32), squares)
 

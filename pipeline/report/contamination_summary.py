@@ -153,19 +153,19 @@ def noted_hits(out: Store) -> Iterator[Hit]:
 
 def contamination_section(contamination: Contamination) -> Section:
     """Examples that share text with evaluation rows, by source and evaluation file."""
-    rows = [
+    rows_of_counts = [
         [count.source, count.evaluation, *(f"{value:,}" for value in (count.examples, count.most, count.rows))]
         for count in contamination.counts[:_COUNTS]
     ]
-    head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
-    grid = Grid("Examples that share text", head, rows, text_columns=2)
-    shown = [
+    head_of_counts = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
+    counts = Grid("Examples that share text", head_of_counts, rows_of_counts, text_columns=2)
+    rows_of_hits = [
         [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
         for hit in contamination.shown
     ]
-    words = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
-    largest = Grid("Some of them, the largest share first", words, shown, text_columns=5)
-    tables = [table for table in (grid, largest) if table.rows]
+    head_of_hits = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
+    largest = Grid("Some of them, the largest share first", head_of_hits, rows_of_hits, text_columns=5)
+    tables = [table for table in (counts, largest) if table.rows]
     sentence = contamination.sentence
     if contamination.examples:
         actions = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}

@@ -183,10 +183,10 @@ class _Documents:
     """(N,) the split of each."""
     copies: NDArray[np.int32]
     """(N,)"""
-    tokens: NDArray[np.uint64]
+    token_identity: NDArray[np.uint64]
     """(5, N) what two documents with the same packed tokens have in common: both halves of the digest of their text,
     their tokens, how many of these are kept, and which."""
-    labels: NDArray[np.uint64]
+    label_identity: NDArray[np.uint64]
     """(2, N) what two such documents with the same labels have in common: how many tokens are trained, and which."""
 
 
@@ -208,8 +208,8 @@ def _documents(dataset: Finished) -> _Documents:
         ids=arrays["id"].cast(pa.large_string()),
         splits=arrays["split"].to_pylist(),
         copies=view(arrays["copies"]),
-        tokens=np.stack([*halves.T, *(view(arrays[name]).astype(np.uint64) for name in _TOKENS)]),
-        labels=np.stack([view(arrays[name]).astype(np.uint64) for name in _LABELS]),
+        token_identity=np.stack([*halves.T, *(view(arrays[name]).astype(np.uint64) for name in _TOKENS)]),
+        label_identity=np.stack([view(arrays[name]).astype(np.uint64) for name in _LABELS]),
     )
 
 
@@ -225,8 +225,8 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
     place_in_b = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
     in_a = np.flatnonzero(place_in_b >= 0)
     in_b = place_in_b[in_a]
-    tokens_differ = (a.tokens[:, in_a] != b.tokens[:, in_b]).any(axis=0) | (not same_tokenizer)
-    labels_differ = ~tokens_differ & (a.labels[:, in_a] != b.labels[:, in_b]).any(axis=0)
+    tokens_differ = (a.token_identity[:, in_a] != b.token_identity[:, in_b]).any(axis=0) | (not same_tokenizer)
+    labels_differ = ~tokens_differ & (a.label_identity[:, in_a] != b.label_identity[:, in_b]).any(axis=0)
     moved = [a.splits[left] != b.splits[right] for left, right in zip(in_a.tolist(), in_b.tolist(), strict=True)]
     places = {
         "only_a": np.flatnonzero(place_in_b < 0),
@@ -261,8 +261,9 @@ def _count_alike(a: _Documents, b: _Documents) -> int:
 def _keys(documents: _Documents) -> NDArray[np.uint64]:
     """(N,) a hash of the packed tokens and the copies of each document."""
     keys = documents.copies.astype(np.uint64)
-    for column in documents.tokens:
-        keys = mix(keys * GOLDEN + column)
+    for numbers_of_documents in documents.token_identity:
+        # Multiplied first, so that equal numbers in two places do not cancel out.
+        keys = mix(keys * GOLDEN + numbers_of_documents)
     return keys
 
 

@@ -52,6 +52,7 @@ def report(folder: str | Path, *, write: bool = False) -> Report:
     result = report_again(dataset)
     if write:
         write_report(result, dataset.store)
+    # The notes are for people in Python; page and numbers say the same in their sections.
     return replace(result, notes=list(answers(result)))
 
 
@@ -64,7 +65,7 @@ def report_again(dataset: Finished) -> Report:
     with suppress(Exception):  # of any kind: it is not part of the dataset, and somebody else may have written it
         stored = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
         if stored.made is not None and stored.made.manifest == dataset.manifest.hash:
-            report_html(stored)  # whatever it holds, it can be shown
+            report_html(stored)  # raises for values that no page can show, which are not taken
             choice = stored.choice
             configuration = stored.made.configuration
     return report_of(dataset, choice, configuration)

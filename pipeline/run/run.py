@@ -135,10 +135,10 @@ def make_dataset(config: RunConfig, work: Workspace, *, damaged: Collection[str]
     # The configuration alone shows that a folder is another run's, before anything is read.
     check_plan(work.out, {"config": config.identity()})
     with hold_run_lock(work.out, shard=config.run.shard):
-        return _make(config, work, damaged)
+        return _make_locked(config, work, damaged)
 
 
-def _make(config: RunConfig, work: Workspace, damaged: Collection[str]) -> RunEnd:
+def _make_locked(config: RunConfig, work: Workspace, damaged: Collection[str]) -> RunEnd:
     """The steps of a run, in a folder that is locked."""
     out = work.out
     with open_workers(config.run, work) as executor:

@@ -26,11 +26,12 @@ class ParallelConfig(ConfigModel):
     def document_multiple(self) -> int:
         """Every document piece is padded to a multiple of this; 1 pads none.
 
-        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). Without context parallelism no document is cut.
+        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). With one device a document is not divided into 2·CP chunks.
         """
         if self.layout != "thd":
             return 1
-        return lcm(2 * self.cp if self.cp > 1 else 1, self.cp * self.tp)
+        chunks = 2 * self.cp if self.cp > 1 else 1
+        return lcm(chunks, self.cp * self.tp)
 
 
 _ROW_LENGTH = (

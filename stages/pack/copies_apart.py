@@ -38,7 +38,7 @@ def best_fit_apart(
         sizes, counts, max_docs: see `best_fit_decreasing`.
         same: (N,) a number that the copies of a piece share.
     """
-    max_of_size = most_apart(sizes, counts, same)
+    max_of_size = max_of_sizes(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
     while (max_of_size < counts).any():
         if rows_needed(counts, max_docs, max_of_size) <= _allowed(rows):
@@ -59,7 +59,7 @@ def tight_apart(
 
     Args: see `best_fit_apart`.
     """
-    max_of_size = most_apart(sizes, counts, same)
+    max_of_size = max_of_sizes(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
     if (max_of_size >= counts).all():
         return plain
@@ -72,13 +72,18 @@ def tight_apart(
     return _exchanged(placement, sizes, same)
 
 
-def most_apart(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(C + 1,) how many neighbours of each size a row may take without taking a sequence twice: as many as the
-    nearest two copies of that size are apart.
+def max_of_sizes(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(C + 1,) how many pieces of each size a row may take at once, without taking two copies of one sequence.
+
+    A row takes neighbours of the order in which pieces are placed, larger ones first. Of pieces of one size that are
+    copies of the sequences `a b a b`, copies are 2 apart, so that a row may take 2 of them at once.
 
     Args:
+        sizes: (N,) of the pieces, from 1 to C.
+        counts: (C + 1,) how many pieces have each size.
         same: (N,) a number that the copies of a sequence share.
     """
+    # The place of each piece in the order of placing.
     rank = np.empty(len(sizes), dtype=np.int64)
     rank[descending(sizes, len(counts) - 1)] = np.arange(len(sizes))
     # Copies stand together in this order, each behind the one that is placed before it.

@@ -210,10 +210,12 @@ def _is_written(words: str, text: str) -> bool:
 def _rejection(
     refused: Mapping[str | None, str], allowed: Set[str], template_name: str, role: str = ""
 ) -> RowRejectedError:
-    """The error for losses, by word of `tokenizer.allow_lost`; names the first, and allows all.
+    """The error for lost contents. It describes the first one, and its remedy allows all of them.
 
     Args:
-        role: the role of the content that is lost under None.
+        refused: word of `tokenizer.allow_lost` → what is lost. Under None stands the content of a role that no word
+            allows.
+        role: that role.
     """
     if None not in refused:
         description = next(iter(refused.values()))

@@ -71,7 +71,8 @@ def text_for_digest(spans: Spans) -> str:
     are known does not make another example.
     """
     merged = _whole_turn_spans(spans)
-    # Splits are drawn by digests, so this text must never change, whatever the classes are called.
+    # Held-out splits are drawn by digests, so this text must never change: `RunKind` and `Runs` are what `SpanKind` and
+    # `Spans` were called when it was fixed, and kinds of unproved turns had no names then.
     names = [
         f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>" for kind in merged.kinds
     ]

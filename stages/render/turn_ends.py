@@ -33,9 +33,9 @@ def find_turn_end(
     Args:
         message: index of the turn's message.
         contents_end: where its contents end, and the gap begins.
-        next_message: the message whose contents come next; None if the text ends, -1 if it ends although messages
-            follow.
-        gap_end: where they begin.
+        next_message: the message whose contents come next. None if there is none because the text ends with this turn;
+            -1 if the text ends although messages follow, whose contents it does not have.
+        gap_end: where the contents of the next message begin, or the text ends.
         ends_with_call: whether the turn ends with a tool call.
 
     Raises:
@@ -53,7 +53,8 @@ def find_turn_end(
         end = _end_before_next(chat, message, next_message, gap, last_ends)
     # In the gap "<|im_end|>\n<|im_start|>user\n", the end is "<|im_end|>\n", and its closing tokens are (0, 10).
     stop_begin, stop_end = gaps.tokens.closing_span(end)
-    # A token at which a generation stops leaves no doubt. Of others, only their places in the text can tell.
+    # A token at which a generation stops certainly closes the turn. One at which none stops may as well open the next
+    # turn: then the end is only accepted if the gap has no token of which the samples show both uses.
     if not gaps.tokens.ends_generation(end[stop_begin:stop_end]):
         if gaps.ambiguous_tokens.search(gap):
             raise UnprovedError("nothing shows whether a token closes it or opens the next turn", message)

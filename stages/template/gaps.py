@@ -40,9 +40,9 @@ class TemplateGaps:
         self.tokens = tokens
         self.special_tokens = tokens.pattern
         """Finds special tokens."""
-        # Headers are looked for behind it: no message but a text's first one has it before its header.
+        # Headers are looked for behind this token: only the first message of a text has it before its header.
         self._bos = bos
-        self._headers: dict[str, tuple[str, ...]] = {}
+        self._headers: dict[str, tuple[str, ...]] = {}  # role → the headers that its messages are known to have
 
     # How turns end
 

@@ -184,12 +184,12 @@ def per_document(
     number of documents.
 
     Args:
-        query, key, value: (T, H, E), (K, G, E), (K, G, V).
+        query, key, value: (T, H, E), (K, G, E), (K, G, V); K = T unless documents share tokens.
         cu: int32 (D + 1,), the bounds of the queries.
         window: the number of tokens that each token sees, including itself.
         softcap: c; scores s become c·tanh(s/c).
         sinks: (H,), scores that take part in the softmax but carry no value.
-        key_bounds: the bounds of the keys, where they are others.
+        key_bounds: the bounds of the keys, where documents share tokens; None: those of the queries.
 
     Returns:
         (T, H, V).

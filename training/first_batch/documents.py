@@ -85,11 +85,13 @@ class DocumentFinder:
     def describe(self, ids: NDArray[np.int64], gap: Gap) -> str:
         """What a gap holds, in a sentence. Reads all shards, at worst."""
         part = ids[gap.row, gap.begin : gap.end]
-        repeated = int(np.argmax(part[::-1] != part[-1]))  # how often its last token stands at its end
-        part = part[:-repeated] if repeated > 1 else part  # without what is likely padding
+        # How often its last token stands at its end; 0 if it has no other token. More than once is likely padding.
+        repeated = int(np.argmax(part[::-1] != part[-1]))
+        part = part[:-repeated] if repeated > 1 else part
         where = f"tokens {gap.begin:,} to {gap.begin + len(part):,} of row {gap.row} of the batch"
         for _, batch in self._rows.batches():
             pieces = batch.pieces()
+            # Searched as bytes, which is done in C; a match between two tokens has a remainder below.
             tokens = pieces.input_ids.tobytes()
             pattern = part.astype(pieces.input_ids.dtype).tobytes()
             at = tokens.find(pattern)

@@ -93,7 +93,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _look(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._checking or not self._hooks or not module.training or not torch.is_grad_enabled():
-            return  # a pass of the check itself, an evaluation, or a generation
+            return  # a pass of the check itself or one after it, an evaluation, or a generation
         self._checking = True
         try:
             self._check(module, args, kwargs)

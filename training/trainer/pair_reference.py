@@ -71,19 +71,20 @@ class PairReference:
         Args:
             model: in eval mode.
             attention: what computes its attention on the device.
-            logps_of: its forward pass; None if its weights are trained already.
+            logps_of: the model's forward pass, as it computes log-probabilities for the loss; None if the model's
+                weights are trained already, and so are no reference.
 
         Raises:
             ConfigError, PacktrainError, StoreError: see `stored_reference`.
         """
 
-        def stored(name: str, file: Path, rows: PackedLoader, count: int | None) -> Reference:
+        def read_or_compute(name: str, file: Path, rows: PackedLoader, count: int | None) -> Reference:
             state = "is read from" if file.exists() else "is computed, once, and kept in"
             say(f"the reference of {name} rows {state} {file}")
             key = reference_key(rows, model, attention, self._weights)
             return stored_reference(file, key, rows, logps_of, device, rows=count, progress=_Progress(name, say))
 
-        loader.reference = stored("training", self.file, loader, None)
+        loader.reference = read_or_compute("training", self.file, loader, None)
         if self._held_out_loader is not None:
             file = self.file.with_name(f"{self.file.stem}.holdout{self.file.suffix}")
-            self.held_out = stored("held-out", file, self._held_out_loader, self._held_out_rows)
+            self.held_out = read_or_compute("held-out", file, self._held_out_loader, self._held_out_rows)

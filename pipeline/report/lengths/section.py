@@ -241,11 +241,11 @@ def describe_limit(choice: Choice) -> Iterator[str]:
     """Yield what is wrong with the configured length for the model."""
     if choice.over_limit is None or choice.limit is None:
         return
-    longer = f"{count_documents(choice, choice.over_limit)} {'is' if choice.over_limit == 1 else 'are'} longer"
-    if not choice.over_limit:
-        longer = "no document is longer"
+    too_long = choice.over_limit
+    verb = "is" if too_long == 1 else "are"
+    which = f"{count_documents(choice, too_long)} {verb} longer" if too_long else "no document is longer"
     reason = choice.limit.reason
-    yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {longer}."
+    yield f"{choice.key} {choice.max_length:,} is above what the model is made for: {reason}; {which}."
 
 
 def describe_sharing(choice: Choice) -> str:
