@@ -63,7 +63,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         ConfigError: a weight asks for too many copies.
     """
     limits = limits_of(config)
-    pieces = open_unnamed_file(scratch)
+    pieces = open_unnamed_file(scratch)  # their number is not known before the last document is cut
     segments = Segments.of(table)  # which opens a part when a document of it is split
     for source, rows in table.slices():
         documents = table.documents.at(rows)
@@ -135,6 +135,7 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
         doc_ids = np.flatnonzero(documents.outcome == 0)
         later = is_later_copy(documents.first_digest[doc_ids], documents.second_digest[doc_ids])
         documents.outcome[doc_ids[later]] = OUTCOMES.index("duplicate")
+    # One copy of each, which `repeat` and `weight` change.
     for _, rows in table.slices():
         documents.copies[rows] = documents.outcome[rows] == 0
     if has_copies(config):
@@ -145,6 +146,7 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
         if only is not None:
             other_split = decided.has(HELD_OUT) != (only == "holdout")
             _leave_out(decided, other_split, "holdout" if only == "train" else "train")
+        # The ledger adds up these columns, so what is left out must not stand in them.
         left_out = decided.outcome > 0
         decided.copies[left_out] = 0
         decided.kept[left_out] = 0
@@ -176,16 +178,31 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         if tokens_to_draw:
             # Documents that share tokens are drawn together, since only equally many copies of them can share.
             groups = groups_to_draw(table, rows) if config.pack.shares else np.arange(len(copies))
-            sizes = np.bincount(groups, weights=tokens).astype(np.int64)
-            # In the order of their keys, until their tokens are as near as possible to those that are wanted.
-            order = np.argsort(draw_keys(len(sizes), config.seed, number), kind="stable")
-            sums = offsets_of(sizes[order])
-            is_drawn = np.zeros(len(sizes), np.bool_)
-            is_drawn[order[: int(np.argmin(np.abs(sums - tokens_to_draw)))]] = True
-            copies += is_drawn[groups]
+            copies += _drawn_documents(groups, tokens, tokens_to_draw, seed=config.seed, source=number)
         # Documents without tokens to mix keep what they have: held-out ones one copy, others none.
         decided = table.documents.copies[rows]
         decided[:] = np.where(tokens > 0, copies, decided)
+
+
+def _drawn_documents(
+    groups: NDArray[np.int64], tokens: NDArray[np.int64], tokens_to_draw: float, *, seed: int, source: int
+) -> NDArray[np.bool_]:
+    """(N,) whether each document of a source is drawn: whole groups, whose tokens add up to about a number.
+
+    Args:
+        groups: (N,) a number for each document, from 0 on; equal for those that are drawn together.
+        tokens: (N,) of each document; 0 for those that are not mixed.
+        source: its number, so that sources are drawn independently of one another.
+    """
+    sizes = np.bincount(groups, weights=tokens).astype(np.int64)
+    # In an order by hashes, so that the draw depends on nothing but the seed and the number of groups.
+    order = np.argsort(draw_keys(len(sizes), seed, source), kind="stable")
+    sums = offsets_of(sizes[order])
+    # Groups of 5, 3 and 4 tokens in this order have the sums 0, 5, 8 and 12: for 7 tokens, the first two are drawn.
+    drawn_groups = order[: int(np.argmin(np.abs(sums - tokens_to_draw)))]
+    is_drawn = np.zeros(len(sizes), np.bool_)
+    is_drawn[drawn_groups] = True
+    return is_drawn[groups]
 
 
 def _tokens_to_mix(table: Table, rows: slice) -> NDArray[np.int64]:
@@ -228,6 +245,7 @@ def _split(
     """Cut documents, ascending, into pieces; add those kept to a file."""
     options = config.truncate.split
     breaks = Breaks.from_json(tokenizer_json) if len(doc_ids) and options.at != "tokens" else None
+    # Some documents at a time, because their tokens and spans are laid end to end in memory.
     for group in _groups(table.documents.length[doc_ids], doc_ids):
         documents = table.documents.at(group)
         spans = segments.index(documents)

@@ -76,7 +76,7 @@ def read_table(
     sampled_step = max(1, -(-count // SAMPLED))
     segment_counts: list[int] = []
     blocks: list[int] = []
-    first = 0
+    first = 0  # the doc id of the next document
     segment_number = 0
     for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
         part = EncodedPart(place.path)
@@ -134,7 +134,7 @@ def _read_example_columns(batch: pa.RecordBatch, segment: Documents, place: Part
     segment.line[:] = view(batch.column("line"))
     segment.sub[:] = view(batch.column("sub"))
     digests = batch.column("digest")
-    if len(segment):
+    if len(segment):  # an empty column may have no buffer
         halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(segment)]
         segment.first_digest[:] = halves[:, 0]
         segment.second_digest[:] = halves[:, 1]
@@ -212,6 +212,7 @@ def _cut_pairs(
         begin_of_part += length
     segment.kept_digest[:] = kept_digests
     segment.trained_digest[:] = kept_digests  # all tokens of completions are trained, and none of prompts
+    # Compared twice, because pairs that only a cut makes equal have another reason, and another remedy.
     tokens = view(batch.column("input_ids").values)
     uncut = cut_pairs(lengths, replace(limits, overlong="drop"))
     equal = equal_completions(tokens, segment, lengths, uncut)
@@ -223,6 +224,7 @@ def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[
     """Documents of each file of a part."""
     if len(place.lines.files) == 1:
         return [documents]
+    # Small files share a part; each of them is a block by itself where windows are composed.
     files = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
     counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *files]), minlength=len(place.lines.files))
     return [int(count) for count in counts]
@@ -236,5 +238,6 @@ def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArra
     groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
     examples = zip(groups, batch.column("digest").to_pylist(), strict=True)
     keys = (f"{source}\n{group}".encode() if group else digest for group, digest in examples)
+    # Hashes are spread evenly over 64 bits, so this share of them lies below.
     limit = int(config.holdout.fraction * 2**64)
     return np.fromiter((text_number(key, config.seed) < limit for key in keys), np.bool_, batch.num_rows)

@@ -78,7 +78,7 @@ class ShardTask:
         """
         shard = self.shard
         schema = self.form.schema
-        account = Account()
+        account = Account()  # counts what is written, and not what was planned
         rows = shard.last_row - shard.first_row
         tokens = 0
         max_docs = 0

@@ -26,7 +26,7 @@ class GroupSpool:
         self._texts = open_unnamed_file(scratch)
         self._offsets = open_unnamed_file(scratch)
         self._offsets.write(np.zeros(1, np.int64).data)
-        self._bytes = 0
+        self._bytes = 0  # of all texts so far: a segment's offsets count from 0, those of all from here
 
     def add(self, groups: pa.StringArray) -> None:
         """Add the groups of a segment's documents."""
