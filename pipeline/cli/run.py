@@ -140,7 +140,7 @@ def _next_commands(out: str, page: str | None) -> "Lines":
         page: the report's page, if there is one.
     """
     dataset = _from_here(out)
-    # The demo's training reads `runs/demo` unless it is told otherwise.
+    # The demo's training reads `runs/demo`, unless the command names another folder.
     data = "" if dataset == str(Path("runs/demo")) else f" --set data={dataset}"
     yield ""
     yield "Look at it:"

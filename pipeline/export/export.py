@@ -160,7 +160,7 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
     if damage:
         raise InputError(f"{url} is damaged: {damage[0]}; packtrain verify {url} --repair rebuilds it")
     if findings:
-        raise InputError(f"{url} has a file that is none of its own: {findings[0]}")
+        raise InputError(f"{url} has a file that its manifest does not list: {findings[0]}")
     return source
 
 

@@ -209,7 +209,7 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
         try:
             execution = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
         except SandboxError as error:
-            problem = str(error)  # that of the last user is told, if none works
+            problem = str(error)  # if no user works, the message is that of the last one
             continue
         if execution.failure is None and execution.output == b"42\n":
             return sandbox

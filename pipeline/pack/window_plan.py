@@ -185,8 +185,10 @@ def _plan_units(
     assert sizes.max(initial=0) <= row_length, "a plan would cut longer units without a word"
     same = ((pieces["document"] << 32) + pieces["start"])[begins] if has_copies(config) else None
     # Only units of two pieces say how many of them a row may have; `pack.share` does not go with `pack.max_docs`.
-    most = pack.max_docs // 2 if pairs and pack.max_docs is not None else None
-    plan = plan_rows(sizes, row_length, pack.strategy, row_length=row_length, max_docs=most, align=align, same=same)
+    max_units = pack.max_docs // 2 if pairs and pack.max_docs is not None else None
+    plan = plan_rows(
+        sizes, row_length, pack.strategy, row_length=row_length, max_docs=max_units, align=align, same=same
+    )
     if pack.shuffle:
         plan = permute_rows(plan, seed)
     row_offsets = offsets_of(sums_of(counts[plan.order], plan.row_offsets))

@@ -102,8 +102,8 @@ def rows_and_bound(
     counts[-(-limit // align)] += full_pieces
     if shared is not None:
         counts = shared.in_place_of_members(counts, align)
-    most = config.pack.max_docs // documents_of_piece if config.pack.max_docs is not None else None
-    return count_rows(counts, strategy, most), bound_of_whole_pieces(counts, most)
+    max_pieces = config.pack.max_docs // documents_of_piece if config.pack.max_docs is not None else None
+    return count_rows(counts, strategy, max_pieces), bound_of_whole_pieces(counts, max_pieces)
 
 
 def estimate(

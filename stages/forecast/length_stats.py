@@ -104,8 +104,8 @@ class LengthStats:
             labels = self.labels_in_pieces(limit)
             trained = self.labels_each
         else:
-            most = 0 if config.truncate.overlong == "drop" else limit
-            tokens = np.where(long, most, self.lengths).astype(np.int64)
+            kept_of_long = 0 if config.truncate.overlong == "drop" else limit
+            tokens = np.where(long, kept_of_long, self.lengths).astype(np.int64)
             labels = trained = self.labels_within(limit, keep_end=config.truncate.keep == "end")
         if not config.keep_untrained:
             tokens = np.where(trained > 0, tokens, 0)

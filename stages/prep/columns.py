@@ -144,7 +144,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 NAMED_COLUMNS: Columns = {"weight": Column(Any, required=True), "group": Column(str | int | None, required=True)}
 """The loss weight of a row, and its group, which all its examples get. Not in the tables of the formats, and read only
-if the user names their columns: a column `weight` that nobody names may be a person's, in kilograms.
+if the user names their columns: a column `weight` without that may be a person's, in kilograms.
 """
 
 

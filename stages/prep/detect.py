@@ -100,8 +100,8 @@ def _describe_mixture(counts: Sequence[tuple[Format, int]]) -> str:
 def _describe_typing_error(
     objects: Sequence[Mapping[str, Any]], counts: Sequence[tuple[Format, int]], number: int
 ) -> str:
-    """Say which column has nearly the name of one that a format reads, and of which objects a list of messages
-    consists that is none; "" if there is nothing of that kind.
+    """Say which column has nearly the name of one that a format reads, and which keys the objects of a list have that
+    looks like messages, but is not; "" if there is neither.
     """
     # A format is counted again with other usual names of its column; the first of all says which key to set.
     expected = {column: key for format, _ in reversed(counts) for key, column in format.keys.items()}

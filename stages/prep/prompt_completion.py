@@ -69,7 +69,7 @@ class PromptCompletionFormat(Format):
         if self.style != "chat":
             require_no_parts_of_a_chat(row, self.keys)
             return Example(line, -1, "", row.prompt, completion, None, row.tools)
-        # An empty text makes no turn: a template would write an empty question, which nobody has asked.
+        # An empty text makes no turn: a template would write an empty question, which the row does not have.
         prompt = [turn("user", row.prompt)] if row.prompt else []
         prompt = with_system(prompt, row, self.keys, self.keys["prompt"])
         answer = [turn("assistant", completion)] if completion else []

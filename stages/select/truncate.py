@@ -100,8 +100,8 @@ def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Li
         return Limits(max_length, truncate.overlong, truncate.keep)
     # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a row
     # of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
-    most = min(max_length, row_length - (pack.alignment.document - 1))
-    return Limits(most, truncate.overlong, truncate.keep, both=True, share_prompt=pack.shares)
+    max_tokens = min(max_length, row_length - (pack.alignment.document - 1))
+    return Limits(max_tokens, truncate.overlong, truncate.keep, both=True, share_prompt=pack.shares)
 
 
 def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
@@ -156,8 +156,8 @@ def _kept_together(lengths: PairLengths, limits: Limits) -> PairLengths:
         # With a limit of 100 and completions of 30 and 50, the last 10 tokens of the prompt stand before both; or its
         # last 19 before one, of which the last is repeated before the other.
         room_of_prompt = np.maximum(max_length - chosen - rejected, 0)
-        most = np.maximum(room_of_prompt - 1, 0) if limits.share_prompt else room_of_prompt // 2
-        kept_prompt = np.minimum(prompt, most)
+        max_prompt = np.maximum(room_of_prompt - 1, 0) if limits.share_prompt else room_of_prompt // 2
+        kept_prompt = np.minimum(prompt, max_prompt)
     room = np.maximum(max_length - kept_prompt - limits.repeated(kept_prompt), 0)
     half = room // 2
     # In a room of 100, completions of 20 and 90 keep 20 and 80; those of 60 and 90 keep 50 each.

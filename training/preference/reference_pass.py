@@ -65,12 +65,12 @@ def hash_weights(model: torch.nn.Module) -> str:
     for name, tensor in sorted(unwrap(model).state_dict().items()):
         if not isinstance(tensor, torch.Tensor):  # what a layer keeps besides, such as statistics of its precision
             continue
-        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        weight = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of all its shards
         for wrapper in _WRAPPERS:
             name = name.replace(wrapper, "")
-        hasher.update(f"{name} {whole.dtype} {tuple(whole.shape)}\n".encode())
+        hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         # As bytes: numpy has no bfloat16.
-        content = whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        content = weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         hasher.update(memoryview(content.numpy()))
     return hasher.hexdigest()
 

@@ -152,16 +152,16 @@ def _share_at_each(
     """What the documents of a group share at each length."""
     longest = int(group.length.max())
     shared = dict[Lengths, _SharedGroup]()
-    whole: _SharedGroup | None = None
+    of_longer_rows: _SharedGroup | None = None
     for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
         is_cut = longest > at.limit
         # Units that also fit shorter rows are the units of shorter rows: no document began one for want of space.
-        if not is_cut and whole is not None and max(whole.units, default=0) <= at.row_length:
-            shared[at] = whole
+        if not is_cut and of_longer_rows is not None and max(of_longer_rows.units, default=0) <= at.row_length:
+            shared[at] = of_longer_rows
             continue
         shared[at] = _share_at(group, segments, config, at)
         if not is_cut:
-            whole = shared[at]
+            of_longer_rows = shared[at]
     return shared
 
 
