@@ -333,7 +333,7 @@ def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False)
     Args:
         by_name: whether the keys at the top are names that the user chose, which are items as well.
     """
-    # The file is the user's, and may be any YAML: what nests deeper is no configuration of these tools.
+    # The file is the user's, and may be any YAML; configurations of these tools do not nest deeper than this.
     if depth > _DEPTH:
         return
     items: Iterable[tuple[str, Any]] = ()

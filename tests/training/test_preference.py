@@ -290,7 +290,7 @@ def test_sides_that_are_no_pairs_are_refused(sides: list[int]) -> None:
         ("kto", "kto is not supported: it takes single answers"),
         ("tdpo", "tdpo is not supported: it weighs tokens by a reference of each token"),
         ("grpo", "it generates while it trains"),
-        ("dop", "'dop' is no loss of pairs: choose one of dpo, ipo, simpo, orpo, reward"),
+        ("dop", "'dop' is not a loss of pairs: choose one of dpo, ipo, simpo, orpo, reward"),
     ],
 )
 def test_other_losses_are_refused_with_the_reason(kind: str, says: str) -> None:

@@ -43,5 +43,5 @@ def refuse_loss(name: str) -> str | None:
     choices = f"choose one of {', '.join(LOSSES)}"
     reason = REFUSED_LOSSES.get(name.lower())
     if reason is None:
-        return f"{name!r} is no loss of pairs: {choices}"
+        return f"{name!r} is not a loss of pairs: {choices}"
     return f"{name} is not supported: {reason}; {choices}"

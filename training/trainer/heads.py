@@ -77,12 +77,14 @@ def _changes_of_logits(text_config: Any) -> list[str]:
     return [name for name in _SHAPED if getattr(text_config, name, None) not in (None, 1, 1.0)]
 
 
-class FusedHead:
-    """A model's head, which within `of` returns the mean of the losses in the place of logits."""
+class _ReplacedHead:
+    """A model's head, which within `of` gives losses in the place of logits.
 
-    def __init__(self, head: Any, name: str) -> None:
-        self.name = name
-        self._kernel = _liger() if name == "liger" else _torch
+    Args:
+        head: its `forward` is replaced, for as long as the model lives.
+    """
+
+    def __init__(self, head: Any) -> None:
         self._head = head
         self._project = head.forward
         self._targets: Targets | None = None
@@ -90,7 +92,7 @@ class FusedHead:
 
     @contextmanager
     def of(self, targets: Targets) -> Iterator[None]:
-        """A context in which the model's logits are (1, 1, 1): the mean loss of these tokens."""
+        """A context in which the model's logits are the losses of these tokens, in the shape of the class."""
         self._targets = targets
         try:
             yield
@@ -98,10 +100,23 @@ class FusedHead:
             self._targets = None
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._project(hidden) if self._targets is None else self._lose(hidden, self._targets)
+        return self._project(hidden) if self._targets is None else self._losses(hidden, self._targets)
+
+    def _losses(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
+        """The losses, from the hidden states of all positions, or of the trained ones alone."""
+        raise NotImplementedError
+
+
+class FusedHead(_ReplacedHead):
+    """A model's head, which within `of` returns the mean of the losses (1, 1, 1) in the place of logits."""
+
+    def __init__(self, head: Any, name: str) -> None:
+        self.name = name
+        self._kernel = _liger() if name == "liger" else _torch
+        super().__init__(head)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _lose(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
+    def _losses(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
         device = hidden.device.type
         rows = hidden.flatten(0, -2)
         # In the dtype in which a linear layer would compute.
@@ -185,7 +200,7 @@ def chunk_losses(model: nn.Module, tokens: int) -> "ChunkedHead | None":
     return ChunkedHead(base.get_output_embeddings(), text_config.vocab_size)
 
 
-class ChunkedHead:
+class ChunkedHead(_ReplacedHead):
     """A model's head, which within `of` returns the losses of single tokens (1, n, 1) in the place of logits.
 
     Chunks of hidden states go through the head one after another, and again in the backward pass. Measured on a CPU for
@@ -193,26 +208,12 @@ class ChunkedHead:
     """
 
     def __init__(self, head: Any, vocabulary: int) -> None:
-        self._project = head.forward
         self._vocabulary = vocabulary
-        self._targets: Targets | None = None
-        head.forward = self._forward
+        super().__init__(head)
 
     def is_worth(self, tokens: int) -> bool:
         """Whether the logits of so many tokens take too much memory."""
         return tokens * self._vocabulary * 4 > LOGITS_BYTES
-
-    @contextmanager
-    def of(self, targets: Targets) -> Iterator[None]:
-        """A context in which the model's logits are (1, n, 1): the losses of these tokens."""
-        self._targets = targets
-        try:
-            yield
-        finally:
-            self._targets = None
-
-    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._project(hidden) if self._targets is None else self._losses(hidden, self._targets)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _losses(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
