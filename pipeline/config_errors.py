@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from ..schemas.config.section import ConfigModel, section_of
 from ..schemas.errors import did_you_mean
 
 Place = tuple[Any, ...]
@@ -18,7 +18,7 @@ _LISTED_MISTAKES = 20
 
 
 def describe_errors(
-    error: ValidationError, where: str, data: Any, origins: Mapping[Place, str], model: type[BaseModel]
+    error: ValidationError, where: str, data: Any, origins: Mapping[Place, str], model: type[ConfigModel]
 ) -> str:
     """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid.
 
@@ -76,14 +76,14 @@ def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
     return ""
 
 
-def _describe_unknown_keys(places: Sequence[Place], model: type[BaseModel], origins: Mapping[Place, str]) -> str:
+def _describe_unknown_keys(places: Sequence[Place], model: type[ConfigModel], origins: Mapping[Place, str]) -> str:
     keys = [_describe_unknown_key(place, model, origins, alone=len(places) == 1) for place in places[:_LISTED_MISTAKES]]
     beginning = "there is no such key" if len(places) == 1 else "there are no such keys"
     not_listed = len(places) - _LISTED_MISTAKES
     return f"{beginning}: {', '.join(keys)}{f' and {not_listed:,} more' if not_listed > 0 else ''}"
 
 
-def _describe_unknown_key(place: Place, model: type[BaseModel], origins: Mapping[Place, str], *, alone: bool) -> str:
+def _describe_unknown_key(place: Place, model: type[ConfigModel], origins: Mapping[Place, str], *, alone: bool) -> str:
     """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
     known_keys = _fields(model, place[:-1])
     # A key that is near in its own section, then one of the same name elsewhere, then all that there are.
@@ -140,22 +140,18 @@ def _describe_value(item: Any, fields: Sequence[str]) -> str:
     return message
 
 
-def _fields(model: type[BaseModel], place: Place) -> list[str]:
+def _fields(model: type[ConfigModel], place: Place) -> list[str]:
     """The known keys at a place in the configuration."""
-    current: Any = model
+    section = model
     for part in place:
-        if isinstance(part, int):
+        if isinstance(part, int):  # which section of a list, all of which have the same keys
             continue
-        field = current.model_fields.get(part)
-        candidates = [field.annotation, *get_args(field.annotation)] if field is not None else []
-        # A section may be optional: `SomeConfig | None`.
-        models = [
-            candidate for candidate in candidates if isinstance(candidate, type) and issubclass(candidate, BaseModel)
-        ]
-        current = models[0] if models else None
-        if current is None:
+        field = section.model_fields.get(part)
+        inner_section = section_of(field.annotation) if field is not None else None
+        if inner_section is None:
             return []
-    return list(current.model_fields)
+        section = inner_section
+    return list(section.model_fields)
 
 
 def _spelling(name: str) -> str:
@@ -163,23 +159,21 @@ def _spelling(name: str) -> str:
     return name.lower().replace("_", "").replace("-", "")
 
 
-def all_keys(model: Any, parent: str = "") -> Iterator[str]:
-    """The keys of a pydantic model and of its sections, as paths; in a list of sections, those of the first:
+def all_keys(model: type[ConfigModel], parent: str = "") -> Iterator[str]:
+    """The keys of a configuration and of its sections, as paths; in a list of sections, those of the first:
     `truncate.max_length`, `sources.0.path`.
+
+    Args:
+        parent: the path of the model itself, with a dot at its end; "" at the top.
     """
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
         if section is None:
             yield f"{parent}{name}"
         else:
-            # An optional section is a union with None; any other annotation around a section is a list of it.
-            is_list = section is not field.annotation and NoneType not in get_args(field.annotation)
-            yield from all_keys(section, f"{parent}{name}.{'0.' if is_list else ''}")
-
-
-def section_of(annotation: Any) -> Any:
-    """The model of a section, or of a list of sections; None for a value."""
-    return next((kind for kind in (annotation, *get_args(annotation)) if hasattr(kind, "model_fields")), None)
+            # Lists of sections are tuples, because configurations are frozen.
+            first_of_list = "0." if get_origin(field.annotation) is tuple else ""
+            yield from all_keys(section, f"{parent}{name}.{first_of_list}")
 
 
 def show(value: Any) -> str:

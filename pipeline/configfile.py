@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from ..schemas.config.config import RunConfig, SourceConfig
+from ..schemas.config.section import ConfigModel
 from ..schemas.errors import ConfigError
 from .config_errors import Place, describe_errors, show
 from .foreign_configs import recognise, translation
 from .yaml_file import parse_yaml, read_yaml
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=ConfigModel)
 _OTHER_COMMANDS = (
     ("packtrain train", {"model", "data"}, {"out", "rows_per_step"}),
     ("packtrain run", {"sources", "tokenizer"}, {"out", "pack", "mask", "truncate"}),
@@ -148,7 +149,7 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
-def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[BaseModel]) -> None:
+def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[ConfigModel]) -> None:
     """Raise ConfigError if the keys are those of another tool, or of another command. The message says what a tool's
     keys are called in packtrain.
     """

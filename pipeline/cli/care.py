@@ -2,10 +2,9 @@
 gives datasets and checkpoints to other tools.
 """
 
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +13,12 @@ from ...schemas.escape import escape_line, without_secrets
 from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ...schemas.units import plural, size
 from .options import Config, Folder, Format, Input, Json, Set, load_run
-from .output import print_line, show, training_extra
+from .output import print_json, print_line, print_lines, show_progress, training_extra
 
 if TYPE_CHECKING:
     from ..dataset.verify import Verification
     from ..export.publish import Published
     from ..export.targets import Exported
-    from ..observer import Observer
     from ..report.grid import Lines
     from ..run.prep_only import PrepCounts
     from ..run.repair import Repair
@@ -54,22 +52,18 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
     from ..run.repair import repair as rebuild
 
     name = without_secrets(folder)
-
-    def plain(outcome: "Verification | Repair") -> dict[str, Any]:
-        return {"folder": name, "sound": outcome.sound, "findings": outcome.findings}
-
     outcome: Verification | Repair
-    if repair is None:
-        verify_dataset = partial(check, folder, deep=deep)
-        outcome = show(
-            lambda observer: verify_dataset(observer=observer), partial(_verified_lines, name, deep), plain,
-            as_json=as_json,
-        )  # fmt: skip
+    with show_progress(as_json=as_json) as observer:
+        if repair is None:
+            outcome = check(folder, deep=deep, observer=observer)
+            lines = _verified_lines(name, deep, outcome)
+        else:
+            outcome = rebuild(folder, repair, observer=observer)
+            lines = _repaired_lines(name, outcome)
+    if as_json:
+        print_json({"folder": name, "sound": outcome.sound, "findings": outcome.findings})
     else:
-        rebuild_dataset = partial(rebuild, folder, repair)
-        outcome = show(
-            lambda observer: rebuild_dataset(observer=observer), partial(_repaired_lines, name), plain, as_json=as_json
-        )
+        print_lines(lines)
     # A script reads the exit code: an unsound dataset is a result, and no error of the command.
     if not outcome.sound:
         raise typer.Exit(1)
@@ -163,10 +157,9 @@ def prep(
     if len(chosen) != 1:
         names = [candidate.name for candidate in loaded.sources]
         raise ConfigError(f"--source: choose one of {', '.join(names)}{did_you_mean(source or '', names)}")
-    show(
-        lambda observer: prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer),
-        partial(_prepared_lines, output),
-    )
+    with show_progress() as observer:
+        counts = prepare_source(chosen[0], base, output, prompt_only=prompt_only, observer=observer)
+    print_lines(_prepared_lines(output, counts))
 
 
 def _prepared_lines(output: Path, counts: "PrepCounts") -> "Lines":
@@ -210,18 +203,17 @@ def export(
                 raise ConfigError(f"{name} is for --to {owner}, not for model; leave it out")
         if out is None:
             raise ConfigError("--out DIR is needed: the folder to write")
-        show(partial(_gather, Path(folder), Path(out)), lambda _: iter([f"{out}: a model that transformers loads"]))
+        _gather(Path(folder), Path(out))
         return
     from ..export.publish import Published
     from ..export.targets import export as export_dataset
 
-    def write(observer: "Observer") -> "Exported | Published":
-        return export_dataset(folder, to, out, eos_id=eos_id, private=private, dry_run=dry_run, observer=observer)
-
-    def view(outcome: "Exported | Published") -> "Lines":
-        return _published_lines(to, outcome) if isinstance(outcome, Published) else _exported_lines(outcome)
-
-    show(write, view)
+    with show_progress() as observer:
+        outcome = export_dataset(folder, to, out, eos_id=eos_id, private=private, dry_run=dry_run, observer=observer)
+    if isinstance(outcome, Published):
+        print_lines(_published_lines(to, outcome))
+    else:
+        print_lines(_exported_lines(outcome))
 
 
 def _exported_lines(exported: "Exported") -> "Lines":
@@ -243,9 +235,12 @@ def _published_lines(target: str, published: "Published") -> "Lines":
         yield f"{published.url}: commit {published.commit[:12]}"
 
 
-def _gather(checkpoint: Path, out: Path, observer: "Observer") -> None:
+def _gather(checkpoint: Path, out: Path) -> None:
+    """Write a sharded checkpoint as one model."""
     with training_extra():
         from ...training.models.sharded import export_checkpoint
-    observer.begin("gather", 0, "B")
-    export_checkpoint(checkpoint, out)
-    observer.end()
+    with show_progress() as observer:
+        observer.begin("gather", 0, "B")  # of unknown size: the shards are read as a whole
+        export_checkpoint(checkpoint, out)
+        observer.end()
+    print_line(f"{out}: a model that transformers loads")

@@ -1,18 +1,37 @@
-"""What shells are offered after `--set`: keys of a configuration, and the values that a key can have."""
+"""Completion in shells: what is offered after `--set`, and what typer leaves undone in bash and zsh."""
 
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+
+from ...schemas.files.foreign import read_regular_text
+
+if TYPE_CHECKING:
+    from ...schemas.config.section import ConfigModel
 
 _VARIABLE = "_PACKTRAIN_COMPLETE"
-"""How a shell asks for completions, in the environment; see typer."""
+"""The variable of the environment in which a shell names itself when it asks for completions; see typer."""
+_BASH = "complete_bash"
+_ZSH = "complete_zsh"
+_INSTALL_OPTION = "--install-completion"
+_ZSH_FILE = Path(".zfunc", "_packtrain")
+"""The file that typer installs for zsh, in the home of the user."""
+_ZSH_FIRST_ANSWER = '[[ $zsh_eval_context[-1] == loadautofunc ]] && _packtrain_completion "$@"\n'
+"""Answers the Tab for which zsh loads the file: its other lines only say what answers the next one."""
+_ZSH_KEYS = re.compile(r"""_arguments '\*: :\(\((?P<keys>(?:"[\w.]+="\s*)+)\)\)'\s*""", re.ASCII)
+"""What typer has zsh evaluate where nothing but keys is offered, such as `pack.strategy=`."""
 
 
-def config_model(*, training: bool) -> Any:
+# What is offered after `--set`
+
+
+def config_model(*, training: bool) -> "type[ConfigModel]":
     """The configuration of a run, or of a training."""
     if training:
         from ...training.trainer.train_config import TrainConfig
@@ -24,37 +43,36 @@ def config_model(*, training: bool) -> Any:
 
 
 def config_keys(*, training: bool) -> list[str]:
-    """The keys of a run's configuration, or of a training's."""
+    """The keys of a run's configuration, or of a training's, such as `truncate.max_length`."""
     from ..config_errors import all_keys
 
     return list(all_keys(config_model(training=training)))
 
 
 def key_values(key: str, *, training: bool) -> list[str]:
-    """The values of a key that has choices, or is true or false; none for another one."""
-    from ..config_errors import section_of
+    """The values of a key that has choices, or is true or false; none for another key, or one that there is not."""
+    from ...schemas.config.section import section_of
 
-    model = config_model(training=training)
-    *parents, last = (part for part in key.split(".") if not part.isdecimal())
-    for part in parents:
-        field = model.model_fields.get(part)
-        model = section_of(field.annotation) if field is not None else None
-        if model is None:
+    section: type[ConfigModel] | None = config_model(training=training)
+    annotation: Any = None
+    for part in key.split("."):
+        if part.isdecimal():  # which section of a list, as in `sources.0.format`
+            continue
+        field = section.model_fields.get(part) if section is not None else None
+        if field is None:
             return []
-    field = model.model_fields.get(last)
-    if field is None:
-        return []
-    section = section_of(field.annotation)
+        annotation = field.annotation
+        section = section_of(annotation)
     # `mask: assistant` is short for `mask: {policy: assistant}`.
     if section is not None and "policy" in section.model_fields:
-        field = section.model_fields["policy"]
-    # A format is a text in the model, because it may also name a user's own reader.
-    if last == "format" and not training:
+        annotation = section.model_fields["policy"].annotation
+    # A source's format is a text in the model, because it may also name a user's own reader.
+    if key.endswith(".format") and not training:
         from ...schemas.config.source import AUTO
         from ...schemas.tables.row_formats import ROW_FORMATS
 
         return [AUTO, *ROW_FORMATS]
-    return list(dict.fromkeys(_values_of(field.annotation)))
+    return list(dict.fromkeys(_values_of(annotation)))
 
 
 def _values_of(annotation: Any) -> Iterator[str]:
@@ -76,45 +94,81 @@ def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
             offered = [f"{key}={value}" for value in key_values(key, training=training)]
         else:
             offered = [f"{name}=" for name in config_keys(training=training)]
-        return [text for text in offered if text.startswith(incomplete)]
+        offered = [text for text in offered if text.startswith(incomplete)]
+        # bash writes a space after the only word that is offered. Of two it writes the beginning that they share, here
+        # `KEY=`, and its user goes on with the value.
+        if len(offered) == 1 and not equals and os.environ.get(_VARIABLE) == _BASH:
+            offered.append(f"{offered[0]}VALUE")
+        return offered
 
     return complete
 
 
+# What typer leaves undone
+
+
 @contextmanager
-def whole_settings() -> Iterator[None]:
-    """Let typer complete `KEY=VALUE` in bash, too, which takes the text after `=` for a word of its own: the body sees
-    the words joined, and what it prints is given to bash without what stands before that word.
+def completed_in_shells() -> Iterator[None]:
+    """Let the body, which is typer, answer a shell that asks for completions, and mend the answer where the shell would
+    make something else of it. If the body installs the completion, mend what it installed.
     """
-    # Of the shells, bash alone cuts words at `=`.
-    joined = _join_setting(os.environ) if os.environ.get(_VARIABLE) == "complete_bash" else None
-    if joined is None:
-        yield
+    shell = os.environ.get(_VARIABLE)
+    if shell not in (_BASH, _ZSH):
+        try:
+            yield
+        finally:
+            if _INSTALL_OPTION in sys.argv:
+                _let_zsh_answer_first_tab()
         return
-    words, prefix = joined
-    os.environ.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
+    prefix = _join_setting(os.environ) if shell == _BASH else ""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed):
             yield
-    finally:
-        for line in printed.getvalue().splitlines():
-            sys.stdout.write(f"{line.removeprefix(prefix)}\n")
+    finally:  # typer ends its answer by raising SystemExit
+        answer = printed.getvalue()
+        if shell == _BASH:
+            # bash puts each line in the place of the word after `=` alone, which must not have the key again.
+            answer = "".join(f"{line.removeprefix(prefix)}\n" for line in answer.splitlines())
+        else:
+            answer = _without_space(answer)
+        sys.stdout.write(answer)
 
 
-def _join_setting(environment: Mapping[str, str]) -> tuple[list[str], str] | None:
-    """The words up to the cursor, with `KEY`, `=` and `VALUE` as one, and `KEY=`; None if they end in no setting.
+def _join_setting(environment: MutableMapping[str, str]) -> str:
+    """Join `KEY`, `=` and `VALUE` before the cursor, which bash alone of the shells takes for three words, to one word
+    in the variables that typer reads; returns `KEY=`. Elsewhere it changes nothing, and returns "".
 
-    `packtrain run --set mask = as` gives `packtrain run --set mask=as`, and `mask=`.
+    `packtrain run --set mask = as` becomes `packtrain run --set mask=as`, and gives `mask=`.
     """
     try:
         words = environment["COMP_WORDS"].split("\n")[: int(environment["COMP_CWORD"]) + 1]
     except (KeyError, ValueError):
-        return None
+        return ""
     if words and words[-1] == "=":
         words.append("")  # the cursor stands behind it
     # The last four are `--set`, KEY, `=` and VALUE.
     if len(words) < 4 or words[-2] != "=" or words[-4] != "--set":
-        return None
+        return ""
     prefix = f"{words[-3]}="
-    return [*words[:-3], prefix + words[-1]], prefix
+    words = [*words[:-3], prefix + words[-1]]
+    environment.update(COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
+    return prefix
+
+
+def _without_space(command: str) -> str:
+    """What zsh evaluates, without the space that `_arguments` writes after a key, where the value is to be written."""
+    match = _ZSH_KEYS.fullmatch(command)
+    if match is None:
+        return command
+    return f"compadd -S '' -- {' '.join(match['keys'].split())}\n"
+
+
+def _let_zsh_answer_first_tab() -> None:
+    """Add `_ZSH_FIRST_ANSWER` to the file that typer has installed for zsh, if there is one that lacks it."""
+    path = Path.home() / _ZSH_FILE
+    if not path.is_file():
+        return
+    text = read_regular_text(path)
+    if _ZSH_FIRST_ANSWER not in text:
+        path.write_text(f"{text}\n\n{_ZSH_FIRST_ANSWER}")

@@ -20,7 +20,7 @@ import typer
 from ...schemas.errors import PacktrainError, did_you_mean
 from ...schemas.escape import EscapingFormatter, escape
 from .care import clean, export, prep, verify, wait
-from .completion import config_keys, whole_settings
+from .completion import completed_in_shells, config_keys
 from .help import WIDTH, Commands
 from .interruption import INTERRUPTED, interruptible
 from .output import print_json, print_line
@@ -28,7 +28,6 @@ from .reports import contamination, diff, inspect, plan, report
 from .run import run
 from .samples import eval_apps, sample
 from .training import doctor, explain_loss, loader, probe, train
-from .zsh import completed_in_zsh
 
 _READER_LEFT = 141
 """The code that shells report for programs ended by SIGPIPE."""
@@ -91,17 +90,24 @@ def command() -> Any:
 
 
 def _key_of(error: Any) -> str | None:
-    """The key that an unknown option means, such as `pack.max_docs` for --max-docs, if its command takes keys."""
+    """The key that an unknown option means, such as `pack.max_docs` for --max-docs; None if it means none, or its
+    command takes no keys.
+
+    Args:
+        error: a usage error of click.
+    """
     option = getattr(error, "option_name", None)
     context = error.ctx
     if option is None or context is None:
         return None
     if not any("--set" in parameter.opts for parameter in context.command.params):
-        return None  # the command takes no keys
-    # `max_docs` is the last part of the key `pack.max_docs`.
+        return None
     name = str(option).lstrip("-").replace("-", "_")
-    keys = config_keys(training=context.command.name in ("train", "explain-loss"))
-    return next((key for key in keys if f".{key}".endswith(f".{name}")), None)
+    for key in config_keys(training=context.command.name in ("train", "explain-loss")):
+        # `max_docs` is the last part of the key `pack.max_docs`, and the whole of a key at the top.
+        if key == name or key.endswith(f".{name}"):
+            return key
+    return None
 
 
 def main() -> None:
@@ -136,13 +142,9 @@ def _code_of_command() -> int:
             file=sys.stderr,
         )
         return _USAGE_ERROR
-    if (word := next((word for word in sys.argv if "\0" in word), None)) is not None:
-        name = word[:_NAME_CHARACTERS]
-        print_line(f"packtrain: {name!r} has a NUL character, which no file's name has", file=sys.stderr)
-        return _USAGE_ERROR
     try:
         # Without standalone mode, click returns the code of a `typer.Exit` or an interruption.
-        with whole_settings(), completed_in_zsh():
+        with completed_in_shells():
             code = command()(sys.argv[1:], prog_name="packtrain", standalone_mode=False)
     except PacktrainError as error:
         print_line(f"packtrain: {error}", file=sys.stderr)
@@ -172,11 +174,12 @@ def _code_of_os_error(error: OSError) -> int:
     path of a command line can be; returns the exit code.
 
     Raises:
-        OSError: the same error, if it is of no file, and not of the output: a defect of ours, with its traceback.
+        OSError: the same error, if it names no file, and standard output can be written: a defect of ours, which is
+            shown with its traceback.
     """
     if error.filename is None:
-        # The output has no name: it is most likely what could not be written.
-        code = _lost_output("\n")
+        # Most likely an error of standard output, which has no name. If so, a line end cannot be written there either.
+        code = _lost_output(last="\n")
         if code is None:
             raise error
         return code
@@ -203,9 +206,13 @@ def _explain_usage(error: Any) -> None:
 
 
 def _lost_output(last: str = "") -> int | None:
-    """Write the last of standard output. If it cannot be written, drop what is left, say why, and return the exit code.
+    """Write what is still to go to standard output. If it cannot be written, say so, drop it, and return the exit code;
+    else None.
 
-    Nothing is said to somebody who has closed the pipe, as `head` does.
+    Nothing is said where the reader has closed the pipe, as `head` does.
+
+    Args:
+        last: printed at the end.
     """
     try:
         print(end=last, flush=True)

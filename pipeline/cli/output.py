@@ -1,19 +1,17 @@
-"""Standard output: lines, JSON, and the result of a command as one or the other."""
+"""What commands print: lines, JSON, tables, and their progress."""
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ...schemas.errors import ConfigError
 from ...schemas.escape import escape
 
 if TYPE_CHECKING:
     from ..observer import Observer
-    from ..report.grid import Lines
-
-Result = TypeVar("Result")
+    from ..report.grid import Line
 
 
 def print_line(text: str = "", *, file: TextIO | None = None, flush: bool = False) -> None:
@@ -51,30 +49,25 @@ def training_extra() -> Iterator[None]:
         ) from error
 
 
-def show(
-    make: "Callable[[Observer], Result]",
-    view: "Callable[[Result], Lines]",
-    plain: Callable[[Result], Any] = lambda result: result,
-    *,
-    as_json: bool = False,
-) -> Result:
-    """Do a command's work, with its progress, and print the result.
+@contextmanager
+def show_progress(*, as_json: bool = False) -> "Iterator[Observer]":
+    """Show the progress of the body's work, which gets an observer for it. At the end the terminal is free of it.
 
     Args:
-        make: does the work.
-        view: the result for people.
-        plain: the result for JSON; by default as it is.
-        as_json: print the result as JSON, and nothing else on standard output.
+        as_json: whether the result will be printed as JSON. Then progress and notes go to standard error, so that
+            standard output has nothing but the JSON.
     """
-    from .console import ConsoleObserver, make_console, put
+    # Here, because `--help` needs no rich, whose import takes longer than the help.
+    from .console import ConsoleObserver, make_console
 
-    console = make_console(stderr=as_json)  # progress must not get into the JSON
-    with ConsoleObserver(console) as observer:
-        result = make(observer)
-    # The progress is gone from the terminal before the first line is printed.
-    if as_json:
-        print_json(plain(result))
-    else:
-        for line in view(result):
-            put(console, line)
-    return result
+    with ConsoleObserver(make_console(stderr=as_json)) as observer:
+        yield observer
+
+
+def print_lines(lines: "Iterable[Line]") -> None:
+    """Print the result of a command for people: sentences, tables, and rows as text."""
+    from .console import make_console, put
+
+    console = make_console()
+    for line in lines:
+        put(console, line)

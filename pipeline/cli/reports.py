@@ -1,8 +1,7 @@
 """What to know of a dataset before and after it is packed: `plan`, `report`, `diff`, `inspect`, `contamination`."""
 
 import shlex
-from functools import partial
-from itertools import zip_longest
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,18 +26,14 @@ from .options import (
     Workers,
     load_run,
 )
-from .output import show
+from .output import print_json, print_lines, show_progress
 
 if TYPE_CHECKING:
     from ...schemas.report.evaluation_hits import Contamination
     from ...schemas.report.report import Report
     from ...schemas.report.shown_rows import ShownRow
     from ..explain import Story
-    from ..observer import Observer
     from ..report.grid import Lines
-
-    Written = tuple[Report, tuple[str, str] | None]
-    """A report, and where its page and its numbers are, if they were written."""
 
 _MAX_LISTED_ROWS = 20
 """Rows of an example that are listed."""
@@ -79,17 +74,17 @@ def plan(
         config, settings, input, tokenizer, out, format=format, mask=mask, max_length=max_length,
         row_length=row_length, seed=seed, workers=workers, needs=("--input", "--tokenizer"),
     )  # fmt: skip
-
-    def make(observer: "Observer") -> "Written":
-        report = look_ahead(loaded, compared, rows=rows, observer=observer, base=folder)
-        if as_json:
-            return report, None
-        # Beside OUT, not in it: a plan must not make the folder of the run. Beside a URL, in the working directory.
-        place = resolve_place(loaded.out, folder).rstrip("/")
-        beside = Path.cwd() if is_url(place) else Path(place).parent
-        return report, write_report(report, LocalStore(beside), f"{place.rpartition('/')[2] or 'packtrain'}-plan")
-
-    show(make, _report_lines, lambda written: written[0], as_json=as_json)
+    with show_progress(as_json=as_json) as observer:
+        planned = look_ahead(loaded, compared, rows=rows, observer=observer, base=folder)
+    if as_json:
+        print_json(planned)
+        return
+    # Beside OUT, not in it: a plan must not make the folder of the run. Of a URL, in the working directory.
+    place = resolve_place(loaded.out, folder).rstrip("/")
+    beside = Path.cwd() if is_url(place) else Path(place).parent
+    name = f"{place.rpartition('/')[2] or 'packtrain'}-plan"  # packed-plan for runs/packed
+    page, numbers = write_report(planned, LocalStore(beside), name)
+    print_lines(_report_lines(planned, page, numbers))
 
 
 def report(folder: Folder, as_json: Json = False) -> None:
@@ -101,12 +96,12 @@ def report(folder: Folder, as_json: Json = False) -> None:
     from ..report.report_files import report as make_report
     from ..store.open_store import open_store, resolve_place
 
-    def make(_: "Observer") -> "Written":
-        dataset_report = make_report(folder, write=not as_json)
-        store = open_store(resolve_place(folder, Path.cwd()))
-        return dataset_report, None if as_json else (store.where(HTML), store.where(JSON))
-
-    show(make, _report_lines, lambda written: written[0], as_json=as_json)
+    dataset_report = make_report(folder, write=not as_json)
+    if as_json:
+        print_json(dataset_report)
+        return
+    store = open_store(resolve_place(folder, Path.cwd()))
+    print_lines(_report_lines(dataset_report, store.where(HTML), store.where(JSON)))
 
 
 def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
@@ -130,16 +125,19 @@ def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
     return compared
 
 
-def _report_lines(written: "Written") -> "Lines":
+def _report_lines(shown_report: "Report", page: str, numbers: str) -> "Lines":
+    """A report's sentences and tables.
+
+    Args:
+        page: where its HTML was written.
+        numbers: where its JSON was written.
+    """
     from ..report.sections import report_lines
 
-    dataset_report, places = written
-    yield from report_lines(dataset_report)
+    yield from report_lines(shown_report)
     yield ""
-    if places is not None:
-        page, numbers = places
-        yield f"page: {page}"
-        yield f"numbers: {numbers}"
+    yield f"page: {page}"
+    yield f"numbers: {numbers}"
 
 
 def diff(
@@ -158,7 +156,12 @@ def diff(
     from ..report.diff import diff as compare
     from ..report.diff import difference_lines
 
-    show(lambda observer: compare(a, b, observer=observer), partial(difference_lines, everything), as_json=as_json)
+    with show_progress(as_json=as_json) as observer:
+        difference = compare(a, b, observer=observer)
+    if as_json:
+        print_json(difference)
+    else:
+        print_lines(difference_lines(everything, difference))
 
 
 def inspect(
@@ -181,11 +184,11 @@ def inspect(
             raise ConfigError("give one of --row (with --split and --tokenizer) and --id")
         from ..explain import explain
 
-        show(lambda _: explain(folder, example), partial(_story_lines, folder))
+        print_lines(_story_lines(folder, explain(folder, example)))
         return
     from ..report.shown import inspect as inspect_row
 
-    show(lambda _: inspect_row(folder, row or 0, split or "train", tokenizer=tokenizer), _row_lines)
+    print_lines(_row_lines(inspect_row(folder, row or 0, split or "train", tokenizer=tokenizer)))
 
 
 def _row_lines(row: "ShownRow") -> "Lines":
@@ -217,13 +220,15 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
     if story.twin:
         yield f"the earlier one is {story.twin}"
     listed = story.standings[:_MAX_LISTED_ROWS]
-    for standing, following in zip_longest(listed, listed[1:]):
-        row = f"row {standing.row:,} of {standing.split}"
-        side = f"the {standing.side} side, " if standing.side else ""
-        yield f"{row}: {side}from token {standing.start:,} of the example on, {standing.trained:,} trained"
-        # Once for pieces that stand in one row, as both sides of a pair do.
-        if following is None or (following.split, following.row) != (standing.split, standing.row):
-            yield f"  packtrain inspect {shlex.quote(folder)} --row {standing.row} --split {standing.split}"
+    # Pieces that stand in one row, as both sides of a pair do, follow each other, and are shown by one command.
+    for (split, row), standings in groupby(listed, key=lambda standing: (standing.split, standing.row)):
+        for standing in standings:
+            side = f"the {standing.side} side, " if standing.side else ""
+            yield (
+                f"row {row:,} of {split}: {side}from token {standing.start:,} of the example on, "
+                f"{standing.trained:,} trained"
+            )
+        yield f"  packtrain inspect {shlex.quote(folder)} --row {row} --split {split}"
     # An example has a row for each copy and each piece, which may be hundreds.
     if len(story.standings) > _MAX_LISTED_ROWS:
         yield f"and {len(story.standings) - _MAX_LISTED_ROWS:,} more rows"
@@ -259,16 +264,23 @@ def contamination(
     # Without a configuration there is no run to keep hits for, so that they stay in a temporary cache.
     if config is not None:
         data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
-    show(lambda observer: find(data, hits=out, observer=observer, base=base), partial(_contamination_lines, out))
+    with show_progress() as observer:
+        found = find(data, hits=out, observer=observer, base=base)
+    print_lines(_contamination_lines(found, out))
 
 
-def _contamination_lines(out: Path | None, contamination: "Contamination") -> "Lines":
+def _contamination_lines(found: "Contamination", out: Path | None) -> "Lines":
+    """What shares text with evaluation rows.
+
+    Args:
+        out: the file with all hits; None if none was asked for.
+    """
     from ..report.contamination_summary import contamination_section
 
-    section = contamination_section(contamination)
+    section = contamination_section(found)
     yield section.sentence
     yield from section.tables
     if out is not None:
         yield f"all hits: {out}"
-    elif contamination.examples:
+    elif found.examples:
         yield "--out hits.jsonl writes all hits", "dim"

@@ -3,7 +3,6 @@
 import gc
 import os
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration
 from .options import Config, Format, Input, Mask, MaxLength, Out, RowLength, Seed, Set, Tokenizer, Workers, load_run
-from .output import show
+from .output import print_lines, show_progress
 
 if TYPE_CHECKING:
     from ..report.grid import Lines
@@ -53,10 +52,13 @@ def run(
 
         if config is not None or input or tokenizer is not None or format is not None:
             raise ConfigError("--demo brings its own configuration, data, format and tokenizer; leave yours out")
-        # As anywhere, --out wins over --set out=, and the last --set over those before it.
-        set_places = [setting.removeprefix("out=") for setting in settings or () if setting.startswith("out=")]
         config = Path(home.__file__).parent / "demo.yaml"
-        out = out or ["runs/demo", *set_places][-1]
+        # As anywhere, --out wins over `--set out=`, and the last `--set` over those before it.
+        if out is None:
+            out = "runs/demo"
+            for setting in settings or ():
+                if setting.startswith("out="):
+                    out = setting.removeprefix("out=")
         # The demo's configuration lies in the package, where nothing may be written.
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     loaded, folder = load_run(
@@ -72,17 +74,17 @@ def run(
     from ..run.run import make_dataset
     from ..run.workers import open_workspace
 
-    show(
-        lambda observer: make_dataset(loaded, open_workspace(loaded, folder, observer)),
-        partial(_end_lines, demo, began),
-    )
+    with show_progress() as observer:
+        end = make_dataset(loaded, open_workspace(loaded, folder, observer))
+    print_lines(_end_lines(end, demo, began))
 
 
-def _end_lines(demo: bool, began: float, end: "RunEnd") -> "Lines":
+def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
     """About a screen: the ledger, then what matters most, in the order in which it matters, and what to do.
 
     Args:
-        began: when the command began.
+        demo: whether to name the commands that look at the result of the demo.
+        began: when the command began, as `time.perf_counter` says.
     """
     from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of

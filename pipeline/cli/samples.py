@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from ...schemas.errors import ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import plural
 from .options import Count, Set, load_run
-from .output import show, training_extra
+from .output import print_line, print_lines, show_progress, training_extra
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ...schemas.models.samples import SampleEngine, SampleSettings
     from ...training.models.generate import ModelFolder
     from ..observer import Observer
-    from ..report.grid import Lines
     from ..samples.prompts import PromptSet
 
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "tekken")
@@ -81,16 +80,15 @@ def sample(
     if tokenizer is None:
         _require_tokenizer(folder)
 
-    def draw(observer: "Observer") -> dict[str, int]:
-        # Looked at before the prompts are read, because a mistake in the model is found at once.
-        local_model = _find_model(Path(model), base, batch) if endpoint is None else None
+    with show_progress() as observer:
+        # Looked for before the prompts are read: a mistake in the model is found at once, and reading takes minutes.
+        local_model = None if endpoint is not None else _find_model(Path(model), base, batch)
         prompts = read_prompts(Path(data), config.tokenizer, place)
         sampling = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
         if local_model is not None:
-            source = _generation(local_model, prompts, sampling, dtype, observer)
+            source = _local_source(local_model, prompts, sampling, dtype, observer)
         else:
-            assert endpoint is not None
-            make_engine = partial(EndpointEngine, endpoint, model, sampling)
+            make_engine = partial(EndpointEngine, endpoint or "", model, sampling)
             source = _EngineSource(make_engine, sampling, {"engine": "endpoint", "model": model})
         # What decides the samples: a file that was begun with other settings is not continued.
         identity = source.identity | {
@@ -103,9 +101,10 @@ def sample(
             "shard": shard or "0/1",
         }
         plan = SamplePlan(n, seed, part, source.group_size)
-        return draw_samples(prompts, plan, source.settings, identity, out, source.make_engine, observer)
-
-    show(draw, partial(_drawn_lines, out))
+        reasons = draw_samples(prompts, plan, source.settings, identity, out, source.make_engine, observer)
+    counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
+    in_words = f" ({counts})" if counts else ""
+    print_line(f"{out}: {plural(sum(reasons.values()), 'sample')}{in_words}")
 
 
 def _check_sampling(temperature: float, top_p: float, endpoint: str | None, tokenizer: Path | None) -> None:
@@ -134,11 +133,6 @@ def _require_tokenizer(model: Path) -> None:
     """
     if model.is_dir() and not any(file.name.startswith(_TOKENIZER_FILES) for file in model.iterdir()):
         raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
-
-
-def _drawn_lines(out: Path, reasons: dict[str, int]) -> "Lines":
-    counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
-    yield f"{out}: {plural(sum(reasons.values()), 'sample')}{f' ({counts})' if counts else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +182,14 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
     return _LocalModel(find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"]))
 
 
-def _generation(
+def _local_source(
     model: _LocalModel, prompts: "PromptSet", settings: "SampleSettings", dtype: str, observer: "Observer"
 ) -> _EngineSource:
-    """Answers that a model of this machine generates; see `_settings_of_model` for what is refused."""
+    """Answers that a model of this machine generates.
+
+    Raises:
+        ConfigError: the prompts do not fit the model.
+    """
     from ...training.models.generate import GenerateEngine, load_for_generation
 
     model_settings = _settings_of_model(prompts, settings, model.folder, observer)
@@ -217,8 +215,6 @@ def _settings_of_model(
     Raises:
         ConfigError: the tokenizer has ids, or a prompt and its answer have positions, that the model does not have.
     """
-    from dataclasses import replace
-
     if prompts.vocabulary_size > model.vocabulary:
         raise ConfigError(
             f"--tokenizer: it has {prompts.vocabulary_size:,} token ids, but the model has embeddings for "
@@ -271,14 +267,10 @@ def eval_apps(
     if not 0 < timeout <= _MAX_TEST_SECONDS:
         raise ConfigError(f"--timeout: give more than 0 and at most {_MAX_TEST_SECONDS:,} seconds")
     # Twice the CPU time by the clock: on a busy machine a correct program must not fail for having to wait.
-    evaluate = partial(
-        run_evaluation, data, out, samples, limits=ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout),
-        unsafe=unsafe, jobs=jobs, compare=compare,
-    )  # fmt: skip
-
-    def view(summary: dict[str, Any]) -> "Lines":
-        yield score_table(summary)
-        yield from describe_summary(summary)
-        yield f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
-
-    show(lambda observer: evaluate(observer=observer), view)
+    limits = ProgramLimits(wall_seconds=2 * timeout, cpu_seconds=timeout)
+    with show_progress() as observer:
+        summary = run_evaluation(
+            data, out, samples, limits=limits, unsafe=unsafe, jobs=jobs, compare=compare, observer=observer
+        )
+    files = f"{out}: report.html shows some failures; results.jsonl has every sample, summary.json these numbers"
+    print_lines([score_table(summary), *describe_summary(summary), files])

@@ -12,7 +12,7 @@ from ...schemas.errors import AttentionError, ConfigError
 from ...schemas.escape import escape_line
 from ...schemas.units import duration, large, plural
 from .options import Config, Count, Folder, TrainSet
-from .output import print_line, show, training_extra
+from .output import print_line, print_lines, training_extra
 
 if TYPE_CHECKING:
     from ...training.attention.packed_attention import Applied
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from ...training.trainer.train_config import TrainConfig
     from ..report.grid import Lines
 
-    Probed = tuple[ProbeReport, Applied, str] | AttentionError
-    """What a probe found, how attention was done, and of what model; or why the model cannot be trained packed."""
-
-
 _MAX_SHOWN_DOCUMENTS = 20
 """Documents of a step that are shown, those with the largest losses."""
 _STEP_HEAD = ("step", "rows", "documents", "tokens", "trained", "fill", "longest", "ranks max/mean", "came in")
+_PAIR_STEP_HEAD = ("step", "rows", "pairs", "tokens", "trained", "fill", "longest side", "ranks max/mean", "came in")
+"""The same, of preference pairs."""
 
 
 def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int = 0, rank: str | None = None) -> None:
@@ -44,27 +42,33 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
         from ...training.attention.packed_attention import Applied
         from ...training.attention.varlen import NAME
         from ...training.loader import PackedLoader
+    # None: the loader takes it from the environment, as in a training that torchrun started.
+    rank_number: int | None = None
+    rank_count: int | None = None
+    if rank is not None:
+        number_text, _, count_text = rank.partition("/")
+        if not (number_text.isdecimal() and count_text.isdecimal()):
+            raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
+        rank_number = int(number_text)
+        rank_count = int(count_text)
     no_model = Applied(NAME, "none", "batches are counted, and no model takes them")
-    rank_number, _, rank_count = (rank or "").partition("/")
-    if rank is not None and not (rank_number.isdecimal() and rank_count.isdecimal()):
-        raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
-    place = (int(rank_number), int(rank_count)) if rank is not None else (None, None)
-    show(
-        lambda _: PackedLoader(
-            folder, rows_per_step=rows_per_step, seed=seed, rank=place[0], world_size=place[1], attention=no_model
-        ),
-        partial(_step_lines, steps),
+    packed_loader = PackedLoader(
+        folder, rows_per_step=rows_per_step, seed=seed, rank=rank_number, world_size=rank_count, attention=no_model
     )
+    print_lines(_step_lines(packed_loader, steps))
 
 
-def _step_lines(steps: int, packed_loader: "PackedLoader") -> "Lines":
+def _step_lines(packed_loader: "PackedLoader", steps: int) -> "Lines":
+    """Take some steps of a loader, and say what came, and how fast."""
+    from ...schemas.tables.columns import SIDES
     from ..report.grid import Grid
 
     # Counted before some are taken: `len` is what is left.
     epoch = f"{plural(len(packed_loader), 'step')} of {plural(packed_loader.rows_per_step, 'row')}"
     rows: list[list[str]] = []
-    waits: list[float] = []
+    waits: list[float] = []  # seconds until each batch came
     tokens = 0
+    head = _STEP_HEAD
     batches = iter(packed_loader)
     for number in range(min(steps, len(packed_loader))):
         asked_at = time.perf_counter()
@@ -72,11 +76,13 @@ def _step_lines(steps: int, packed_loader: "PackedLoader") -> "Lines":
         waits.append(time.perf_counter() - asked_at)
         tokens += batch["input_ids"].numel()
         rows.append([*_step_cells(packed_loader, number, batch), duration(waits[-1])])
+        if SIDES in batch:
+            head = _PAIR_STEP_HEAD
     place = packed_loader.place
     yield f"{epoch}, order {packed_loader.state_dict()['order']}"
     yield f"rank {place.rank} of {place.world_size} ({place.origin})", "dim"
     yield ""
-    yield Grid("What this rank gets", _STEP_HEAD, rows, 0)
+    yield Grid("What this rank gets", head, rows, 0)
     yield ""
     yield (
         f"first batch after {duration(waits[0])}, {large(tokens / sum(waits))} tokens/s over "
@@ -85,26 +91,39 @@ def _step_lines(steps: int, packed_loader: "PackedLoader") -> "Lines":
 
 
 def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> list[str]:
-    """One step of one rank. Of padding, `fill` leaves out what the rows say; the ranks' figure is the FLOPs of the
-    busiest over the mean of all.
+    """What this rank gets in a step: the cells under `_STEP_HEAD`, but for the time.
+
+    Args:
+        number: of the step, from 0.
+        batch: what the loader gave for it.
     """
     from ...schemas.layout import fill_of
     from ...schemas.rows import IGNORE_INDEX
+    from ...schemas.tables.columns import CHOSEN_SIDE, SIDES
     from ...training.branches import piece_bounds
 
     step = loader.steps.at(number * loader.rows_per_step)
-    share = step.shares[loader.place.rank]
-    costs = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
+    rows = step.rows[step.shares[loader.place.rank]]
     lengths = piece_bounds(batch).diff()
+    # Of a preference pair both sides are pieces of the batch, and one of them is chosen.
+    documents = int((batch[SIDES] == CHOSEN_SIDE).sum()) if SIDES in batch else len(lengths)
     tokens = batch["input_ids"].numel()
-    document_tokens = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in step.rows[share].tolist())
-    counts = (number, len(share), int((lengths > 0).sum()), tokens)
+    trained = int((batch["labels"] != IGNORE_INDEX).sum())
+    # Without the padding of `pack.align` and `pack.parallel`, which the lengths of the batch include.
+    document_tokens = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in rows.tolist())
+    fill = fill_of(document_tokens, len(rows), loader.corpus.row_length)
+    # FLOPs of each rank. All ranks wait for the busiest: 1.1 means that a step takes a tenth longer than need be.
+    flops = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
+    imbalance = float(flops.max() / flops.mean()) if flops.any() else 1.0
     return [
-        *(f"{count:,}" for count in counts),
-        f"{int((batch['labels'] != IGNORE_INDEX).sum()) / max(tokens, 1):.1%}",
-        f"{fill_of(document_tokens, len(share), loader.corpus.row_length):.2%}",
+        f"{number:,}",
+        f"{len(rows):,}",
+        f"{documents:,}",
+        f"{tokens:,}",
+        f"{trained / max(tokens, 1):.1%}",
+        f"{fill:.2%}",
         f"{int(lengths.max()):,}",
-        f"{float(costs.max() / costs.mean()) if costs.any() else 1.0:.3f}",
+        f"{imbalance:.3f}",
     ]
 
 
@@ -176,7 +195,7 @@ def explain_loss(
     with training_extra():
         from ...training.trainer.evaluate import explain_step
     loaded, base = load_training(config, demo, settings or [])
-    show(lambda _: explain_step(loaded, base, step), _loss_lines)
+    print_lines(_loss_lines(explain_step(loaded, base, step)))
 
 
 def _loss_lines(step: "StepLoss") -> "Lines":
@@ -217,28 +236,25 @@ def probe(
     with training_extra():
         from ...training.attention.isolation_probe import probe_model
 
-    def look(_: object) -> "Probed":
-        try:
-            return probe_model(model, attention=attention, dtype=dtype)
-        except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
-            return error
-
-    outcome = show(look, _probe_lines)
-    if isinstance(outcome, AttentionError):
-        raise typer.Exit(1)
-    report, _, _ = outcome
+    try:
+        report, applied, how_made = probe_model(model, attention=attention, dtype=dtype)
+    except AttentionError as error:  # the model cannot be trained packed: a result, not a failure of the command
+        print_line(f"NOT isolated: {error}")
+        raise typer.Exit(1) from None
+    print_lines(_probe_lines(report, applied, how_made))
     if not report.isolated:
         raise typer.Exit(1)
 
 
-def _probe_lines(outcome: "Probed") -> "Lines":
-    """The table of checks, then the verdict and what to do."""
+def _probe_lines(report: "ProbeReport", applied: "Applied", how_made: str) -> "Lines":
+    """The table of checks, then the verdict and what to do.
+
+    Args:
+        applied: how attention is done.
+        how_made: whether the model has its weights, or random ones.
+    """
     from ..report.grid import Grid
 
-    if isinstance(outcome, AttentionError):
-        yield f"NOT isolated: {outcome}"
-        return
-    report, applied, how_made = outcome
     yield f"{report.model}, {how_made}"
     yield f"attention {applied.name}: {applied.kernel}; {applied.reason}", "dim"
     yield ""

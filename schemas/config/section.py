@@ -81,7 +81,7 @@ def alone(key: str, kind: Any) -> BeforeValidator:
 def _describe_keys(model: type["ConfigModel"], before: str = "") -> Iterator[str]:
     """The keys of a section, and those of the sections in it, as in the Args of a docstring."""
     for name, field in model.model_fields.items():
-        section = _section_of(field.annotation)
+        section = section_of(field.annotation)
         default = "required" if field.is_required() else f"default {_shown_default(field.get_default())}"
         text = " ".join((field.description or (section.summary if section is not None else "")).split())
         about = f"{before}{name} ({_shown_type(field.annotation)}, {default}): {text}"
@@ -98,10 +98,13 @@ def _describe_keys(model: type["ConfigModel"], before: str = "") -> Iterator[str
             yield from _describe_keys(section, f"{before}{name}{'[]' if in_list else ''}.")
 
 
-def _section_of(annotation: Any) -> "type[ConfigModel] | None":
-    """The section that a key holds, or a list of such; None if it holds a value."""
-    kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, ConfigModel)), None)
+def section_of(annotation: Any) -> "type[ConfigModel] | None":
+    """The section that a key with this annotation holds, also if it is optional or one of a list; None for a value."""
+    # `SplitConfig` alone; or, in its arguments, `ContaminationConfig | None` and `tuple[SourceConfig, ...]`.
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, ConfigModel):
+            return kind
+    return None
 
 
 def _shown_default(value: Any) -> str:

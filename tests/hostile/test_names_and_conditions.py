@@ -32,16 +32,6 @@ def test_a_name_with_a_nul_character_is_refused(tmp_path: Path, keys: dict[str, 
     assert "a\\x00b" in done.err.replace("\n", "")
 
 
-COMMANDS = ("run", "verify", "inspect", "report", "loader", "wait", "diff", "clean", "train", "eval-apps", "sample")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_word_with_a_nul_character_is_refused(command: str) -> None:
-    done = cli(command, NUL)
-    assert done.code == 2, done
-    assert "has a NUL character" in done.err
-
-
 def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

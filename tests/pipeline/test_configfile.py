@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 from packtrain.pipeline.configfile import Setting, load_as, load_config
 from packtrain.schemas.config.config import RunConfig
+from packtrain.schemas.config.section import ConfigModel
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.trainer.train_config import TrainConfig
-from pydantic import BaseModel
 
 from tests import kit
 
@@ -91,13 +91,13 @@ def test_a_key_of_the_mask_keeps_a_policy_that_stands_alone(tmp_path: Path) -> N
     assert (mask.policy, mask.stop) == ("assistant", "auto")
 
 
-def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def whole_numbers(model: type[ConfigModel], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The keys of a configuration that hold one whole number."""
     for name, field in model.model_fields.items():
         for kind in (field.annotation, *get_args(field.annotation)):
             if kind is int:
                 yield (*where, name)
-            elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            elif isinstance(kind, type) and issubclass(kind, ConfigModel):
                 yield from whole_numbers(kind, (*where, name))
 
 
@@ -107,7 +107,7 @@ def whole_numbers(model: type[BaseModel], where: tuple[str, ...] = ()) -> Iterat
     [10**30, -(10**30), 16**5000, float("inf"), "9" * 5000],
     ids=["large", "small", "hexadecimal", "infinite", "text"],
 )
-def test_every_whole_number_has_bounds(model: type[BaseModel], number: Any) -> None:
+def test_every_whole_number_has_bounds(model: type[ConfigModel], number: Any) -> None:
     keys = list(whole_numbers(model))
     assert len(keys) > 5
     for key in keys:

@@ -35,8 +35,9 @@ def completed(*words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("run", "--set", "truncate.max_l"), {"truncate.max_length="}),
-        (("run", "--set", "sources.0.for"), {"sources.0.format="}),
+        # Two words for one key: bash would write a space after a single one.
+        (("run", "--set", "truncate.max_l"), {"truncate.max_length=", "truncate.max_length=VALUE"}),
+        (("run", "--set", "sources.0.for"), {"sources.0.format=", "sources.0.format=VALUE"}),
         (("run", "--set", "mask.policy="), {f"mask.policy={one}" for one in POLICIES}),
         (("run", "--set", "mask.policy=as"), {"mask.policy=assistant"}),
         (("plan", "--set", "mask=l"), {"mask=last_assistant"}),
@@ -111,7 +112,7 @@ def test_a_tab_for_a_training() -> None:
     pytest.importorskip("torch")
     assert "attention=sdpa" in completed("train", "--set", "attention=")
     assert set(completed("train", "--set", "trainer.bf16=")) <= {"trainer.bf16=true", "trainer.bf16=false"}
-    assert set(completed("train", "--set", "loader.or")) == {"loader.order="}
+    assert set(completed("train", "--set", "loader.or")) == {"loader.order=", "loader.order=VALUE"}
     assert "fsdp2" in completed("train", "--recipe", "f")
 
 
@@ -133,7 +134,8 @@ def typed(shell: list[object], line: str, expected: Sequence[str], cwd: Path, en
     is_typed = False
     while time.monotonic() < end and not (is_typed and all(words in shown for words in expected)):
         if select.select([ours], [], [], 0.5)[0]:
-            shown += os.read(ours, 4096).decode(errors="replace")
+            # Without the bell, with which bash says that there is more to type.
+            shown += os.read(ours, 4096).decode(errors="replace").replace("\a", "")
         elif PROMPT in shown and not is_typed:  # half a second of silence: the shell reads its keys by itself now
             shown = ""
             is_typed = True
@@ -146,7 +148,16 @@ def typed(shell: list[object], line: str, expected: Sequence[str], cwd: Path, en
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_a_tab_in_bash(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("packtrain run --set mask.policy=last\t", "mask.policy=last_assistant"),
+        # A value is written next to the key, without a space.
+        ("packtrain run --set truncate.max_l\t512", "packtrain run --set truncate.max_length=512"),
+        ("packtrain run --set pack.stra\tbfd_\t", "packtrain run --set pack.strategy=bfd_split"),
+    ],
+)
+def test_a_tab_in_bash(line: str, expected: str, tmp_path: Path) -> None:
     """What stands on the line after a Tab, in the shell itself."""
     program = Path(sys.executable).parent / "packtrain"
     source = subprocess.run(
@@ -155,8 +166,7 @@ def test_a_tab_in_bash(tmp_path: Path) -> None:
     (tmp_path / "rc").write_text(f"PS1='{PROMPT} '\n{source}\n")
     shell: list[object] = ["bash", "--noprofile", "--rcfile", tmp_path / "rc", "-i"]
     environment = {"HOME": str(tmp_path), "PATH": f"{program.parent}:/usr/bin:/bin"}
-    setting = "mask.policy=last_assistant"
-    assert setting in typed(shell, "packtrain run --set mask.policy=last\t", [setting], tmp_path, environment)
+    assert expected in typed(shell, line, [expected], tmp_path, environment)
 
 
 @pytest.mark.slow

@@ -47,3 +47,17 @@ def test_what_it_prints_is_what_the_loader_gives(packed: Path, packtrain: Comman
         assert step[5] == f"{tokens / (2 * 256):.2%}"
         assert step[6] == f"{batch['max_length_q']:,}"
         assert float(step[7]) >= 1
+
+
+def test_preference_pairs_are_counted_as_pairs(tmp_path: Path, packtrain: Command) -> None:
+    path = kit.write(tmp_path / "pairs.jsonl", kit.corpus("choices", 40))
+    packed_pairs = kit.packed(kit.configure(tmp_path, {"name": "p", "format": "preference", "path": path.name})).folder
+    done = packtrain("loader", packed_pairs, "--rows-per-step", 2, "--steps", 2)
+    assert (done.code, done.err) == (0, "")
+    assert "longest side" in done.out
+    seen = cells(done.out, "step")
+    assert len(seen) == 2
+    for step, batch in zip(seen, PackedLoader(packed_pairs, rows_per_step=2), strict=False):
+        pieces = len(batch["cu_seq_lens_q"]) - 1
+        assert pieces > 2
+        assert step[2] == f"{pieces // 2:,}"
