@@ -23,11 +23,14 @@ def describe_errors(
     """Write pydantic's errors, one a line: file and line or override, key, what is wrong, what would be valid.
 
     Args:
+        where: the file, for messages.
+        data: what was validated: the file's content, with all overrides.
         origins: what set the keys: `line 3`, or an override.
     """
     mistakes = [(_place_in_data(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
-    # File and line or override, and key → what is wrong there.
+    # What begins a line (file and line or override, and key) → what is wrong there.
     problems: dict[str, list[str]] = {}
+    # Unknown keys share a line: a file of another tool has dozens.
     unknown_keys = [place for place, item in mistakes if item["type"] == "extra_forbidden"]
     if unknown_keys:
         problems[where] = [_describe_unknown_keys(unknown_keys, model, origins)]
@@ -35,7 +38,7 @@ def describe_errors(
         kind = item["type"]
         if kind == "extra_forbidden":
             continue
-        # pydantic does not count items with errors, and then finds too few.
+        # pydantic does not count the items of a list that have errors themselves, and then calls the list too short.
         has_wrong_items = any(inner[: len(place)] == place != inner for inner, _ in mistakes)
         if kind == "too_short" and has_wrong_items:
             continue
@@ -77,23 +80,35 @@ def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
 
 
 def _describe_unknown_keys(places: Sequence[Place], model: type[ConfigModel], origins: Mapping[Place, str]) -> str:
-    keys = [_describe_unknown_key(place, model, origins, alone=len(places) == 1) for place in places[:_LISTED_MISTAKES]]
-    beginning = "there is no such key" if len(places) == 1 else "there are no such keys"
-    not_listed = len(places) - _LISTED_MISTAKES
-    return f"{beginning}: {', '.join(keys)}{f' and {not_listed:,} more' if not_listed > 0 else ''}"
+    """`there are no such keys: max_len (line 3; did you mean max_length?), …`"""
+    is_only_one = len(places) == 1
+    listed = ", ".join(
+        _describe_unknown_key(place, model, origins, is_only_one=is_only_one) for place in places[:_LISTED_MISTAKES]
+    )
+    if len(places) > _LISTED_MISTAKES:
+        listed += f" and {len(places) - _LISTED_MISTAKES:,} more"
+    return f"{'there is no such key' if is_only_one else 'there are no such keys'}: {listed}"
 
 
-def _describe_unknown_key(place: Place, model: type[ConfigModel], origins: Mapping[Place, str], *, alone: bool) -> str:
-    """An unknown key, where it is, and the key that is meant; if it is alone, else all known ones."""
+def _describe_unknown_key(
+    place: Place, model: type[ConfigModel], origins: Mapping[Place, str], *, is_only_one: bool
+) -> str:
+    """An unknown key, where it is, and the key that is likely meant.
+
+    Args:
+        is_only_one: whether there is room for all keys that its section has, where none is likely meant.
+    """
     known_keys = _fields(model, place[:-1])
-    # A key that is near in its own section, then one of the same name elsewhere, then all that there are.
-    advice = did_you_mean(str(place[-1]), known_keys).removeprefix("; ")
-    # The same key of another section, as for `max_length` or `maxLength` at the top.
+    near_key = did_you_mean(str(place[-1]), known_keys).removeprefix("; ")
+    # In any section: `max_length` or `maxLength` at the top means `truncate.max_length`.
     spelling = _spelling(str(place[-1]))
-    elsewhere = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == spelling]
-    if elsewhere:
-        advice = f"did you mean {' or '.join(elsewhere)}?"
-    elif not advice and alone:
+    keys_of_this_name = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == spelling]
+    advice = ""
+    if keys_of_this_name:
+        advice = f"did you mean {' or '.join(keys_of_this_name)}?"
+    elif near_key:
+        advice = near_key
+    elif is_only_one:
         advice = f"known keys: {', '.join(known_keys)}"
     key = ".".join(map(str, place))
     details = "; ".join(filter(None, (origins.get(place, ""), advice)))
@@ -103,7 +118,10 @@ def _describe_unknown_key(place: Place, model: type[ConfigModel], origins: Mappi
 def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
     """Where an error is in the data: pydantic's location without names of classes and types, which the data lacks.
 
+    `("mask", "MaskConfig", "policy")` becomes `("mask", "policy")`, for `mask: {policy: x}`.
+
     Args:
+        location: pydantic's.
         missing: whether the last part is a key that the data should have.
     """
     place: list[Any] = []
@@ -117,7 +135,7 @@ def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
 
 
 def _describe_value(item: Any, fields: Sequence[str]) -> str:
-    """What is wrong with a value, in a sentence.
+    """What is wrong with a value, in a sentence: pydantic's, in words of YAML instead of Python.
 
     Args:
         item: one of pydantic's errors.
@@ -141,7 +159,7 @@ def _describe_value(item: Any, fields: Sequence[str]) -> str:
 
 
 def _fields(model: type[ConfigModel], place: Place) -> list[str]:
-    """The known keys at a place in the configuration."""
+    """The keys that the section at a place of the configuration may have; none for a place that is no section."""
     section = model
     for part in place:
         if isinstance(part, int):  # which section of a list, all of which have the same keys
@@ -155,7 +173,7 @@ def _fields(model: type[ConfigModel], place: Place) -> list[str]:
 
 
 def _spelling(name: str) -> str:
-    """A key without what people write in different ways."""
+    """A key without what people write in different ways: `max_length`, `max-length` and `maxLength` are equal."""
     return name.lower().replace("_", "").replace("-", "")
 
 

@@ -60,7 +60,7 @@ def load_config(
     overrides: Iterable[str | Setting] = (),
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[RunConfig, Path]:
-    """Return a validated configuration, and the folder where its relative paths start.
+    """Return a validated configuration of a run, and the folder where its relative paths start.
 
     Args:
         config: a validated configuration, plain data, or the path of a YAML file.
@@ -77,6 +77,8 @@ def load_config(
     if isinstance(config, RunConfig):
         if not in_memory and not overrides:
             return config, base or Path.cwd()
+        # As plain data again, because overrides are checked together with the rest. Keys that were not set stay out of
+        # it: a message about one says that its value is the default.
         config = config.model_dump(mode="json", exclude_unset=True)
     return load_as(RunConfig, config, base, overrides, in_memory)
 
@@ -88,7 +90,7 @@ def load_as(
     overrides: Iterable[str | Setting] = (),
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[_Model, Path]:
-    """Load a configuration of any other model, such as that of a training. See `load_config`."""
+    """Return a validated configuration of any model, such as that of a training, and its folder. See `load_config`."""
     origins: dict[Place, str] = {}
     if isinstance(config, Mapping):
         data = deepcopy(dict(config))  # overrides must not change what the caller holds
@@ -102,7 +104,7 @@ def load_as(
     for override in overrides:
         setting = Setting.parse(override) if isinstance(override, str) else override
         place = _override(data, setting)
-        # What was below the key in the file is replaced with it.
+        # An override of `truncate` replaces the whole section, and with it the lines of the keys below it.
         origins = {key_place: origin for key_place, origin in origins.items() if key_place[: len(place)] != place}
         origins[place] = setting.origin
     _add_sources(data, in_memory or {})
@@ -116,6 +118,9 @@ def load_as(
 def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
     """Add sources to a configuration, or their paths to those that it has.
 
+    Args:
+        in_memory: name of a source → what stands for its path; see `load_config`.
+
     Raises:
         ConfigError: one has a path already.
     """
@@ -126,10 +131,8 @@ def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
     sources = list(configured)
     data["sources"] = sources
     for name, path in in_memory.items():
-        of_this_name = [source for source in sources if isinstance(source, dict) and source.get("name") == name]
-        if of_this_name:
-            source = of_this_name[0]
-        else:
+        source = next((source for source in sources if isinstance(source, dict) and source.get("name") == name), None)
+        if source is None:
             source = {"name": name}
             sources.append(source)
         if "path" in source:
@@ -138,7 +141,10 @@ def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
 
 
 def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> SourceConfig:
-    """Return the source, with the format that was detected.
+    """Return the source with the format that was detected, checked as if it had been configured.
+
+    Args:
+        keys: the columns that the format is read from, as in `SourceConfig.keys`.
 
     Raises:
         ConfigError: another key of the source does not fit that format.
@@ -152,9 +158,11 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
 def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[ConfigModel]) -> None:
     """Raise ConfigError if the keys are those of another tool, or of another command. The message says what a tool's
     keys are called in packtrain.
+
+    Without this, each of dozens of keys would be reported as unknown.
     """
     for command, required, typical in _OTHER_COMMANDS:
-        # A configuration of the very command that is run is none of another's, whatever it has besides.
+        # The model of the command that is run has all keys that its own configurations require.
         is_this_command = required <= model.model_fields.keys()
         typical_keys = sorted(typical & data.keys())
         if not is_this_command and required <= data.keys() and typical_keys:
@@ -173,6 +181,8 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[ConfigModel
 
 def _override(data: dict[str, Any], setting: Setting) -> Place:
     """Set one key, and make the sections above it that are missing; returns its place.
+
+    `sources.0.mask.policy` is at `("sources", 0, "mask", "policy")`.
 
     Raises:
         ConfigError: there is no such place.

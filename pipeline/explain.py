@@ -128,139 +128,128 @@ def explain(folder: str | Path, example: str | int) -> Story:
         InputError: there is no such dataset or example; says which examples its row gave, if any.
         IntegrityError: a file of the folder is missing or damaged.
     """
-    return Follower(open_dataset(folder)).of(str(example))
+    return explain_example(open_dataset(folder), str(example))
 
 
-class Follower:
-    """Follows examples of one finished dataset."""
+def explain_example(dataset: Finished, example: str) -> Story:
+    """What became of one example of an open dataset, as `explain`.
 
-    def __init__(self, dataset: Finished) -> None:
-        self.dataset = dataset
-        self._sources = [source["name"] for source in dataset.manifest.plan["config"]["sources"]]
+    Args:
+        example: the example's id, such as `chats/chats:17`, or the number of its document, such as `5`.
 
-    def of(self, example: str) -> Story:
-        """Return the story of an example, by its id or its doc id.
+    Raises:
+        InputError, IntegrityError: see `explain`.
+    """
+    if example.isdecimal() and len(example) < 19:  # of at most 18 digits, so that an int64 holds it
+        return _story_of_number(dataset, int(example))
+    address = _parse_id(dataset, example)
+    row: dict[str, str | int] = {"source": address.source, "file": address.file, "line": address.line}
+    documents = dataset.documents(values=row).to_pylist()
+    for document in documents:
+        if document["sub"] == address.sub:
+            return _story_of_document(dataset, document)
+    # Not among the encoded examples: rejected, never made, or no line of an input.
+    reject = _rejected(dataset, address)
+    if reject is None:
+        raise _no_example_error(dataset, example, [document["id"] for document in documents])
+    return Story(
+        address.id,
+        "rejected",
+        reason=reject.reason,
+        detail=reject.detail,
+        remedy=reject.remedy,
+        excerpt=reject.excerpt,
+    )
 
-        Raises:
-            InputError: there is no such example; says which examples its row gave, if any.
-            IntegrityError: a file of the folder is missing or damaged.
-        """
-        if example.isdecimal() and len(example) < 19:  # so that it is an int64
-            return self._of_document(int(example))
-        address = self._address(example)
-        row: dict[str, str | int] = {"source": address.source, "file": address.file, "line": address.line}
-        documents = self.dataset.documents(values=row).to_pylist()
-        for document in documents:
-            if document["sub"] == address.sub:
-                return self._story(document)
-        # Not among the encoded examples: rejected, never made, or no line of an input.
-        if (reject := _rejected(self.dataset, address)) is not None:
-            return Story(
-                address.id,
-                "rejected",
-                reason=reject.reason,
-                detail=reject.detail,
-                remedy=reject.remedy,
-                excerpt=reject.excerpt,
-            )
-        raise self._no_example(example, [document["id"] for document in documents])
 
-    def _of_document(self, doc_id: int) -> Story:
-        """The story of a document, by its number.
+def _parse_id(dataset: Finished, id: str) -> _Address:
+    """The parts of an id, with the file's name as documents.parquet has it.
 
-        Raises:
-            InputError: there is no such document.
-        """
-        documents = self.dataset.documents(doc_ids=[doc_id]).to_pylist()
-        if not documents:
-            count = self.dataset.documents(["doc_id"]).num_rows
-            raise InputError(
-                f"there is no document {doc_id:,} in {self.dataset.store.url}; doc ids are 0 to {count - 1:,}"
-            )
-        return self._story(documents[0])
+    Raises:
+        InputError: it is not an id, or names no input of the run.
+    """
+    plan = dataset.manifest.plan
+    sources = {source["name"] for source in plan["config"]["sources"]}
+    labels = {(input["source"], input["file"]) for input in plan["inputs"]}
+    match = _ID_PATTERN.fullmatch(id)
+    if match is not None and match[1] in sources:
+        address = _Address(match[1], match[2], int(match[3]), int(match[4] or -1))
+        # Ids have no suffix; rejects.jsonl has it, as in `chats/chats.jsonl:17`, which is understood, too.
+        for label in (address.file, _without_suffix(address.file)):
+            if (address.source, label) in labels:
+                return replace(address, file=label)
+    source, file = min(labels, default=("chats", "chats"))
+    raise InputError(
+        f"there is no example {escape_line(id)} in {dataset.store.url}: an id is source/file:line, such as "
+        f"{escape_line(_Address(source, file, 1).id)}; documents.parquet lists all that were encoded"
+    )
 
-    def _no_example(self, example: str, ids: Sequence[str]) -> InputError:
-        """The error for an id that is no example's.
 
-        Args:
-            ids: those of the examples that its row gave.
-        """
-        place = self.dataset.store.url
-        if not ids:
-            return InputError(
-                f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, "
-                "beyond max_rows, left out by its format or a condition, or a reject that is only counted; the ledger "
-                "has the numbers"
-            )
-        listed = ", ".join(map(escape_line, ids[:_MAX_LISTED_IDS]))
-        if len(ids) > _MAX_LISTED_IDS:
-            listed += ", …"
-        return InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
+def _no_example_error(dataset: Finished, example: str, ids: Sequence[str]) -> InputError:
+    """The error for an id that is no example's.
 
-    def _story(self, document: _Row) -> Story:
-        """The story of an example in the document table, packed or dropped."""
-        story = Story(
-            document["id"],
-            "packed",
-            document["doc_id"],
-            tokens=document["tokens"],
-            copies=document["copies"],
+    Args:
+        ids: those of the other examples that its row gave.
+    """
+    place = dataset.store.url
+    if not ids:
+        return InputError(
+            f"no example of {place} was made of {escape_line(example)}: there is no such line, or it is blank, "
+            "beyond max_rows, left out by its format or a condition, or a reject that is only counted; the ledger "
+            "has the numbers"
         )
-        if document["outcome"] != PACKED_OUTCOME:
-            return self._dropped(story, document)
-        standings: list[Standing] = []
-        for split, row in _rows_of(self.dataset, document["doc_id"]):
-            if self.dataset.manifest.preference:  # each is a row of its own, and has no pieces
-                standings.append(Standing(split, row, 0, 0))
-                continue
-            for piece in pieces(self.dataset, row, split):
-                if piece.doc_id == document["doc_id"]:
-                    standings.append(Standing(split, row, piece.start, piece.trained, piece.side))
-        return replace(story, cut=self._cut(document), standings=tuple(standings))
+    listed = ", ".join(map(escape_line, ids[:_MAX_LISTED_IDS]))
+    if len(ids) > _MAX_LISTED_IDS:
+        listed += ", …"
+    return InputError(f"there is no example {escape_line(example)} in {place}; its row gave {listed}")
 
-    def _dropped(self, story: Story, document: _Row) -> Story:
-        reason = document["outcome"]
+
+def _story_of_number(dataset: Finished, doc_id: int) -> Story:
+    """The story of a document, by its number.
+
+    Raises:
+        InputError: there is no such document.
+    """
+    documents = dataset.documents(doc_ids=[doc_id]).to_pylist()
+    if not documents:
+        count = dataset.documents(["doc_id"]).num_rows
+        raise InputError(f"there is no document {doc_id:,} in {dataset.store.url}; doc ids are 0 to {count - 1:,}")
+    return _story_of_document(dataset, documents[0])
+
+
+def _story_of_document(dataset: Finished, document: _Row) -> Story:
+    """The story of an example that was encoded: packed, or dropped."""
+    story = Story(document["id"], "packed", document["doc_id"], tokens=document["tokens"], copies=document["copies"])
+    outcome = document["outcome"]
+    if outcome != PACKED_OUTCOME:
         address = _Address(document["source"], document["file"], document["line"], document["sub"])
-        reject = _rejected(self.dataset, address)  # with a detail, if the mask rejects it
-        detail = reject.detail if reject is not None else REASONS.get(reason, "")
-        # Only of a duplicate is another example the cause.
-        twin = self._twin(document) if reason == "duplicate" else ""
-        return replace(story, state="dropped", reason=reason, detail=detail, twin=twin)
+        # The mask may reject an example after it was encoded; then rejects.jsonl says more than the reason's sentence.
+        reject = _rejected(dataset, address)
+        detail = reject.detail if reject is not None else REASONS.get(outcome, "")
+        twin = _twin(dataset, document) if outcome == "duplicate" else ""
+        return replace(story, state="dropped", reason=outcome, detail=detail, twin=twin)
+    standings: list[Standing] = []
+    for split, row in _rows_of(dataset, document["doc_id"]):
+        if dataset.manifest.preference:  # a pair that is not packed is a row of its own, without pieces
+            standings.append(Standing(split, row, 0, 0))
+            continue
+        for piece in pieces(dataset, row, split):
+            if piece.doc_id == document["doc_id"]:
+                standings.append(Standing(split, row, piece.start, piece.trained, piece.side))
+    # A run either truncates long documents or splits them, so only one of the two can have cut this one.
+    splits = dataset.manifest.plan["config"]["truncate"]["overlong"] == "split"
+    cut_by = "pieces in which nothing would be trained" if splits else "truncate.max_length"
+    lost = document["tokens"] - document["tokens_kept"]
+    return replace(story, standings=tuple(standings), cut={cut_by: lost} if lost else {})
 
-    def _twin(self, document: _Row) -> str:
-        """The id of the earlier example that a duplicate repeats."""
-        table = self.dataset.documents(["id", "outcome", "digest"])
-        # Neither left out nor a duplicate itself; it may have been left out only by a draw.
-        kept = pc.is_in(table["outcome"], strings([PACKED_OUTCOME, NOT_DRAWN]))
-        equal = pc.equal(table["digest"], pa.scalar(document["digest"], table.schema.field("digest").type))
-        return str(table.filter(pc.and_(kept, equal))["id"][0].as_py())
 
-    def _cut(self, document: _Row) -> dict[str, int]:
-        """The tokens that a packed example loses, by what cuts them."""
-        lost = document["tokens"] - document["tokens_kept"]
-        # Documents are either truncated or split, so one of the two has cut all of them.
-        splits = self.dataset.manifest.plan["config"]["truncate"]["overlong"] == "split"
-        by = "pieces in which nothing would be trained" if splits else "truncate.max_length"
-        return {by: lost} if lost else {}
-
-    def _address(self, id: str) -> _Address:
-        """Return the address of an id, with the file's name as the run knows it.
-
-        Raises:
-            InputError: it is not an id, or names no input of the run.
-        """
-        labels = {(input["source"], input["file"]) for input in self.dataset.manifest.plan["inputs"]}
-        match = _ID_PATTERN.fullmatch(id)
-        if match is not None and match[1] in self._sources:
-            address = _Address(match[1], match[2], int(match[3]), int(match[4] or -1))
-            for label in (address.file, _without_suffix(address.file)):  # with the suffix, as in rejects.jsonl
-                if (address.source, label) in labels:
-                    return replace(address, file=label)
-        source, file = min(labels, default=("chats", "chats"))
-        raise InputError(
-            f"there is no example {escape_line(id)} in {self.dataset.store.url}: an id is source/file:line, such as "
-            f"{escape_line(_Address(source, file, 1).id)}; documents.parquet lists all that were encoded"
-        )
+def _twin(dataset: Finished, document: _Row) -> str:
+    """The id of the earlier example that a duplicate repeats."""
+    table = dataset.documents(["id", "outcome", "digest"])
+    # The first that was no duplicate itself: it is packed, or only a draw (see `weight`) has left it out.
+    is_first = pc.is_in(table["outcome"], strings([PACKED_OUTCOME, NOT_DRAWN]))
+    is_equal = pc.equal(table["digest"], pa.scalar(document["digest"], table.schema.field("digest").type))
+    return str(table.filter(pc.and_(is_first, is_equal))["id"][0].as_py())
 
 
 def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
@@ -274,10 +263,12 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
         first_row = 0
         for shard in record.shards:
             for batch in dataset.sound_batches(shard):
-                column = batch.column("doc_ids")
+                column = batch.column("doc_ids")  # a list for each row
+                # With offsets 0 3 5, pieces 0 1 2 are in row 0, and pieces 3 4 in row 1: piece 3 comes behind two
+                # offsets, 0 and 3, so that it is in row 2 - 1.
                 pieces_of_document = np.flatnonzero(view(column.values) == doc_id)
-                # With offsets 0 3 5, pieces 0 to 2 are in row 0, and 3 and 4 in row 1. A row may have several copies.
                 rows = np.searchsorted(view(column.offsets), pieces_of_document, side="right") - 1
+                # A row may have several pieces of the document, or copies of it, and is given once.
                 for row in np.unique(rows).tolist():
                     is_packed = True
                     yield split, first_row + row
@@ -289,14 +280,14 @@ def _rows_of(dataset: Finished, doc_id: int) -> Iterator[tuple[str, int]]:
 
 
 def _rejected(dataset: Finished, address: _Address) -> Reject | None:
-    """Return the entry of an example in the rejects file, or of its whole row; None if there is neither.
+    """The line of rejects.jsonl about an example, or about its whole row; None if there is neither.
 
     Raises:
         IntegrityError: the file is damaged.
     """
     data = dataset.store.read(REJECTS) or b""  # a dataset without rejects has no such file
     reject_of_row = None
-    # Most lines are of other rows, and are not decoded.
+    # Most lines are about other rows: they lack these bytes, and need not be decoded.
     needle = f'"line":{address.line},'.encode()
     for line in data.splitlines():
         if needle not in line:
@@ -308,11 +299,14 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
                 f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"
             ) from error
         labels = (reject.file, _without_suffix(reject.file))
-        if reject.source != address.source or address.file not in labels or reject.reason == COUNTED_ONLY:
+        if reject.source != address.source or address.file not in labels:
+            continue
+        # A line at the end of a block that counts those of its rejects that are not listed: it is of no one row.
+        if reject.reason == COUNTED_ONLY:
             continue
         if reject.example == address.sub:
             return reject
-        if reject.example < 0:  # the whole row was rejected
+        if reject.example < 0:  # about the whole row; a line about the example alone, which says more, may follow
             reject_of_row = reject
     return reject_of_row
 

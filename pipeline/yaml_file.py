@@ -27,14 +27,24 @@ def refuse_data(path: Path) -> None:
 
 
 def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
-    """The content of a YAML file; notes the line of each key."""
+    """The content of a YAML file.
+
+    Args:
+        origins: gets the line of each key and item, such as `line 3`.
+
+    Raises:
+        ConfigError: the file cannot be read, is too large or is not YAML, or its content is no mapping; or see
+            `_note_lines`.
+    """
     refuse_data(path)
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MAX_CHARACTERS + 1)  # one more shows that there are too many
         if len(text) > _MAX_CHARACTERS:
             raise ConfigError(f"{path} has more than {_MAX_CHARACTERS:,} characters; data is given with --input")
-        data = parse_yaml(text, lambda node: _note_lines(node, (), origins, path, len(text) + _MAX_REPEATED))
+        # Each key or item takes at least a character, so that more of them than characters come from aliases.
+        limit = len(text) + _MAX_REPEATED
+        data = parse_yaml(text, lambda node: _note_lines(node, (), origins, path, limit))
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except IsADirectoryError:
@@ -56,7 +66,7 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates: 2024-07-26 is text."""
+    """YAML without dates: 2024-07-26 is text, as `tokenizer.date` takes it."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -72,7 +82,8 @@ def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None)
     """The data of a YAML text.
 
     Args:
-        look: sees the nodes, which know their lines, before aliases are written out.
+        look: called with the root of the text's nodes, which know their lines. It may refuse them before data is made
+            of them, of which aliases make much.
 
     Raises:
         yaml.YAMLError: the text is not YAML, or is nested too deeply.
@@ -96,7 +107,12 @@ def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None)
 
 
 def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path: Path, limit: int) -> None:
-    """Note the line of each key. YAML itself keeps the last of two equal keys and loses the others.
+    """Note the line of each key and item below a node, and refuse what YAML itself loses without a word: of two equal
+    keys it keeps the last.
+
+    Args:
+        parent: the place of the node.
+        origins: gets `line 3` for the place of each key and item.
 
     Raises:
         ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than `limit`
@@ -108,17 +124,17 @@ def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path:
             f"{path}, line {node.start_mark.line + 1}: its aliases (*name) repeat more than {_MAX_REPEATED:,} values; "
             "write out what is meant"
         )
-    # (key or index, the node that shows its line, the node of its value)
-    pairs: Sequence[tuple[Any, yaml.Node, yaml.Node]] = ()
+    # (key or index, the node that shows its line, the node of its value) of each key or item
+    children: Sequence[tuple[str | int, yaml.Node, yaml.Node]] = ()
     if isinstance(node, yaml.MappingNode):
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 line = key_node.start_mark.line + 1
                 raise ConfigError(f"{path}, line {line}: a key is a text, not a list or a mapping")
-        pairs = [(key.value, key, value) for key, value in node.value]
+        children = [(key.value, key, value) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        pairs = [(index, value, value) for index, value in enumerate(node.value)]
-    for key, line_node, value in pairs:
+        children = [(index, value, value) for index, value in enumerate(node.value)]
+    for key, line_node, value in children:
         place = (*parent, key)
         origin = f"line {line_node.start_mark.line + 1}"
         if place in origins:

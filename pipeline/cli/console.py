@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...schemas.escape import escape, escape_line, without_secrets
+from ...schemas.report.shown_rows import ShownPiece
 from ...schemas.units import duration, large
 from ..observer import Observer
 from ..report.grid import Grid, Line, clipped
@@ -36,25 +38,39 @@ def put(console: Console, line: Line) -> None:
             console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
         console.print(_table(line))
         return
-    text = Text()
-    if isinstance(line, list):
-        plain = console.color_system is None or console.no_color
-        for piece in line:
-            text.append(f"×{piece.weight:.4g} " if piece.weight not in (0, 1) else "", "cyan")
-            # Without colours, brackets mark what is trained.
-            words = f"⟦{piece.text}⟧" if piece.weight and plain else piece.text
-            text.append(escape(words), "bold green" if piece.weight else "dim")
+    # As `Text`, because rich would take brackets in a plain string, which may be of the data, for its markup.
+    if isinstance(line, str):
+        text = Text(escape(line))
+    elif isinstance(line, list):
+        has_colors = console.color_system is not None and not console.no_color
+        text = _marked_text(line, has_colors)
     else:
-        words, style = (line, "") if isinstance(line, str) else line
-        text.append(escape(words), style)
-    # As `Text`, in which rich takes no brackets of the data for its markup.
+        words, style = line
+        text = Text(escape(words), style)
     console.print(text, soft_wrap=True)
 
 
+def _marked_text(pieces: Sequence[ShownPiece], has_colors: bool) -> Text:
+    """The text of some pieces, in which trained ones are marked: in green or, without colours, by brackets. A weight
+    other than 1 stands before its piece.
+    """
+    text = Text()
+    for piece in pieces:
+        if piece.weight == 0:
+            text.append(escape(piece.text), "dim")
+            continue
+        if piece.weight != 1:
+            text.append(f"×{piece.weight:.4g} ", "cyan")
+        text.append(escape(piece.text if has_colors else f"⟦{piece.text}⟧"), "bold green")
+    return text
+
+
 def _table(grid: Grid) -> Table:
+    """A grid as rich draws it."""
     table = Table(show_edge=False, pad_edge=False)
     for column, name in enumerate(grid.head):
-        # A name that is broken over two lines is hard to find; long ones would take the width of the figures.
+        # Names in the first column are not broken over two lines, where they would be hard to find, unless they are so
+        # long that the figures would lose their room.
         keeps_line = column == 0 and all(len(row[0]) <= _MAX_UNBROKEN_CHARACTERS for row in grid.rows)
         head = Text(escape_line(name))
         justify: Literal["left", "right"] = "left" if grid.is_words(column) else "right"
@@ -100,7 +116,7 @@ class ConsoleObserver(Observer):
         self._tokens = 0
         self._began_at = time.monotonic()
         self._printed_at = self._began_at
-        # Bytes and tokens measure progress; what people count are rows.
+        # Progress is measured in `unit`, such as bytes, but what people want to know per second are rows.
         self._unit = unit if unit == "samples" else "rows"
         # With FORCE_COLOR, rich takes a pipe for a terminal; it asks for colours, not for bars in a log.
         if self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty():

@@ -59,25 +59,22 @@ class Interruption:
             raise KeyboardInterrupt
 
     def watch(self, pipe: int) -> None:
-        """Follow the numbers of signals that Python writes into a pipe, until it is closed. May end the process.
+        """What the thread does: read the numbers of signals, which Python writes into a pipe, until the pipe is closed.
+        After the first of `_SIGNALS`, it ends the process as this module says, unless the command ends it before.
 
         Args:
-            pipe: the descriptor of its end to read from, which is closed.
+            pipe: the descriptor of the pipe's end to read from; closed here.
         """
         if not _wait_for_signal(pipe):
             os.close(pipe)
             return
         began = time.monotonic()
-        while (seconds := time.monotonic() - began) < GRACE_SECONDS:
-            # Most commands have ended before, and this thread with them: then nothing need be said.
-            if seconds >= _SAY_AFTER_SECONDS:
-                self.tell()
-            wakes_at = _SAY_AFTER_SECONDS if seconds < _SAY_AFTER_SECONDS else GRACE_SECONDS
-            ready, _, _ = select.select([pipe], [], [], wakes_at - seconds)
-            # A second signal ends the process at once; one that comes with the first is the same key.
-            if ready and os.read(pipe, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
-                break
+        # Most commands end meanwhile, and this thread with the process: then nothing need be said.
+        is_repeated = _second_signal_comes(pipe, began, began + _SAY_AFTER_SECONDS)
         self.tell()
+        if not is_repeated:
+            _second_signal_comes(pipe, began, began + GRACE_SECONDS)
+        # The time is over, or somebody has pressed Ctrl-C twice: the process ends, whatever it is doing.
         if sys.stdout.isatty():
             os.write(sys.stdout.fileno(), _SHOW_CURSOR)  # progress bars hide it
         # Not `sys.exit`, which would wait for the main thread, and that may be what hangs.
@@ -88,6 +85,20 @@ def _wait_for_signal(pipe: int) -> bool:
     """Wait for one of `_SIGNALS`: others have their own handlers. Returns False if the pipe is closed instead."""
     while number := os.read(pipe, 1):
         if number[0] in _SIGNALS:
+            return True
+    return False
+
+
+def _second_signal_comes(pipe: int, began: float, deadline: float) -> bool:
+    """Wait for a second signal until a deadline, and return whether it came.
+
+    Args:
+        began: when the first one came, by the monotonic clock; another within `_SAME_SECONDS` is the same key press.
+        deadline: until when to wait, by the same clock.
+    """
+    while (seconds_left := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([pipe], [], [], seconds_left)
+        if ready and os.read(pipe, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
             return True
     return False
 
@@ -108,6 +119,7 @@ def interruptible() -> Iterator[Interruption]:
         # `nohup` ignores signals, and a program around us may have handlers of its own: both stay.
         if signal.getsignal(number) is default:
             replaced_handlers[number] = signal.signal(number, interruption.handle)
+    # Python writes each signal's number there as it arrives, also while the main thread is inside of a long C function.
     pipe_reader, pipe_writer = os.pipe()
     os.set_blocking(pipe_writer, False)  # which Python demands: a full pipe must not stop a handler
     signal.set_wakeup_fd(pipe_writer, warn_on_full_buffer=False)

@@ -120,13 +120,18 @@ def load_run(
 ) -> "tuple[RunConfig, Path]":
     """The configuration of a command, and the folder where its relative paths start.
 
+    It is that of a file, or made of the options --input, --tokenizer and --out.
+
     Args:
-        config: None for a configuration made of options alone.
-        format: that of all inputs.
+        config: the file; None for a configuration made of options alone.
+        settings: the texts after --set, such as `seed=3`.
+        inputs: the paths after --input; each becomes a source.
+        format: the format of the rows of all inputs.
         needs: the options that must be given without a file.
         hint: how else to start, at the end of the message that an option is missing.
         cache: the cache, unless `--set` names another.
-        options: those that stand for a key; they override the configuration, and `--set`.
+        options: values of options that stand for a key of the configuration, by their names in `_STANDS_FOR`; None for
+            one that was not given. They override the file, and `--set`.
 
     Raises:
         ConfigError: neither a file nor the options that are needed without one are given, or both; or the configuration
@@ -139,11 +144,14 @@ def load_run(
     if out is not None:
         # Of a command line, relative paths start in the working directory, not in the configuration's folder.
         options["out"] = resolve_place(out, Path.cwd())
-    # The last setting of a key counts: options win over `--set`, and `--set` over the demo's cache.
-    overrides: list[str | Setting] = [Setting("cache", cache, "the cache")] if cache is not None else []
+    # Where a key is set twice, the later setting counts: options win over `--set`, and `--set` over the cache.
+    overrides: list[str | Setting] = []
+    if cache is not None:
+        overrides.append(Setting("cache", cache, "the cache"))
     overrides += settings or []
     overrides += _option_settings(options)
     if config is not None:
+        # First, because `packtrain run rows.jsonl --tokenizer …` lacks an --input, and gives no configuration.
         refuse_data(config)
         if inputs or tokenizer is not None:
             names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
@@ -156,10 +164,11 @@ def load_run(
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
     paths = inputs or []
+    data = _data_of_options(paths, tokenizer)
     if format is not None:
-        # A setting of each source, so that a message about it names the option.
+        # Not written into the sources of `data`: a message about a setting names the option that it came from.
         overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
-    return load_config(_data_of_options(paths, tokenizer), Path.cwd(), overrides)
+    return load_config(data, Path.cwd(), overrides)
 
 
 def _option_settings(options: "Mapping[str, Any]") -> "Iterator[Setting]":
@@ -179,5 +188,5 @@ def _data_of_options(paths: "Sequence[str]", tokenizer: Path | None) -> dict[str
     from ..inputs.source_names import name_sources
 
     sources = [{"name": name, "path": path} for name, path in zip(name_sources(paths), paths, strict=True)]
-    # A configuration must have an output and a tokenizer, also for a command that uses neither.
+    # A configuration must have an output and a tokenizer, also for a command that uses neither, such as `prep`.
     return {"out": "packed", "tokenizer": {"path": str(tokenizer or "unused")}, "sources": sources}

@@ -5,13 +5,14 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import packtrain
 import pytest
 from packtrain.pipeline.dataset.open_dataset import Finished, open_dataset
-from packtrain.pipeline.explain import Follower, Story
+from packtrain.pipeline.explain import Story, explain_example
 from packtrain.schemas.errors import InputError, IntegrityError
 from packtrain.schemas.rows import IGNORE_INDEX
 
@@ -69,15 +70,11 @@ def configure(make_tokenizer: Callable[..., Path], tmp_path: Path) -> Configure:
     return make
 
 
-def follower(config: Row) -> Follower:
-    return Follower(open_dataset(Path(config["out"])))
-
-
 def followed(config: Row) -> tuple[Finished, list[Story]]:
     """A run, and the story of each of its documents, packed or not."""
     packtrain.run(config)
-    found = follower(config)
-    return found.dataset, [found.of(str(doc)) for doc in range(found.dataset.documents(["doc_id"]).num_rows)]
+    dataset = open_dataset(Path(config["out"]))
+    return dataset, [explain_example(dataset, str(doc)) for doc in range(dataset.documents(["doc_id"]).num_rows)]
 
 
 def pieces_of(dataset: Finished) -> "Counter[tuple[Any, ...]]":
@@ -131,7 +128,7 @@ def test_rows_that_gave_no_document(configure: Configure, tmp_path: Path) -> Non
     config["sources"].append({"name": "apps", "format": "apps", "path": write(tmp_path / "apps.jsonl", rows)})
     config["sources"][1]["max_rows"] = 2
     packtrain.run(config)
-    of = follower(config).of
+    of = partial(explain_example, open_dataset(Path(config["out"])))
 
     twin = of("chats/chats:5")
     assert (twin.state, twin.reason, twin.twin) == ("dropped", "duplicate", "chats/chats:1")
@@ -158,11 +155,11 @@ def test_a_copied_folder_without_notes_of_the_run_says_the_same(configure: Confi
     (tmp_path / "chats.jsonl").unlink()
     copy = tmp_path / "copy"
     shutil.copytree(config["out"], copy, ignore=shutil.ignore_patterns("_run"))
-    copied = Follower(open_dataset(copy))
-    assert [copied.of(story.id) for story in before] == before
+    of = partial(explain_example, open_dataset(copy))
+    assert [of(story.id) for story in before] == before
     (copy / "documents.parquet").unlink()
     with pytest.raises(IntegrityError, match=r"documents\.parquet"):
-        copied.of(before[0].id)
+        of(before[0].id)
 
 
 def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +175,10 @@ def test_many_blocks_and_files(configure: Configure, tmp_path: Path, monkeypatch
     marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
     config = configure(sources=[{"name": "s", "format": "text", "path": str(folder)}], filter={"min_tokens": 30})
     packtrain.run(config)
-    found = follower(config)
+    of = partial(explain_example, open_dataset(Path(config["out"])))
     shown = {f"s/{name}:{n + 1}": text for name, texts in shapes.items() for n, text in enumerate(texts)}
     for doc, id in enumerate(shown):
-        for story in (found.of(str(doc)), found.of(id)):
+        for story in (of(str(doc)), of(id)):
             assert (story.id, story.doc_id) == (id, doc)
             assert (story.state, story.reason) == (("packed", "") if shown[id][0] == "x" else ("dropped", "min_tokens"))
 
