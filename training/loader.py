@@ -300,7 +300,11 @@ class PackedLoader:
             IndexError: there is no such row.
             IntegrityError: a shard, or the reference, is damaged.
         """
-        rows = [self.corpus.row(index) for index in indices]
+        # What is done row by row (padding to a shape, references, untrained rows, paths of branches) needs each alone.
+        if self.shape is None and self._reference is None and fills_up is None and not self.corpus.shares_tokens:
+            rows = list(self.corpus.neighbours_joined(indices))
+        else:
+            rows = [self.corpus.row(index) for index in indices]
         reference = None
         # By the number of the row: no order of the rows, and no division among ranks, can exchange references.
         if self._reference is not None:

@@ -152,6 +152,29 @@ def test_a_batch_is_what_a_model_takes(folder: Path) -> None:
         assert same, name
 
 
+def test_neighbours_that_are_read_as_one_slice_are_the_same_rows(weighted: Path) -> None:
+    rows = kit.Packed(weighted).rows()
+    batches = loader(weighted)
+    assert len(shards(weighted)) > 1
+    # Over the ends of record batches and shards, backwards, again, and by chance.
+    last = len(rows) - 1
+    picks = [[*range(len(rows))], [0], [last], [3, 2, 1], [last, 0, 1], [4, 4, 5, 5]]
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        first = int(random.integers(len(rows) - 1))
+        picks.append([*range(first, last), *random.integers(len(rows), size=3).tolist()])
+    for picked in picks:
+        batch = batches.batch_of(picked)
+        for name in ("input_ids", "labels", "position_ids", "loss_weights"):
+            assert batch[name][0].tolist() == [value for index in picked for value in rows[index][name]], picked
+        lengths = [length for index in picked for length in rows[index]["seq_lengths"]]
+        assert batch["cu_seq_lens_q"].diff().tolist() == lengths, picked
+        assert batch["max_length_q"] == max(lengths), picked
+    for missing in ([last, last + 1], [-1, 0]):
+        with pytest.raises(IndexError):
+            batches.batch_of(missing)
+
+
 def test_every_batch_has_the_same_shape(folder: Path) -> None:
     shapes, longest, pad = set(), set(), kit.Packed(folder).record["plan"]["tokenizer"]["pad_id"]
     flat = loader(folder, 3)

@@ -457,28 +457,54 @@ except PacktrainError as error:
         out.write(str(error))
 dist.destroy_process_group()
 """
+SHARDED = """
+import sys
+sys.path.append({root!r})
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from packtrain.training.preference.reference_pass import hash_weights
+from tests.training.test_reference import model_of
+
+dist.init_process_group("gloo")
+model = model_of()
+for layer in model.model.layers:
+    fully_shard(layer)
+fully_shard(model)
+whole = sum(weight.numel() for weight in model.parameters())
+own = sum(weight.to_local().numel() for weight in model.parameters())
+assert own < 0.6 * whole, "the weights are not divided"
+with open(f"{{sys.argv[1]}}.{{dist.get_rank()}}", "w") as out:
+    out.write(hash_weights(model))
+dist.destroy_process_group()
+"""
 ROOT = Path(__file__).parents[2]
 
 
-def on_two_ranks(tmp_path: Path, file: Path, folder: Path, seed: int) -> list[bytes]:
-    """What each rank has of a reference, or its error."""
+def on_two_ranks(code: str, tmp_path: Path, file: Path, *arguments: object) -> list[bytes]:
+    """What a program on two ranks writes into the file with the number of each rank behind its name."""
     program = tmp_path / "program.py"
-    program.write_text(PROGRAM.format(root=str(ROOT)))
+    program.write_text(code.format(root=str(ROOT)))
     command = [*("python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"), program]
-    done = warm.run([*command, file, folder, seed], modules=warm.TRAINING)
+    done = warm.run([*command, file, *arguments], modules=warm.TRAINING)
     assert done.returncode == 0, done.stderr
     return [Path(f"{file}.{rank}").read_bytes() for rank in (0, 1)]
+
+
+@pytest.mark.slow
+def test_a_sharded_model_has_the_weights_of_the_whole_one(model: Any, tmp_path: Path) -> None:
+    expected = hash_weights(model).encode()
+    assert on_two_ranks(SHARDED, tmp_path, tmp_path / "hash") == [expected, expected]
 
 
 @pytest.mark.slow
 def test_two_ranks_compute_and_read_the_same(data: Data, reference: Reference, tmp_path: Path) -> None:
     content = reference.logps.tobytes() + reference.bounds.tobytes() + reference.digests.tobytes()
     file = tmp_path / "reference.arrow"
-    assert on_two_ranks(tmp_path, file, data.folder, 0) == [content, content], "computed"
+    assert on_two_ranks(PROGRAM, tmp_path, file, data.folder, 0) == [content, content], "computed"
     before = file.stat().st_mtime_ns
-    assert on_two_ranks(tmp_path, file, data.folder, 0) == [content, content], "read"
+    assert on_two_ranks(PROGRAM, tmp_path, file, data.folder, 0) == [content, content], "read"
     assert file.stat().st_mtime_ns == before
-    first, second = on_two_ranks(tmp_path, file, data.folder, 1)
+    first, second = on_two_ranks(PROGRAM, tmp_path, file, data.folder, 1)
     assert b"weights differs" in first
     assert b"the first rank refuses the reference" in second
 
