@@ -5,7 +5,7 @@ trainer.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -41,9 +41,11 @@ class ForeignTool:
     """Keys about data, by their path; `[]` stands for an item of a list, or a key that the user chose."""
 
     def recognises(self, data: Mapping[str, Any]) -> list[str]:
-        """The keys that show that a file is this tool's, or []."""
+        """The keys that show that a file is this tool's, for a message; [] if it is not."""
         typical = sorted(self.typical & data.keys())
-        return [*sorted(self.required), *typical[:2]] if typical and self.required <= data.keys() else []
+        if not typical or not self.required <= data.keys():
+            return []
+        return [*sorted(self.required), *typical[:2]]  # two say enough
 
 
 _OWN_READER = "[your own reader](data.md#your-own-reader)"
@@ -307,19 +309,25 @@ def recognise(data: Mapping[str, Any]) -> tuple[ForeignTool, Sequence[str]] | No
 
 
 def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each key of a file that is about data: what it is called here. Then the other keys."""
+    """The lines of a message: for each key of a file that is about data, what it is called here; then the names of the
+    other keys.
+
+    Args:
+        data: the file's content.
+    """
+    # Path of a key → its value; of several datasets that have the key, that of the first.
     values: dict[str, Any] = {}
-    # Of several datasets that have a key, the first is shown.
     for path, value in _values(data, by_name="[]" in tool.keys):
         values.setdefault(path, value)
     translated = [path for path in values if path in tool.keys]
     for path in translated[:_LISTED]:
         key = tool.keys[path]
         value = values[path]
-        shown = "" if isinstance(value, (Mapping, list, tuple)) else f": {str(value)[:_SHOWN]}"
+        is_section = isinstance(value, (Mapping, list, tuple))
+        shown = "" if is_section else f": {str(value)[:_SHOWN]}"
         differs = f" ({_plain(key.differs)})" if key.differs else ""
         yield f"  {path}{shown} → {key.equivalent or 'no such key'}{differs}"
-    # Of what is inside of sections and lists, only the section is named.
+    # Keys inside of sections and lists, whose paths have a dot or a bracket, are not named: the section is.
     untranslated = [path for path in values if path not in tool.keys and not re.search(r"[][.]", path)]
     if untranslated:
         not_listed = len(untranslated) - _LISTED
@@ -330,22 +338,27 @@ def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
 def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False) -> Iterator[tuple[str, Any]]:
     """The path and value of each key of a file, with `[]` for each item of a list.
 
+    `{seed: 1, datasets: [{path: a}]}` has `seed`, `datasets`, `datasets[]` and `datasets[].path`.
+
     Args:
-        by_name: whether the keys at the top are names that the user chose, which are items as well.
+        path: that of `data`; "" at the top.
+        depth: how many keys and items lead to it.
+        by_name: whether the keys of `data` are names that the user chose, which count as items of a list.
     """
     # The file is the user's, and may be any YAML; configurations of these tools do not nest deeper than this.
     if depth > _DEPTH:
         return
-    items: Iterable[tuple[str, Any]] = ()
+    inner: list[tuple[str, Any]] = []
     if isinstance(data, Mapping) and by_name:
-        items = (("[]", value) for value in list(data.values())[:_ITEMS])
+        inner = [("[]", value) for value in list(data.values())[:_ITEMS]]
     elif isinstance(data, Mapping):
-        items = ((f"{path}.{key}" if path else str(key), value) for key, value in data.items())
+        beginning = f"{path}." if path else ""
+        inner = [(f"{beginning}{key}", value) for key, value in data.items()]
     elif isinstance(data, (list, tuple)):
-        items = ((f"{path}[]", value) for value in data[:_ITEMS])
-    for inner, value in items:
-        yield inner, value
-        yield from _values(value, inner, depth + 1)
+        inner = [(f"{path}[]", value) for value in data[:_ITEMS]]
+    for inner_path, value in inner:
+        yield inner_path, value
+        yield from _values(value, inner_path, depth + 1)
 
 
 def _plain(markdown: str) -> str:

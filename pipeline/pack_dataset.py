@@ -74,30 +74,43 @@ def pack_dataset(
 def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -> Any:
     """Pack all rows of a Dataset together, and of each document at most `limit` tokens.
 
-    `map` runs over the numbers of the packed rows, and does caching, progress and writing as usual.
+    The library's `map` makes the packed rows, in blocks, so that caching, progress and writing are those of any other
+    `map`. Its input is a dataset of the numbers of the packed rows; the plan says which documents each has.
+
+    Returns:
+        A Dataset, with the format of the one given.
     """
     import datasets
     from datasets.fingerprint import Hasher
 
     documents = dataset.with_format("arrow")  # columns as Arrow has them, without a conversion to Python
     plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
+    # Rows of joined documents have no lengths: TRL's `wrapped` has no such column either.
+    has_lengths = not STRATEGIES[strategy].joins_documents
     features = dataset.features.copy()
-    info = dataset.info.copy()
-    if not STRATEGIES[strategy].joins_documents:
+    if has_lengths:
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
+    info = dataset.info.copy()
     info.features = features
+
+    def pack_block(block: pa.Table) -> pa.Table:
+        first_row = block["row"][0].as_py()
+        last_row = block["row"][-1].as_py()
+        return _rows(documents, plan, first_row, last_row + 1, has_lengths=has_lengths)
+
     # `map` gives a dataset without rows back as it is, which here has the column `row`.
     if plan.rows:
-        # The fingerprint that `map` computes would ignore the version.
+        # By this the rows are found in the library's cache. That which `map` computes would ignore the version.
         named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
         fingerprint = Hasher.hash(named)
-        rows = datasets.Dataset(pa.table({"row": np.arange(plan.rows)}), split=dataset.split)
-        packed = rows.with_format("arrow").map(
-            lambda block: _rows(documents, plan, block["row"][0].as_py(), block["row"][-1].as_py() + 1, strategy),
+        row_numbers = datasets.Dataset(pa.table({"row": np.arange(plan.rows)}), split=dataset.split)
+        packed = row_numbers.with_format("arrow").map(
+            pack_block,
             batched=True,
             batch_size=max(1, _BLOCK_TOKENS // seq_length),  # rows
             features=features,
             new_fingerprint=fingerprint,
+            # A dataset in memory gives one in memory, as any `map` does.
             cache_file_name=dataset._get_cache_file_path(fingerprint) if dataset.cache_files else None,
         )
         packed._info = info
@@ -105,18 +118,18 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
         packed = datasets.Dataset(features.arrow_schema.empty_table(), info=info, split=dataset.split)
     # `format` nests what `with_format` takes as one list of arguments.
     style = dataset.format
-    columns = style["columns"] + ([SEQ_LENGTHS.name] if not STRATEGIES[strategy].joins_documents else [])
+    columns = [*style["columns"], SEQ_LENGTHS.name] if has_lengths else style["columns"]
     return packed.with_format(style["type"], columns, style["output_all_columns"], **style["format_kwargs"])
 
 
 def _lengths(dataset: Any) -> NDArray[np.int32]:
-    """(N,) tokens of each row of a Dataset; 0 where a list is missing.
+    """(N,) tokens of each row of a Dataset, which all its columns must agree on; 0 where a list is missing.
 
     Raises:
         InputError: there are no columns, one does not hold lists, or the lists of two columns differ in length.
     """
     table = dataset.data.table
-    first = None
+    first = None  # name of the column that the others are compared with
     lengths = np.zeros(0, np.int32)
     for name in table.column_names:
         column = table.column(name)
@@ -145,25 +158,32 @@ def _lengths(dataset: Any) -> NDArray[np.int32]:
     return lengths
 
 
-def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: StrategyName) -> pa.Table:
-    """Return packed rows `begin : end` of the plan: all columns, and `seq_lengths` unless the strategy is wrapped.
+def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, *, has_lengths: bool) -> pa.Table:
+    """Return packed rows `begin : end` of the plan, with the columns of the documents.
 
     Args:
         documents: a Dataset with the format `arrow`.
+        has_lengths: whether rows have the column `seq_lengths`, too.
     """
+    # Of rows with pieces 7, 8 and 9, 10, 11:
+    #     offsets         7 9 12   where rows begin among the plan's pieces
+    #     piece_offsets   0 2 5    the same among the pieces of this block
     offsets = plan.row_offsets[begin : end + 1]
     block = slice(int(offsets[0]), int(offsets[-1]))
-    # Rows of pieces 7, 8 and 9, 10, 11 have the offsets 7, 9, 12 in the plan, and 0, 2, 5 in this block.
     piece_offsets = offsets - block.start
+    # Of each piece, its first token within its document, and how many tokens it has.
     starts = plan.starts[block]
     lengths = plan.lengths[block]
-    # Each document is read once, although several of its pieces may be in the block.
+    # Each document is read once, although several of its pieces may be in the block. Of pieces of documents 4, 9, 4,
+    # document_numbers is 4 9, and document_of_piece is 0 1 0.
     document_numbers, document_of_piece = np.unique(plan.order[block], return_inverse=True)
     table = documents[document_numbers]
-    token_offsets = offsets_of(lengths)[piece_offsets]
+    token_offsets = offsets_of(lengths)[piece_offsets]  # where rows begin among the tokens of this block
     arrays = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()
+        # Where each piece's document begins among the column's values. Where pieces begin at values 5 and 20, and have
+        # 2 and 3 tokens, the values at 5 6 20 21 22 are taken.
         begins = offsets_of(pc.list_value_length(column).to_numpy())[document_of_piece]
         values = column.flatten().take(pa.array(ranges(begins + starts, lengths)))
         if pa.types.is_large_list(column.type):
@@ -171,7 +191,7 @@ def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, strategy: Stra
         else:
             array = pa.ListArray.from_arrays(token_offsets.astype(np.int32), values, type=column.type)
         arrays[name] = array
-    if not STRATEGIES[strategy].joins_documents:
+    if has_lengths:
         arrays[SEQ_LENGTHS.name] = pa.ListArray.from_arrays(
             piece_offsets.astype(np.int32), lengths, type=SEQ_LENGTHS.type
         )

@@ -285,7 +285,7 @@ def stream(case: Case, folder: Path, split: str) -> Pieces:
     config["sources"] = [one | {"path": str(folder / one["path"])} for one in config["sources"]]
     if "contamination" in config:
         config["contamination"] |= {"against": str(folder / "held.jsonl")}
-    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=0, epochs=2, split=split)
+    rows = PackedStream(config, rows_per_step=1, window_bytes=24_000, workers=1, epochs=2, split=split)
     found: Pieces = Counter()
     for batch in rows:
         row: Row = {

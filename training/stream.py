@@ -44,7 +44,7 @@ class PackedStream:
         rows_per_step: rows of one step, over all ranks; a multiple of the number of ranks.
         split: `train` or `holdout`.
         window_bytes: source bytes planned together: larger windows pack and mix better, but take longer to start.
-        workers: processes per rank that encode ahead. 0 encodes in this process, while the trainer waits.
+        workers: processes per rank that encode the next window while the trainer takes the rows of this one.
         seed: seed of the order; by default the configuration's.
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the

@@ -79,8 +79,8 @@ def lost_task_error(task: object, reason: str) -> TaskError:
 
 
 def with_task_name(error: Exception, task: object) -> Exception:
-    """Add the task's name to an unexpected error, and to that of a stopped template. Other errors of packtrain say
-    where they come from.
+    """The error of a task, for the user. One that is not packtrain's own gets the name of the task, as does that of a
+    stopped template; other errors of packtrain say themselves where they come from.
     """
     if isinstance(error, StoppedTemplateError):
         return StoppedTemplateError(f"{task}: {error}")
@@ -97,19 +97,19 @@ def with_task_name(error: Exception, task: object) -> Exception:
 
 
 def limit_threads() -> None:
-    """Limit the tokenizer engines of this process to one thread each, because processes run in parallel. Call before
-    loading them.
+    """Limit the tokenizer engines of this process, a worker, to one thread each: there is a worker for each core. Call
+    it before engines are loaded, which read their environment then.
     """
     for engine in TOKENIZER_ENGINES.values():
         os.environ.update(engine.one_thread)
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
-    """Run a task. Returns (result, None) or (None, error); the error can be pickled."""
+    """Run a task in a worker. Returns (result, None) or (None, error), which are sent to the main process."""
     try:
         return function(task), None
     except Exception as error:
-        error.add_note("in a worker:\n" + traceback.format_exc())
+        error.add_note("in a worker:\n" + traceback.format_exc())  # pickling drops tracebacks
         # An error of another package may not survive pickling: it may need arguments that it does not keep.
         try:
             pickle.loads(pickle.dumps(error))

@@ -66,11 +66,12 @@ class RayExecutor(Executor):
         """See `Executor`. Running tasks are left alone when it is left early: `ray.cancel` aborts this process if the
         task ends meanwhile (https://github.com/ray-project/ray/pull/54785, seen with 2.60).
         """
-        running: dict[Any, tuple[Task, int]] = {}  # Ray's reference → the task, and workers that died over it
-        suspects: deque[tuple[Task, int]] = deque()
+        # Ray's reference → the task, and how many workers have died over it.
+        running: dict[Any, tuple[Task, int]] = {}
+        suspects: deque[tuple[Task, int]] = deque()  # tasks to try again, with the same number
         new_tasks = ((task, 0) for task in tasks if not is_done(task))
         while True:
-            # Asked each time: a cluster may grow.
+            # Asked each time: a cluster may grow. Twice as many tasks, so that none of its workers waits for the next.
             processors = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
             while len(running) < 2 * processors:
                 next_task = suspects.popleft() if suspects else next(new_tasks, None)
@@ -95,6 +96,7 @@ class RayExecutor(Executor):
                 yield result
 
     def _death_reason(self, error: Exception) -> str:
+        """How the worker of a task died, for `lost_task_error`."""
         # Ray's message fills a page, whose last line says, for example, that packtrain is not installed there.
         last_line = " ".join(str(error).strip().splitlines()[-1:])
         # A worker whose time is over ends itself, of which Ray says only that it ended.
@@ -124,7 +126,8 @@ class RayExecutor(Executor):
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             host, colon, port = (address or "").rpartition(":")
-            if colon and "://" not in host:  # Ray itself would retry for minutes, and print messages
+            # Tried first, because Ray would retry for minutes, and print messages; `auto` and `ray://…` cannot be.
+            if colon and "://" not in host:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             self._ray.init(**options, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
         except (OSError, ValueError, RuntimeError) as error:

@@ -75,11 +75,11 @@ class RenderingLimits:
     def __enter__(self) -> None:
         self._limits_before = resource.getrlimit(resource.RLIMIT_AS)
         soft, hard = self._limits_before
-        # Only a worker's tasks are short: any other process may have loaded a model since the last rendering.
+        # Read again, except in a worker, whose tasks are short: others may have loaded a model since then.
         if not _Process.is_worker or not _Process.address_space:
             _Process.address_space = _address_space()
         limit = _Process.address_space + ADDRESS_SPACE_GROWTH
-        if soft == resource.RLIM_INFINITY or limit < soft:
+        if soft == resource.RLIM_INFINITY or limit < soft:  # a limit of the user's stays if it is lower
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
         if _Process.is_worker:
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
@@ -107,7 +107,8 @@ def begin_task(row: Any = None) -> None:
     """Let the kernel kill this process, a worker, if a rendering of its next task takes too long.
 
     Args:
-        row: a number in memory that is shared with the main process, for rows that are noted.
+        row: a number in memory that is shared with the main process, where `note_row` notes rows. None: they are noted
+            in this process alone.
     """
     if row is not None:
         _Process.row = row

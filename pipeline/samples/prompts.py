@@ -4,6 +4,7 @@ Each prompt is rendered with the chat template and its opening of an assistant's
 reference tokenizer encodes it, and puts its own tokens before a text, never before a conversation.
 """
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,7 +37,7 @@ _MAX_LINE_BYTES = 64 << 20
 
 
 class _PromptLine(msgspec.Struct):
-    """What a line says beside its prompt, which the format reads."""
+    """What a line has beside its prompt, which `_FORMAT` reads."""
 
     id: str
     row: Annotated[int, msgspec.Meta(ge=0)]
@@ -85,24 +86,23 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     spec = RenderSpec.of(tokenizer, section)
     prompts: dict[int, SamplePrompt] = {}
     stop_tokens: list[str | None] = []
-    # In another process, which can be killed: a template may loop forever.
+    # In another process, which can be killed: a template may loop forever. One alone gives results in their order.
     with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:
-        lines = enumerate(bounded_lines(file, f"--data {data}", _MAX_LINE_BYTES))
-        blocks = iter(lambda: list(islice(lines, _LINES_PER_TASK)), [])
-        tasks = (_RenderTask(spec, data, block) for block in blocks)
-        for block_prompts, stop_token in pool.map(_render, tasks):
+        for task_prompts, stop_token in pool.map(_render, _render_tasks(spec, data, file)):
             stop_tokens.append(stop_token)
-            for prompt in block_prompts:
+            for prompt in task_prompts:
                 if prompt.row in prompts:
                     raise InputError(f"--data {data}: two prompts belong to row {prompt.row}; give each row once")
                 prompts[prompt.row] = prompt
     if not prompts:
         raise InputError(f"--data {data} holds no prompts; give what packtrain prep --prompt-only writes")
     vocabulary: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
+    # What ends an answer: the token that the template writes after a turn, and that which ends a text.
     stop_tokens.append(tokenizer.special_tokens.get("eos_token"))
     stop_ids = tuple(dict.fromkeys(vocabulary[token] for token in stop_tokens if token in vocabulary))
-    # Not its length: a vocabulary may have gaps.
-    return PromptSet(list(prompts.values()), tokenizer, stop_ids, 1 + max(vocabulary.values()))
+    # Not the number of tokens: ids may have gaps.
+    vocabulary_size = 1 + max(vocabulary.values())
+    return PromptSet(list(prompts.values()), tokenizer, stop_ids, vocabulary_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +118,18 @@ class _RenderTask:
         return f"{self.path} (lines from {self.lines[0][0] + 1:,} on)"
 
 
+def _render_tasks(spec: RenderSpec, data: Path, file: "BufferedReader[Any]") -> Iterator[_RenderTask]:
+    """All lines of the data, `_LINES_PER_TASK` in a task."""
+    lines = enumerate(bounded_lines(file, f"--data {data}", _MAX_LINE_BYTES))
+    while task_lines := list(islice(lines, _LINES_PER_TASK)):
+        yield _RenderTask(spec, data, task_lines)
+
+
 def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
-    """The prompts of some lines, and what ends a turn if they are conversations.
+    """The prompts of some lines; and the token that ends a turn, if some are conversations.
 
     Raises:
-        InputError: a line is no prompt; a test set without it would be another one.
+        InputError: a line is no prompt. It is not left out: what is measured on fewer prompts is another measure.
         TokenizerError: there is a conversation, and no template.
     """
     spec = task.spec
@@ -131,30 +138,38 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
     prompts: list[SamplePrompt] = []
     renderer = None
     block = _FORMAT.prepare(task.lines)
-    number = 0  # of the line that an error names
-    try:
-        if block.rejects:
-            number, reason, detail = block.rejects[0]
-            raise RowRejectedError(reason, detail)
-        for example in block.examples:
-            number = example.line
-            line = decode_note(lines[number], _PromptLine)
+    if block.rejects:
+        number, reason, detail = block.rejects[0]
+        raise _bad_line(task, number, RowRejectedError(reason, detail))
+    for example in block.examples:
+        try:
+            line = decode_note(lines[example.line], _PromptLine)
             if isinstance(example.prompt, str):
                 text = example.prompt
                 prefix = _prefix_of(text, spec.tokenizer.around)
             else:
+                # Made for the first conversation: texts need no template.
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
                 row_renderer = renderer.for_row(example.variables, example.documents)
                 text = row_renderer.prompt(example.prompt or [], example.tools)
                 prefix = ()  # the template writes such tokens itself
-            token_ids = (*prefix, *tokenizer.encode(text, add_special_tokens=False).ids)
-            prompts.append(SamplePrompt(line.id, line.row, token_ids))
-    except (RowRejectedError, msgspec.MsgspecError) as error:
-        raise InputError(
-            f"--data {task.path}, line {number + 1:,}: {escape_line(str(error))}; give what packtrain prep "
-            "--prompt-only writes: id, row and prompt"
-        ) from None
+        except (RowRejectedError, msgspec.MsgspecError) as error:
+            raise _bad_line(task, example.line, error) from None
+        token_ids = (*prefix, *tokenizer.encode(text, add_special_tokens=False).ids)
+        prompts.append(SamplePrompt(line.id, line.row, token_ids))
     return prompts, renderer.profile.stop_token if renderer is not None else None
+
+
+def _bad_line(task: _RenderTask, number: int, error: Exception) -> InputError:
+    """The error for a line that is no prompt.
+
+    Args:
+        number: of the line in the file, from 0.
+    """
+    return InputError(
+        f"--data {task.path}, line {number + 1:,}: {escape_line(str(error))}; give what packtrain prep --prompt-only "
+        "writes: id, row and prompt"
+    )
 
 
 def _prefix_of(text: str, around: SpecialTokenAffixes) -> tuple[int, ...]:

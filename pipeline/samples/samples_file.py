@@ -59,8 +59,10 @@ def read_samples(path: Path) -> Iterator[Sample]:
 
 
 def open_samples(path: Path, options: Mapping[str, Any], total: int, group_size: int) -> tuple[AppendedFile, int]:
-    """A samples file to write or to continue, and how many samples it has. A group that a killed process had begun to
-    write is cut off.
+    """A samples file to write or to continue, and how many samples it has.
+
+    A group that a killed process had begun to write is cut off: it is drawn again as a whole, because its samples are
+    computed together.
 
     Args:
         path: the file, made if needed.

@@ -15,7 +15,6 @@ from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +75,9 @@ class LiveWindows:
         _check(self.config, split, window_bytes, workers)
         self.split = split
         self.seed = self.config.seed if seed is None else seed
-        self.workers = workers
         self._work = open_workspace(self.config, folder, observer or (Observer() if share[0] else Printed()))
         mark_cache(self._work.scratch)
-        self._executor = Pool(max(workers, 1), shard=f"{share[0]}/{share[1]}")
+        self._executor = Pool(workers, shard=f"{share[0]}/{share[1]}")
         try:
             files = scan_inputs(self.config.sources, folder, self._work.scratch)
             self.blocks = Blocks(files, window_bytes, self.seed)
@@ -94,7 +92,7 @@ class LiveWindows:
             raise
         self._pad_id = padding_id(self.config, self._prepared.spec.tokenizer)
         self._walking: Generator[PlannedWindow, None, None] | None = None
-        self._has_warned_of_unproved = False
+        self._has_warned_of_unlocated = False
         self._has_warned_of_rejected = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
         self._end = weakref.finalize(self, self._executor.close)
@@ -103,8 +101,12 @@ class LiveWindows:
     def fingerprint(self) -> dict[str, str]:
         """Hashes (16 digits) of everything besides the seed that the rows and their order depend on, by topic."""
         plan = plan_of(self.config, self._prepared)
-        # A stream writes no shards, has its own windows, and `FORMAT` in place of packtrain's version.
-        del plan["config"]["output"], plan["config"]["pack"]["window_tokens"], plan["versions"]["packtrain"]
+        # What decides the rows of a run but not those of a stream: it writes no shards, has windows of its own, and
+        # `FORMAT` in place of packtrain's version.
+        del plan["config"]["output"]
+        del plan["config"]["pack"]["window_tokens"]
+        del plan["versions"]["packtrain"]
+        # What decides which blocks are in which window.
         plan["windows"] = [FORMAT, BLOCK_BYTES, self.blocks.sizes.tolist(), self.blocks.window_bytes, self.split]
         return {name: fingerprint(part)[:16] for name, part in plan.items()}
 
@@ -139,52 +141,74 @@ class LiveWindows:
         self._end()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Generator[PlannedWindow, None, None]:
-        # From window 2 of epoch 0, of 2 epochs with 4 windows each: (0, 2) (0, 3) (1, 0) (1, 1) (1, 2) (1, 3).
-        places = (
-            (current, window)
-            for current in range(epoch, epochs)
-            for window in range(number if current == epoch else 0, self.count(current))
-        )
-        epoch_rows = number  # not 0 in an epoch that is not walked as a whole
-        with closing(self._ahead(places) if self.workers else (self._window(place) for place in places)) as windows:
+        is_whole_epoch = False
+        epoch_rows = 0
+        with closing(self._make_ahead(self._places(epoch, number, epochs))) as windows:
             for window in windows:
-                epoch_rows = window.rows if window.number == 0 else epoch_rows + window.rows
+                if window.number == 0:
+                    is_whole_epoch = True
+                    epoch_rows = 0
+                epoch_rows += window.rows
                 yield window
-                if epoch_rows == 0 and window.number + 1 == self.count(window.epoch):
+                # Without this, a stream of many epochs would look for a row endlessly. Where the walk began within an
+                # epoch, the windows before may have had rows.
+                is_last = window.number + 1 == self.count(window.epoch)
+                if is_last and is_whole_epoch and epoch_rows == 0:
                     raise InputError(
                         f"nothing is left to pack for the split {self.split!r}; packtrain run says what happens to the "
                         "rows"
                     )
 
-    def _ahead(self, places: Iterator[tuple[int, int]]) -> Generator[PlannedWindow, None, None]:
-        """Yield windows, of which a thread makes the next one meanwhile."""
-        current: Future[PlannedWindow] | None = None
-        with ThreadPoolExecutor(1, "packtrain-live") as thread:
-            for place in chain(places, (None,)):  # None: after the last window, there is no next one to begin
-                following = thread.submit(self._window, place) if place is not None else None
-                if current is not None:
-                    yield current.result()
-                current = following
+    def _places(self, epoch: int, number: int, epochs: int) -> Iterator[tuple[int, int]]:
+        """(epoch, number) of each window, from window `number` of `epoch` to the last one of epoch `epochs` - 1.
 
-    def _window(self, place: tuple[int, int]) -> PlannedWindow:
+        From window 2 of epoch 0, of 2 epochs with 4 windows each: (0, 2) (0, 3) (1, 0) (1, 1) (1, 2) (1, 3).
+        """
+        for current_epoch in range(epoch, epochs):
+            first_number = number if current_epoch == epoch else 0
+            for current_number in range(first_number, self.count(current_epoch)):
+                yield current_epoch, current_number
+
+    def _make_ahead(self, places: Iterator[tuple[int, int]]) -> Generator[PlannedWindow, None, None]:
+        """Make the windows at some places, each in a thread while the caller uses the one before."""
+        begun: Future[PlannedWindow] | None = None
+        with ThreadPoolExecutor(1, "packtrain-live") as thread:
+            for place in places:
+                following = thread.submit(self._make_window, place)
+                if begun is not None:
+                    yield begun.result()
+                begun = following
+            if begun is not None:
+                yield begun.result()
+
+    def _make_window(self, place: tuple[int, int]) -> PlannedWindow:
+        """Encode the blocks of a window, and plan its rows.
+
+        Args:
+            place: (epoch, number of the window in it).
+        """
         epoch, number = place
         blocks = self.blocks.windows(epoch)[number]
         encoded = self._encode(blocks)
-        if number == 0:  # the first window of an epoch counts the rows beyond max_rows
+        # Rows beyond max_rows are in no block. The ledgers of an epoch's windows add up if one of them counts them.
+        if number == 0:
             encoded = replace(encoded, not_taken=self.blocks.not_taken)
         files = self.blocks.select(blocks)
+        # Each warning is given once, for the first window that has cause to: later ones have the same, as a rule.
         if not self._has_warned_of_rejected:
             for problem in describe_many_rejects(self.config, files, encoded.records):
-                self._has_warned_of_rejected = True  # only once, not in every window
+                self._has_warned_of_rejected = True
                 self._work.observer.note(problem)
-        note = describe_unlocated_turns(self.config, files, encoded)
-        if note is not None and not self._has_warned_of_unproved:
-            self._has_warned_of_unproved = True  # as above
-            self._work.observer.note(note)
+        if not self._has_warned_of_unlocated:
+            note = describe_unlocated_turns(self.config, files, encoded)
+            if note is not None:
+                self._has_warned_of_unlocated = True
+                self._work.observer.note(note)
         pairs = self._prepared.pairs
         return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed, pairs=pairs)
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
+        """The encoded parts of some blocks, which are numbers as in `Blocks`, compared with evaluation data."""
         files = tuple(self.blocks.select(blocks))
         prepared = replace(self._prepared, files=files, joined=files)
         encoded = encode(prepared, self._work.parts, self._executor, self._work.observer)
@@ -199,8 +223,8 @@ def _check(config: RunConfig, split: str, window_bytes: int, workers: int) -> No
         raise ConfigError("split='holdout', but the configuration has no holdout; set holdout.fraction")
     if window_bytes < 1:
         raise ConfigError(f"window_bytes={window_bytes}: give the source bytes to plan together, such as 64 << 20")
-    if workers < 0:
-        raise ConfigError(f"workers={workers}: give a number of processes, or 0 to encode in this one")
+    if workers < 1:
+        raise ConfigError(f"workers={workers}: give a number of processes, at least 1")
     # What needs all data at once: a stream never has more than one window.
     if config.duplicates == "drop":
         raise ConfigError(

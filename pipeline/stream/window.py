@@ -110,7 +110,8 @@ class PlannedWindow:
         pairs: bool = False,
     ) -> None:
         selected = select(config, encoded, encoded.cache.scratch.root, pairs=pairs, pad_id=pad_id, only=split)
-        # As those of a run, but decided without looking at the data: all batches of a stream have the same columns.
+        # A run looks at all data to decide whether rows have loss_weights. A stream cannot, and all its batches must
+        # have the same columns, so that the configuration alone decides.
         weighted = needs_weights(config) or any("weight" in source.keys for source in config.sources)
         if selected.form.weights is not None and not weighted:
             raise InputError(
@@ -120,8 +121,11 @@ class PlannedWindow:
         form = replace(selected.form, weights=loss_weights(config) if weighted else None)
         selected = replace(selected, form=form)
         self.epoch, self.number = place
+        # The order of rows has a seed for each window of each epoch, so that no two epochs have the same order.
+        row_seed = window_seed(window_seed(seed, self.epoch), self.number)
+        # A run has several windows in one table; here the table holds the blocks of this window alone.
         blocks = np.arange(len(selected.table.block_sources))
-        _, self._rows = selected.rows(split, blocks, window_seed(window_seed(seed, self.epoch), self.number))
+        _, self._rows = selected.rows(split, blocks, row_seed)
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
         self.ledger = selected.ledger

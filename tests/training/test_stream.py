@@ -40,11 +40,11 @@ def config(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> di
 
 @pytest.fixture
 def stream(config: dict[str, Any]) -> Iterator[Open]:
-    """Opens a stream that encodes in this process, rank 0 of 1; closed at the end."""
+    """Opens a stream with one worker, rank 0 of 1; closed at the end."""
     opened = []
 
     def open_stream(data: Any = None, **more: Any) -> PackedStream:
-        options = {"rows_per_step": 4, "window_bytes": WINDOW, "workers": 0, "rank": 0, "world_size": 1}
+        options = {"rows_per_step": 4, "window_bytes": WINDOW, "workers": 1, "rank": 0, "world_size": 1}
         opened.append(PackedStream(data or config, **{**options, **more}))
         return opened[-1]
 
@@ -74,7 +74,7 @@ class Replayed:
 @pytest.fixture(scope="module")
 def replayed(config: dict[str, Any]) -> Replayed:
     """What `config` gives."""
-    windows = LiveWindows(RunConfig.model_validate(config), window_bytes=WINDOW, workers=0)
+    windows = LiveWindows(RunConfig.model_validate(config), window_bytes=WINDOW, workers=1)
     try:
         return Replayed(windows)
     finally:

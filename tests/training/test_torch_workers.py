@@ -67,7 +67,7 @@ def test_several_workers_are_refused(packed: Path) -> None:
 
 @pytest.mark.usefixtures("failing_workers")
 def test_several_workers_of_a_stream_are_refused(tmp_path: Path) -> None:
-    stream = PackedStream(_config(tmp_path), rows_per_step=2, workers=0)
+    stream = PackedStream(_config(tmp_path), rows_per_step=2, workers=1)
     around = DataLoader(Around(stream), batch_size=None, num_workers=2)
     with pytest.raises(Exception, match="a PackedStream is read by 2 workers"):
         list(around)

@@ -207,7 +207,7 @@ def test_groups_that_are_source_rows_are_not_named(tmp_path: Path) -> None:
 def test_a_stream_shares_in_each_of_its_windows(tmp_path: Path) -> None:
     config = configured(tmp_path, pack={"share": "group", "row_length": 512})
     documents = kit.packed(config).ledger
-    with closing(LiveWindows(config, window_bytes=6000, workers=0, base=tmp_path)) as live:
+    with closing(LiveWindows(config, window_bytes=6000, workers=1, base=tmp_path)) as live:
         rows = [row for window in live.walk(0, 0, 1) for row in window.lay_out(0, window.rows).to_pylist()]
         assert live.count(0) > 1
     parents = [parent for row in rows for parent in row["branch_parents"]]

@@ -81,7 +81,7 @@ def test_a_stream_gives_the_sides_of_a_run(share: str, tmp_path: Path) -> None:
     expected = Counter(
         (tuple(row["sides"]).count(1), tuple(sorted(row["doc_ids"]))) for row in kit.packed(config).rows()
     )
-    windows = LiveWindows(RunConfig.model_validate(config), base=tmp_path, workers=0, window_bytes=1 << 20)
+    windows = LiveWindows(RunConfig.model_validate(config), base=tmp_path, workers=1, window_bytes=1 << 20)
     try:
         (window,) = windows.walk(0, 0, 1)
         batch = window.lay_out(0, window.rows)
@@ -102,7 +102,7 @@ def test_a_stream_packs_the_pairs_of_one_split(tmp_path: Path) -> None:
     config = configured(tmp_path, holdout={"fraction": 0.3})
     packed = kit.packed(config)
     for split in packed.splits:
-        windows = LiveWindows(RunConfig.model_validate(config), split=split, base=tmp_path, workers=0)
+        windows = LiveWindows(RunConfig.model_validate(config), split=split, base=tmp_path, workers=1)
         try:
             ledger = next(windows.walk(0, 0, 1)).ledger.total()
         finally:

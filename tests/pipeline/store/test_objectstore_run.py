@@ -16,7 +16,7 @@ def test_a_stream_reads_the_parts_of_its_cache(tmp_path: Path, faulty: Faulty) -
     config = kit.configure(tmp_path, kit.source("texts", path=str(tmp_path / "texts.jsonl")))
     packed = kit.packed(config)
     far = kit.merged(config, {"out": f"{place}/out", "cache": f"{place}/cache"})
-    windows = LiveWindows(far, workers=0)
+    windows = LiveWindows(far, workers=1)
     rows = sum(window.rows for window in windows.walk(0, 0, 1))
     windows.close()
     assert rows == packed.table().num_rows

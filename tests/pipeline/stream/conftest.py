@@ -13,7 +13,7 @@ def live() -> Iterator[Callable[..., LiveWindows]]:
     opened = []
 
     def open_windows(config: dict[str, Any], **more: Any) -> LiveWindows:
-        opened.append(LiveWindows(config, **{"window_bytes": 24_000, "workers": 0, **more}))
+        opened.append(LiveWindows(config, **{"window_bytes": 24_000, "workers": 1, **more}))
         return opened[-1]
 
     yield open_windows

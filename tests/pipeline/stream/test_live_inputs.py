@@ -51,4 +51,4 @@ def test_what_needs_all_data_at_once_is_refused(tmp_path: Path) -> None:
     for form in ("auto", "preference"):
         config = kit.configure(tmp_path, kit.source("choices", format=form), pack={"strategy": "none"})
         with pytest.raises(ConfigError, match=r"sources\.choices: .*preference pairs are not packed"):
-            LiveWindows(config, base=tmp_path, workers=0)
+            LiveWindows(config, base=tmp_path, workers=1)
