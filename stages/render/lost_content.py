@@ -7,17 +7,19 @@ A content can also be kept without its origin, as `"%s" % content` keeps it: its
 has it elsewhere. That is no loss, but the turn it belongs to cannot be located.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from enum import Enum, auto
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from ...schemas.errors import RowRejectedError
 from ..prep.sharegpt import CALLS_AND_RESULTS, nearest_role
 from ..template.chat_template import ChatTemplate
 from ..template.tracked_messages import ASSISTANT, TrackedMessages, is_blank, without_tags
-from ..template.tracked_str import THOUGHT, TOOL_CALL, SourceSpan, call_number_of, message_of, origin_of
+from ..template.tracked_str import THOUGHT, TOOL_CALL, call_number_of, message_of, origin_of
 from ..template.tracked_template import TrackedRendering
 from .rendered_chat import UnprovedError
-from .written_calls import PLAIN_JSON, lost_part_of_calls, texts_in_call
+from .written_calls import PLAIN_JSON, lost_part_of_calls, parts_of_call
 
 LOST_CONTENT = "lost_content"
 """The ledger's reason for rows with lost content."""
@@ -33,212 +35,152 @@ ALLOWED_AS = {
 """Maps a role to the word of `tokenizer.allow_lost` for its contents."""
 
 
-class LostContent:
-    """Compares the contents of a row with its rendering.
+class Losses(NamedTuple):
+    """What the text of a row, which may be used, lacks of its conversation."""
+
+    allowed: tuple[str, ...]
+    """"reasoning", and words of `tokenizer.allow_lost`; sorted."""
+    unproved: UnprovedError | None
+    """Why turns cannot be located in the text: a content of the assistant is there twice, or without its origin."""
+
+
+class _Fate(Enum):
+    """What became of a content in the rendered text."""
+
+    KEPT = auto()
+    CUT = auto()
+    """Its source spans lack some of its words."""
+    REPEATED = auto()
+    """Its source spans have more words than it has."""
+    UNTRACKED = auto()
+    """It has no source span, but the text has its words."""
+    LOST = auto()
+
+
+def check_lost_content(
+    tracked: TrackedMessages,
+    rendering: TrackedRendering,
+    template: ChatTemplate,
+    tools: Sequence[dict[str, Any]],
+    allowed: Set[str],
+) -> Losses:
+    """Compare the contents of a row with its rendering.
 
     Args:
         tracked: the row's messages.
         rendering: the rendered conversation.
         template: the chat template, with the row's documents.
-        is_thought_lost: whether the text stays the same with other letters in the thought of an origin.
-    """
-
-    def __init__(
-        self,
-        tracked: TrackedMessages,
-        rendering: TrackedRendering,
-        template: ChatTemplate,
-        is_thought_lost: Callable[[int], bool],
-    ) -> None:
-        self._tracked = tracked
-        self._rendering = rendering
-        self._template = template
-        self._is_thought_lost = is_thought_lost
-        self._written = _texts_by_origin(rendering.text, rendering.source_spans)
-        self._has_lost_reasoning = False
-        self._lost: dict[str | None, str] = {}
-        """By word of `tokenizer.allow_lost`, a description of the first loss; None for a role that has no word."""
-        self._lost_role = ""
-        """The first role that has no word, and of which a content is lost."""
-        self.unproved: UnprovedError | None = None
-        """Why the contents of a turn are not found whole and in one place, if so."""
-
-    def check(self, tools: list[dict[str, Any]] | None, allowed: Set[str]) -> tuple[str, ...]:
-        """The allowed losses of the row ("reasoning", and words of `tokenizer.allow_lost`). Sets `unproved`.
-
-        Args:
-            allowed: what may be lost, in the words of `tokenizer.allow_lost`.
-
-        Raises:
-            RowRejectedError: `lost_content`, if the template leaves anything else out.
-        """
-        # A template may write tool calls as it likes, so they are looked for apart from contents, part by part.
-        for origin, content in self._tracked.contents.items():
-            if origin & TOOL_CALL:
-                self._check_call(origin, content)
-            elif origin in self._written:
-                self._check_written(origin, content, self._written[origin])
-            else:
-                self._check_unwritten(origin, content)
-        self._check_parts_of_calls()
-        self._check_tools(tools or ())
-        refused = {kind: description for kind, description in self._lost.items() if kind not in allowed}
-        if refused:
-            raise _rejection(refused, allowed, self._template.name, self._lost_role)
-        losses = {str(kind) for kind in self._lost}
-        if self._has_lost_reasoning:
-            losses.add(LOST_REASONING)
-        losses.update(_lost_documents(self._template, self._rendering.text, allowed))
-        return tuple(sorted(losses))
-
-    def _check_written(self, origin: int, content: str, pieces: Sequence[str]) -> None:
-        """Whether a content of which the text has some is there as a whole, and once."""
-        # Quick, and true of almost all contents.
-        if len(pieces) == 1 and len(pieces[0].strip()) >= len(content.strip()):
-            return
-        content_size = _size(content)
-        written_size = sum(map(_size, pieces))
-        role = self._tracked.roles[message_of(origin)]
-        if written_size > content_size and role == ASSISTANT:
-            self._set_unproved("the template writes its words more than once", origin)
-        if written_size < content_size and not origin & THOUGHT:
-            self._lose_content(origin, "all of ")
-
-    def _check_unwritten(self, origin: int, content: str) -> None:
-        """Whether a content without a source span is in the text all the same."""
-        is_thought = bool(origin & THOUGHT)
-        # The template may say itself what a content says. A thought could still be in the text, and would be taken for
-        # the answer.
-        if not self._is_between_spans(content, ignore_template=not is_thought):
-            if is_thought:
-                self._has_lost_reasoning = True
-            else:
-                self._lose_content(origin, "")
-        elif is_thought and self._is_thought_lost(origin):
-            self._has_lost_reasoning = True  # the template itself has the same words
-        elif self._tracked.roles[message_of(origin)] == ASSISTANT:
-            self._set_unproved("its words could not be followed into the text", origin)
-
-    def _check_call(self, origin: int, call: Any) -> None:
-        message = message_of(origin)
-        all_calls = origin_of(message, 0, TOOL_CALL)
-        if origin in self._written or all_calls in self._written:
-            return  # `_check_parts_of_calls` looks for its parts
-        if not self._is_between_spans(call, ignore_template=False):
-            self._lost.setdefault("tool_calls", f"tool call {call_number_of(origin)} of message {message + 1}")
-        elif self._tracked.roles[message] == ASSISTANT:
-            self._set_unproved("its words could not be followed into the text", origin)
-
-    def _check_parts_of_calls(self) -> None:
-        for message in sorted(self._tracked.messages_with(TOOL_CALL)):
-            part = "" if "tool_calls" in self._lost else lost_part_of_calls(self._tracked, message, self._rendering)
-            if part:
-                self._lost["tool_calls"] = f"{part!r:.80} of the tool calls of message {message + 1}"
-
-    def _check_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        text = self._text_between_spans() if tools else ""
-        lost_names = [name for name in map(_tool_name, tools) if name not in text]
-        if lost_names:
-            self._lost["tools"] = f"the tools {', '.join(lost_names)}"
-
-    def _lose_content(self, origin: int, quantity: str) -> None:
-        message = message_of(origin)
-        role = self._tracked.roles[message]
-        self._lost.setdefault(ALLOWED_AS.get(role), f"{quantity}what message {message + 1} ({role!r}) says")
-        if role not in ALLOWED_AS:
-            self._lost_role = self._lost_role or role
-
-    def _set_unproved(self, reason: str, origin: int) -> None:
-        self.unproved = self.unproved or UnprovedError(reason, message_of(origin))
-
-    def _is_between_spans(self, content: Any, *, ignore_template: bool) -> bool:
-        """Whether a content stands in the text outside of source spans, as it is or in JSON.
-
-        Args:
-            ignore_template: whether a content does not count that the template's source has, too.
-        """
-        texts = [content] if isinstance(content, str) else texts_in_call(content)
-        words = [without_tags(text) for text in texts]
-        if not words:
-            return False
-        between = self._text_between_spans()
-        if not all(_is_written(text, between) for text in words):
-            return False
-        return not (ignore_template and all(text in self._template.source for text in words))
-
-    def _text_between_spans(self) -> str:
-        """What the text has between the source spans of messages."""
-        text, source_spans = self._rendering
-        pieces: list[str] = []
-        end_before = 0
-        # Spans 6..8 and 20..25 of 30 characters leave 0..6, 8..20 and 25..30. Of spans within one another, the end that
-        # is farthest counts.
-        for span in source_spans:
-            if span.origin < 0:
-                continue
-            if end_before < span.begin:
-                pieces.append(text[end_before : span.begin])
-            end_before = max(end_before, span.end)
-        if end_before < len(text):
-            pieces.append(text[end_before:])
-        # The separator is in no content, so none is found across a span.
-        return "\0".join(pieces)
-
-
-def _lost_documents(template: ChatTemplate, text: str, allowed: Set[str]) -> tuple[str, ...]:
-    """The loss of a row's documents, if it is allowed: each must have one of its texts in the rendering.
+        allowed: what may be lost, in the words of `tokenizer.allow_lost`.
 
     Raises:
-        RowRejectedError: `lost_content`.
+        RowRejectedError: `lost_content`, if the template leaves anything else out; `unknown_role` or `call_role`, if
+            that is the content of a role that no template has.
     """
-    for number, document in enumerate(template.documents or (), 1):
-        values = [value for value in document.values() if isinstance(value, str) and not is_blank(value)]
-        words = [without_tags(value) for value in values]
-        if not words or any(_is_written(value, text) for value in words):
+    comparison = _Comparison(rendering, template)
+    lost: dict[str, str] = {}  # word of `tokenizer.allow_lost` → what was lost first
+    loses_reasoning = False
+    unproved: UnprovedError | None = None
+    for origin, content in tracked.contents.items():
+        fate = comparison.fate_of(origin, content)
+        if fate is _Fate.KEPT:
             continue
-        if "documents" in allowed:
-            return ("documents",)
-        raise _rejection({"documents": f"document {number} of the row"}, allowed, template.name)
-    return ()
-
-
-def _is_written(words: str, text: str) -> bool:
-    """Whether a text has some words, as they are or as JSON writes them."""
-    return words in text or PLAIN_JSON.encode(words)[1:-1] in text  # without the quotes of JSON
-
-
-def _rejection(
-    refused: Mapping[str | None, str], allowed: Set[str], template_name: str, role: str = ""
-) -> RowRejectedError:
-    """The error for lost contents. It describes the first one, and its remedy allows all of them.
-
-    Args:
-        refused: word of `tokenizer.allow_lost` → what is lost. Under None stands the content of a role that no word
-            allows.
-        role: that role.
-    """
-    if None not in refused:
-        description = next(iter(refused.values()))
-        # With those that are allowed already, because this replaces them.
-        remedy = f"allow it with tokenizer.allow_lost: [{', '.join(sorted({*map(str, refused), *allowed}))}]"
-        reason = LOST_CONTENT
-    else:
-        description = refused[None]
-        if role.strip().lower() in CALLS_AND_RESULTS:
-            reason = "call_role"
-            remedy = "read the rows with format: sharegpt, keys: {conversations: messages}, which knows such roles"
+        message = message_of(origin)
+        role = tracked.roles[message]
+        if fate in (_Fate.REPEATED, _Fate.UNTRACKED):
+            # Only the assistant's turns have to be located.
+            if role == ASSISTANT and unproved is None:
+                unproved = UnprovedError(_DESCRIPTIONS[fate], message)
+        elif origin & THOUGHT:
+            # Templates cut white space and tags off a thought, so only one that is gone counts.
+            loses_reasoning = loses_reasoning or fate is _Fate.LOST
+        elif origin & TOOL_CALL:
+            lost.setdefault("tool_calls", f"tool call {call_number_of(origin)} of message {message + 1}")
         else:
-            reason = "unknown_role"
-            near = nearest_role(role)
-            remedy = f"correct the role{f', perhaps to {near!r}' if near else ''}: usual are {', '.join(ALLOWED_AS)}"
-    return RowRejectedError(
-        reason,
-        f"the chat template '{template_name}' does not write {description}; take a template that does, or {remedy}",
-    )
+            quantity = "all of " if fate is _Fate.CUT else ""
+            description = f"{quantity}what message {message + 1} ({role!r}) says"
+            if role not in ALLOWED_AS:
+                raise _unknown_role(role, description, template.name)
+            lost.setdefault(ALLOWED_AS[role], description)
+    if "tool_calls" not in lost:
+        for message in sorted(tracked.messages_with(TOOL_CALL)):
+            part = lost_part_of_calls(tracked, message, rendering)
+            if part:
+                lost.setdefault("tool_calls", f"{part!r:.80} of the tool calls of message {message + 1}")
+    lost_tools = [name for name in map(_tool_name, tools) if name not in comparison.template_text]
+    if lost_tools:
+        lost["tools"] = f"the tools {', '.join(lost_tools)}"
+    lost_document = _first_lost_document(template.documents or (), rendering.text)
+    if lost_document:
+        lost["documents"] = f"document {lost_document} of the row"
+    _require_allowed(lost, allowed, template.name)
+    return Losses(tuple(sorted({*lost, LOST_REASONING} if loses_reasoning else lost)), unproved)
 
 
-def _texts_by_origin(text: str, source_spans: Sequence[SourceSpan]) -> Mapping[int, list[str]]:
+_DESCRIPTIONS = {
+    _Fate.REPEATED: "the template writes its words more than once",
+    _Fate.UNTRACKED: "its words could not be followed into the text",
+}
+"""Why a turn with such a content cannot be located."""
+
+
+class _Comparison:
+    """Compares single contents of a row with its rendering."""
+
+    def __init__(self, rendering: TrackedRendering, template: ChatTemplate) -> None:
+        self._rendering = rendering
+        self._template_source = template.source
+        self._written = _texts_by_origin(rendering)
+
+    @cached_property
+    def template_text(self) -> str:
+        """What the template itself wrote: the text between the source spans of messages, joined by a separator that no
+        content has, so that no words are found across a span. Of `<user>Hi</>`, this is `<user>\\0</>`.
+        """
+        text, source_spans = self._rendering
+        pieces: list[str] = []
+        piece_begin = 0
+        for span in source_spans:
+            if span.origin < 0:
+                continue  # of a generation block, in which the template writes, too
+            pieces.append(text[piece_begin : span.begin])
+            piece_begin = max(piece_begin, span.end)
+        pieces.append(text[piece_begin:])
+        return "\0".join(piece for piece in pieces if piece)
+
+    def fate_of(self, origin: int, content: Any) -> _Fate:
+        """What became of a content, a thought or a tool call.
+
+        Args:
+            content: a text, or a whole call, whose parts are compared by `lost_part_of_calls`.
+        """
+        if origin & TOOL_CALL:
+            all_calls = origin_of(message_of(origin), 0, TOOL_CALL)
+            if origin in self._written or all_calls in self._written:
+                return _Fate.KEPT
+            texts = [part for part in parts_of_call(content) if isinstance(part, str)]
+            return _Fate.UNTRACKED if texts and all(map(self._is_in_template_text, texts)) else _Fate.LOST
+        written_texts = self._written.get(origin)
+        if written_texts is None:
+            # The template may itself have the same words as a content, which is lost all the same. For a thought that
+            # is not taken for granted: if it were in the text after all, it would be trained as a part of the answer.
+            has_same_words = not origin & THOUGHT and without_tags(content) in self._template_source
+            return _Fate.UNTRACKED if self._is_in_template_text(content) and not has_same_words else _Fate.LOST
+        # Quick, and true of almost all contents: sizes are counted over all characters.
+        if len(written_texts) == 1 and len(written_texts[0].strip()) >= len(content.strip()):
+            return _Fate.KEPT
+        size = _size(content)
+        written_size = sum(map(_size, written_texts))
+        if written_size == size:
+            return _Fate.KEPT
+        return _Fate.CUT if written_size < size else _Fate.REPEATED
+
+    def _is_in_template_text(self, words: str) -> bool:
+        return _is_written(without_tags(words), self.template_text)
+
+
+def _texts_by_origin(rendering: TrackedRendering) -> Mapping[int, list[str]]:
     """The texts of the source spans of each origin, without those of white space."""
+    text, source_spans = rendering
     texts: dict[int, list[str]] = {}
     for begin, end, origin in source_spans:
         if begin < end and not (text[begin].isspace() and text[begin:end].isspace()):
@@ -247,10 +189,56 @@ def _texts_by_origin(text: str, source_spans: Sequence[SourceSpan]) -> Mapping[i
 
 
 def _size(text: str) -> int:
-    """How many characters a text has, without white space and the tags of thoughts."""
+    """How many characters a text has, without white space and the tags of thoughts, which templates change."""
     return sum(map(len, without_tags(text).split()))
+
+
+def _is_written(words: str, text: str) -> bool:
+    """Whether a text has some words, as they are or as JSON writes them."""
+    return words in text or PLAIN_JSON.encode(words)[1:-1] in text  # without the quotes of JSON
 
 
 def _tool_name(tool: Any) -> str:
     function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
     return str(function.get("name", ""))
+
+
+def _first_lost_document(documents: Sequence[dict[str, Any]], text: str) -> int:
+    """The number, from 1, of the first document that has texts, none of which is in a rendering; 0 if there is none.
+    One of its texts is enough, because templates write the title of a document, or its body, or both.
+    """
+    for number, document in enumerate(documents, 1):
+        words = [without_tags(value) for value in document.values() if isinstance(value, str) and not is_blank(value)]
+        if words and not any(_is_written(value, text) for value in words):
+            return number
+    return 0
+
+
+def _require_allowed(lost: Mapping[str, str], allowed: Set[str], template_name: str) -> None:
+    """Raise for the first loss that is not allowed; the remedy allows all losses of the row."""
+    refused = [word for word in lost if word not in allowed]
+    if refused:
+        # With those that are allowed already, because the new list replaces theirs.
+        words = ", ".join(sorted({*refused, *allowed}))
+        remedy = f"allow it with tokenizer.allow_lost: [{words}]"
+        raise _rejection(LOST_CONTENT, lost[refused[0]], remedy, template_name)
+
+
+def _unknown_role(role: str, description: str, template_name: str) -> RowRejectedError:
+    """The error for a lost content of a role that no word of `tokenizer.allow_lost` allows: it is a typing error, or a
+    role of another tool's data.
+    """
+    if role.strip().lower() in CALLS_AND_RESULTS:
+        remedy = "read the rows with format: sharegpt, keys: {conversations: messages}, which knows such roles"
+        return _rejection("call_role", description, remedy, template_name)
+    near = nearest_role(role)
+    guess = f", perhaps to {near!r}" if near else ""
+    remedy = f"correct the role{guess}: usual are {', '.join(ALLOWED_AS)}"
+    return _rejection("unknown_role", description, remedy, template_name)
+
+
+def _rejection(reason: str, description: str, remedy: str, template_name: str) -> RowRejectedError:
+    return RowRejectedError(
+        reason,
+        f"the chat template '{template_name}' does not write {description}; take a template that does, or {remedy}",
+    )

@@ -27,9 +27,9 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import Messages
 from ..template.chat_template import ChatTemplate
 from ..template.profile import TemplateProfile, learn_profile
-from ..template.tracked_messages import TrackedMessages, track_messages, with_changed_thought
+from ..template.tracked_messages import TrackedMessages, track_messages
 from ..template.tracked_template import TrackedRendering, TrackedTemplate, TrackingEnvironment
-from .lost_content import LostContent
+from .lost_content import check_lost_content
 from .rendered import Rendered
 from .rendered_chat import RenderedChat, UnprovedError
 from .span_labels import label_spans, label_unproved_spans
@@ -182,22 +182,21 @@ class Renderer:
         messages = prompt + completion
         tracked = self._track(messages)
         rendering = self._render_checked(messages, tracked, tools)
-        lost_content = self._lost_content(messages, tracked, tools, rendering)
-        lost = lost_content.check(tools, self._allow_lost)
+        losses = check_lost_content(tracked, rendering, self.template, tools or (), self._allow_lost)
 
         render = partial(self._render_selected, tracked, tools)
         chat = RenderedChat(tracked, rendering.text, rendering.source_spans, len(prompt), self.profile, render)
         try:
-            if lost_content.unproved is not None:
-                raise lost_content.unproved
+            if losses.unproved is not None:
+                raise losses.unproved
             turns, completion_begin = locate_turns(chat)
             spans = label_spans(chat, turns, completion_begin)
-            return Rendered(rendering.text, completion_begin, spans, "", lost)
+            return Rendered(rendering.text, completion_begin, spans, "", losses.allowed)
         except UnprovedError as error:
             # The masks `completion` and `all` need no turns, so the row may still be trained.
             completion_begin = completion_start(chat)
             spans = label_unproved_spans(chat, completion_begin, str(error))
-            return Rendered(rendering.text, completion_begin, spans, str(error), lost)
+            return Rendered(rendering.text, completion_begin, spans, str(error), losses.allowed)
 
     def _render_selected(
         self,
@@ -218,7 +217,7 @@ class Renderer:
         """
         tracked = self._track(messages)
         rendering = self._tracked_template.render(tracked.for_template, tools, add_generation_prompt=True)
-        self._lost_content(messages, tracked, tools, rendering).check(tools, self._allow_lost)
+        check_lost_content(tracked, rendering, self.template, tools or (), self._allow_lost)
         return rendering.text
 
     def _track(self, messages: Messages) -> TrackedMessages:
@@ -241,28 +240,6 @@ class Renderer:
                 plain_text = self.template.render(messages, tools)
             self._counts.mismatches += plain_text != rendering.text
         return rendering
-
-    def _lost_content(
-        self,
-        messages: Messages,
-        tracked: TrackedMessages,
-        tools: list[dict[str, Any]] | None,
-        rendering: TrackedRendering,
-    ) -> LostContent:
-        is_thought_lost = partial(self._is_thought_lost, messages, tools, rendering.text)
-        return LostContent(tracked, rendering, self.template, is_thought_lost)
-
-    def _is_thought_lost(self, messages: Messages, tools: list[dict[str, Any]] | None, text: str, origin: int) -> bool:
-        """Whether the text of messages is the same with other letters in the thought of an origin: then the letters in
-        the text are the template's own.
-        """
-        changed = with_changed_thought(self.template.with_call_arguments(messages), origin)
-        if changed is None:
-            return False
-        changed_messages = track_messages(changed).for_template
-        with suppress(RowRejectedError):
-            return self._tracked_template.render(changed_messages, tools).text == text
-        return False
 
     @cached_property
     def variable_names(self) -> frozenset[str]:

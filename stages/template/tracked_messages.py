@@ -42,8 +42,6 @@ TAG_END = "think>"
 CALL_KEYS = ("name", "arguments", "parameters", "input")
 """Keys of a tool call under which its name and arguments are."""
 _TAG = re.compile("</?think>")
-_LETTER = re.compile(r"[^\W_]")
-_TAG_OR_LETTER = re.compile(r"</?think>|[^\W_]")
 _SEVERAL_THOUGHTS = -1
 
 
@@ -176,37 +174,6 @@ def thought_end(content: str) -> int:
     if CLOSING_TAG in after_closing or (opening_tag and not is_blank(before_opening)):
         return _SEVERAL_THOUGHTS
     return len(before_closing) if without_tags(before_closing) else 0
-
-
-def with_changed_thought(messages: Messages, origin: int) -> Messages | None:
-    """Messages in which the thought of an origin has other letters; None if it has no letters."""
-    index = message_of(origin)
-    message = dict(messages[index])
-    if origin & REASONING_FIELD:
-        for key in REASONING_KEYS:
-            if isinstance(message.get(key), str):
-                message[key] = _with_other_letters(message[key], _LETTER)
-    else:
-        content = message["content"]
-        end = thought_end(content)
-        message["content"] = _with_other_letters(content[:end], _TAG_OR_LETTER) + content[end:]
-    return [*messages[:index], message, *messages[index + 1 :]] if message != messages[index] else None
-
-
-def _with_other_letters(text: str, letters: re.Pattern[str]) -> str:
-    """A text in which each letter is another one: "Easy." becomes "xxxx.". The length stays: a template may look at it.
-
-    Args:
-        letters: finds letters, and also tags if these have to stay, because by them the template finds the thought.
-    """
-    return letters.sub(_replace_letter, text)
-
-
-def _replace_letter(match: re.Match[str]) -> str:
-    matched = match.group()
-    if len(matched) > 1:
-        return matched  # a tag
-    return "x" if matched != "x" else "y"
 
 
 # Tool calls
