@@ -3,6 +3,13 @@
 That is found in what the template wrote before the turn's first source span, or by rendering the messages before it
 with a generation prompt, provided that the text continues as this rendering does. What follows is generated, also an
 empty thought.
+
+    <|im_start|>user
+    Hi<|im_end|>
+    <|im_start|>assistant     the generation prompt "<|im_start|>assistant\\n" stands between the contents "Hi" and
+    Hello<|im_end|>           "Hello", and the turn begins behind it
+
+Turns are given by the index of their first source span in `chat.source_spans`.
 """
 
 from collections.abc import Hashable
@@ -14,13 +21,15 @@ from .rendered_chat import RenderedChat, UnprovedError
 
 
 class PromptTails:
-    """What the messages before each turn of a row, rendered with a generation prompt, have after their last source
-    span.
+    """The *prompt tail* before each turn of a row: what the messages before the turn, rendered with a generation
+    prompt, have after their last content.
 
-    One rendering serves for all turns before which the row looks alike: the text before their contents, the role of the
-    message before, and which of the texts that decide the generation prompt the messages before have. Mistral's
-    template has no generation prompt that could be found in the text, so a row of n turns would need n renderings: one
-    of 8 turns takes 0.25 ms in place of 0.54 ms.
+        "<|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n"     after the content "Hi" follows the tail
+                                                                     "<|im_end|>\\n<|im_start|>assistant\\n"
+
+    Each rendering writes all messages before its turn, so a row of n turns would take n² time. One rendering serves for
+    all turns before which the row looks alike, as far as generation prompts depend on it. A conversation of 100
+    messages under Gemma 4's template takes 8 ms in place of 67 ms, and under gpt-oss's 5 ms in place of 19 ms.
     """
 
     def __init__(self, chat: RenderedChat) -> None:
@@ -28,33 +37,40 @@ class PromptTails:
         self._tails: dict[Hashable, str] = {}
 
     def before(self, first: int) -> str:
-        """The tail before a turn.
+        """The prompt tail before a turn.
 
         Args:
-            first: place of the turn's first source span.
+            first: index of the turn's first source span.
+
+        Raises:
+            UnprovedError: see `_prompt_tail`.
         """
         chat = self._chat
+        first_span = chat.source_spans[first]
         if not chat.is_row:
             # In a trace, the content of each turn is guarded by the rendering before it, so none may be left out.
-            return _prompt_tail(chat, first)
-        span = chat.source_spans[first]
-        distance = span.message - chat.source_spans[first - 1].message if first else 0
-        text_before = chat.text[_gap_begin(chat, first) : span.begin]
-        role_before = chat.tracked.roles[span.message - 1]
-        # Messages in between that left no text may still change the prompt, so how many there are counts, too.
-        key = (text_before, role_before, distance, self._searched_texts_before(span.message))
+            return _prompt_tail(chat, first_span.message, first, first_span.begin)
+        message_before = chat.source_spans[first - 1].message if first else first_span.message
+        key = (
+            chat.text[_gap_begin(chat, first) : first_span.begin],
+            chat.tracked.roles[first_span.message - 1],
+            # How many messages in between left no text: they may still change the prompt.
+            first_span.message - message_before,
+            self._searched_texts_before(first_span.message),
+        )
         if key not in self._tails:
-            self._tails[key] = _prompt_tail(chat, first)
+            self._tails[key] = _prompt_tail(chat, first_span.message, first, first_span.begin)
         return self._tails[key]
 
     def _searched_texts_before(self, message: int) -> Hashable:
-        """Which of the texts that the template looks for are in any message before one, and in the last of these."""
+        """Which of the texts that the template looks for are in any message before one, and which in the last of these.
+        Templates look through all messages, as for `</think>`, or at the last one, as for `/no_think`.
+        """
         searched_texts = self._chat.profile.searched_texts
         if not searched_texts:
             return ()
         contents = [earlier.get("content") for earlier in self._chat.tracked.for_template[:message]]
         texts = [content for content in contents if isinstance(content, str)]
-        # Templates look through all messages, as for a tool's answer, or at the last one, as for `/no_think`.
         in_any = frozenset(searched for searched in searched_texts if any(searched in text for text in texts))
         in_last = frozenset(searched for searched in in_any if searched in texts[-1])
         return in_any, in_last
@@ -63,20 +79,67 @@ class PromptTails:
 def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_complete: bool, tails: PromptTails) -> int:
     """Where a turn begins.
 
+    If the generation prompt is not found before the turn's contents, the text is compared with the prompt tail, and not
+    with all of the rendering before the turn: templates write earlier messages differently where nothing follows, such
+    as tools in the last question.
+
     Args:
-        first: place of the turn's first source span.
+        first: index of the turn's first source span.
         contents_end: where its last source span ends.
-        is_complete: whether the template wrote all text between source spans.
+        is_complete: whether the template wrote all text between source spans, so that it may be searched.
         tails: of the row.
 
     Raises:
         UnprovedError: the text before the turn is not that after which generation would begin.
     """
+    text = chat.text
+    first_span = chat.source_spans[first]
+    gap_begin = _gap_begin(chat, first)
     if is_complete:
-        begin = _generation_prompt_end(chat, _gap_begin(chat, first), chat.source_spans[first].begin)
-        if begin is not None:
-            return begin
-    return _begin_by_rendering(chat, first, contents_end, is_complete=is_complete, tails=tails)
+        prompt_end = _generation_prompt_end(chat, gap_begin, first_span.begin)
+        if prompt_end is not None:
+            return prompt_end
+    if first_span.message == 0:
+        raise UnprovedError("no text before it marks where it begins", first_span.message)
+    tail = tails.before(first)
+    tail_end = gap_begin + len(tail)
+    shared_end = gap_begin + shared_prefix_length(tail, text[gap_begin:])
+
+    # Case 1: before the turn's contents, the text has the whole tail. The turn begins behind it.
+    if shared_end == tail_end <= first_span.begin:
+        return tail_end
+
+    # Case 2: all text before the contents is the tail's, and the rest of the tail is of the generation prompt, such as
+    # an empty thinking block that the template leaves out of earlier turns:
+    #
+    #     text     <|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>
+    #     tail     <|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n
+    #
+    # The turn begins with its contents; or, if these themselves begin with the rest of the tail, behind it.
+    generation_prompt = chat.profile.generation_prompt
+    has_prompt = bool(generation_prompt) and tail.endswith(generation_prompt)
+    prompt_begin = tail_end - len(generation_prompt)
+    if has_prompt and shared_end >= first_span.begin > prompt_begin:
+        contents_begin_with_rest = shared_end == tail_end <= contents_end
+        return tail_end if contents_begin_with_rest else first_span.begin
+
+    # Case 3: the text closes a thought that the generation prompt opens, with nothing in it:
+    #
+    #     text     <|end|><|assistant|><think>\n</think>\n\n4
+    #     tail     <|end|><|assistant|><think>
+    #
+    # The turn begins behind the closing tag, because what a model would generate in the thought is not in the data.
+    # The token of the role, with which the generation prompt begins, must be shared; and a special token before the
+    # closing tag would be the end of another turn, or the header of one.
+    special_tokens = chat.profile.special_tokens
+    role_token = special_tokens.search(generation_prompt)
+    if has_prompt and is_complete and role_token and shared_end >= prompt_begin + role_token.end():
+        tag_begin = text.rfind(CLOSING_TAG, shared_end, first_span.begin)
+        tag_end = tag_begin + len(CLOSING_TAG)
+        is_empty_thought = tag_begin >= 0 and not without_tags(text[shared_end:tag_begin])
+        if is_empty_thought and not special_tokens.search(text, shared_end, tag_end):
+            return tag_end
+    raise UnprovedError("the text before its words is not the generation prompt", first_span.message)
 
 
 def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> RenderedChat:
@@ -89,39 +152,22 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
     Raises:
         UnprovedError: the message has contents, or nothing shows where its turn is.
     """
-    spans = list(chat.source_spans)
-    place = next((place for place, span in enumerate(spans) if span.message > message), len(spans))
-    gap_begin = spans[place - 1].end if place else 0
-    gap_end = spans[place].begin if place < len(spans) else len(chat.text)
-    is_dropped = any(message_of(origin) == message for origin in chat.tracked.contents)
+    spans = chat.source_spans
+    first = next((index for index, span in enumerate(spans) if span.message > message), len(spans))
+    gap_begin = _gap_begin(chat, first)
+    gap_end = spans[first].begin if first < len(spans) else len(chat.text)
     begin = None
-    if message > 0 and not is_dropped:
+    has_contents = any(message_of(origin) == message for origin in chat.tracked.contents)
+    if message > 0 and not has_contents:
         begin = _generation_prompt_end(chat, gap_begin, gap_end) if is_complete else None
         if begin is None:
-            begin = _blank_turn_begin(_with_empty_span(chat, message, place, gap_begin), place, gap_end)
+            tail = _prompt_tail(chat, message, first, gap_end)
+            if chat.text.startswith(tail, gap_begin, gap_end):
+                begin = gap_begin + len(tail)
     if begin is None:
         raise UnprovedError("the template drops its text, or rewrites all of it", message)
-    return _with_empty_span(chat, message, place, begin)
-
-
-def _with_empty_span(chat: RenderedChat, message: int, place: int, begin: int) -> RenderedChat:
-    """The conversation with an empty source span of a message, which is at a place among the others afterwards."""
-    spans = chat.source_spans
-    empty_span = SourceSpan(begin, begin, origin_of(message))
-    return chat._replace(source_spans=[*spans[:place], empty_span, *spans[place:]])
-
-
-def _blank_turn_begin(chat: RenderedChat, place: int, gap_end: int) -> int | None:
-    """Where a turn with an empty span begins, by rendering the messages before it; None if the text does not go on so.
-
-    Args:
-        place: of the empty span, at the beginning of the gap.
-        gap_end: where the contents of the next message begin.
-    """
-    tail = _prompt_tail(chat, place)
-    gap_begin = chat.source_spans[place].begin
-    begin = gap_begin + len(tail)
-    return begin if begin <= gap_end and chat.text.startswith(tail, gap_begin) else None
+    blank_span = SourceSpan(begin, begin, origin_of(message))
+    return chat._replace(source_spans=[*spans[:first], blank_span, *spans[first:]])
 
 
 def _gap_begin(chat: RenderedChat, first: int) -> int:
@@ -130,8 +176,8 @@ def _gap_begin(chat: RenderedChat, first: int) -> int:
 
 
 def _generation_prompt_end(chat: RenderedChat, begin: int, end: int) -> int | None:
-    """Where the generation prompt between two places ends; None if it is not there exactly once, or may differ from row
-    to row.
+    """Where the generation prompt between two places of the text ends; None if it is not there exactly once, or may
+    differ from row to row.
     """
     generation_prompt = chat.profile.generation_prompt
     if not chat.profile.has_fixed_prompt or not generation_prompt:
@@ -141,95 +187,42 @@ def _generation_prompt_end(chat: RenderedChat, begin: int, end: int) -> int | No
     return chat.text.index(generation_prompt, begin, end) + len(generation_prompt)
 
 
-def _begin_by_rendering(
-    chat: RenderedChat, first: int, contents_end: int, *, is_complete: bool, tails: PromptTails
-) -> int:
-    """Find where a turn begins, by rendering what comes before it with a generation prompt; see `find_turn_begin`.
-
-    Only the text after the last source span before the turn is compared, because the generation prompt is there.
-    Earlier messages may be rendered differently without the turn, such as tools in the last question.
-    """
-    text = chat.text
-    generation_prompt = chat.profile.generation_prompt
-    first_span = chat.source_spans[first]
-    if first_span.message == 0:
-        raise UnprovedError("no text before it marks where it begins", first_span.message)
-    gap_begin = _gap_begin(chat, first)
-    tail = tails.before(first)
-    tail_end = gap_begin + len(tail)
-    shared_end = gap_begin + shared_prefix_length(tail, text[gap_begin:])
-
-    # Case 1: before the turn's contents, the text continues like the rendering to its end.
-    if shared_end == tail_end <= first_span.begin:
-        return tail_end
-
-    # Case 2: it does so up to the contents, and the rest of the rendering belongs to the generation prompt alone, such
-    # as an empty thinking block that the template leaves out of earlier turns. The contents may begin with that rest.
-    has_prompt = bool(generation_prompt) and tail.endswith(generation_prompt)
-    prompt_begin = tail_end - len(generation_prompt)
-    if has_prompt and shared_end >= first_span.begin > prompt_begin:
-        contents_begin_with_rest = shared_end == tail_end <= contents_end
-        return tail_end if contents_begin_with_rest else first_span.begin
-
-    # Case 3: the text closes a thought that the generation prompt opens, with nothing in it. The role's token, with
-    # which the generation prompt begins, must be shared.
-    role_token = chat.profile.special_tokens.search(generation_prompt)
-    if has_prompt and is_complete and role_token and shared_end >= prompt_begin + role_token.end():
-        thought_end = _empty_thought_end(chat, shared_end, first_span.begin)
-        if thought_end is not None:
-            return thought_end
-    raise UnprovedError("the text before its words is not the generation prompt", first_span.message)
-
-
-def _empty_thought_end(chat: RenderedChat, begin: int, end: int) -> int | None:
-    """Where the tag ends that closes an empty thought between two places; None if there is no such thought.
-
-    Of `<|assistant|><think>\\n</think>\\n\\n4`, where the generation prompt ends in `<think>`, this is behind
-    `</think>`. The turn begins there, because what a model would generate in the thought is not in the data.
-    """
-    tag_begin = chat.text.rfind(CLOSING_TAG, begin, end)
-    tag_end = tag_begin + len(CLOSING_TAG)
-    if tag_begin < 0 or without_tags(chat.text[begin:tag_begin]):
-        return None
-    # A special token in between would be the end of another turn, or the header of one.
-    return None if chat.profile.special_tokens.search(chat.text, begin, tag_end) else tag_end
-
-
-def _prompt_tail(chat: RenderedChat, first: int) -> str:
-    """What the messages before a turn, rendered with a generation prompt, have after their last source span.
+def _prompt_tail(chat: RenderedChat, message: int, first: int, contents_begin: int) -> str:
+    """The prompt tail before a turn, rendered; see `PromptTails`.
 
     Args:
-        first: place of the turn's first source span.
+        message: index of the turn's message.
+        first: index of its first source span, or of the span before which one would stand.
+        contents_begin: where its contents begin, or at the latest.
 
     Raises:
-        UnprovedError: the template refuses these messages, or writes the last of them differently then.
+        UnprovedError: the template refuses the messages before the turn, or writes the last of them differently then.
     """
-    text = chat.text
-    first_span = chat.source_spans[first]
     gap_begin = _gap_begin(chat, first)
     try:
-        before = chat.rendered_before(first_span.message)
+        before = chat.rendered_before(message)
     except RowRejectedError as error:
-        raise UnprovedError("the template refuses the messages before it", first_span.message) from error
-    if gap_begin <= len(before.text) <= first_span.begin and text.startswith(before.text):
+        raise UnprovedError("the template refuses the messages before it", message) from error
+    if gap_begin <= len(before.text) <= contents_begin and chat.text.startswith(before.text):
         # The text is the same, so it does not matter which message each part of it came from.
         return before.text[gap_begin:]
     if first == 0:
         return before.text
+    # Else the last content of both must at least be the same, so that what follows it can be compared.
     span_before = chat.source_spans[first - 1]
     last_span = before.source_spans[-1] if before.source_spans else SourceSpan(0, 0, -1)
     has_same_origin = last_span.origin == span_before.origin
-    has_same_text = before.text[last_span.begin : last_span.end] == text[span_before.begin : span_before.end]
+    has_same_text = before.text[last_span.begin : last_span.end] == chat.text[span_before.begin : span_before.end]
     if not has_same_origin or not has_same_text:
-        raise UnprovedError("the text before it changes when the turn is left out", first_span.message)
+        raise UnprovedError("the text before it changes when the turn is left out", message)
     return before.text[last_span.end :]
 
 
 def shared_prefix_length(left: str, right: str) -> int:
     """How many first characters two texts share."""
     if right.startswith(left):
-        return len(left)
-    for place, (left_character, right_character) in enumerate(zip(left, right, strict=False)):
+        return len(left)  # mostly, and quicker than the loop
+    for length, (left_character, right_character) in enumerate(zip(left, right, strict=False)):
         if left_character != right_character:
-            return place
+            return length
     return min(len(left), len(right))
