@@ -19,7 +19,7 @@ What the template writes without its origin gets no part: `check_lost_content` f
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +33,18 @@ from .rendered_chat import RenderedChat, Turn, UnprovedError
 from .turn_ends import past_space
 
 _PART_KINDS = TOOL_CALL | THOUGHT
-_Part: TypeAlias = tuple[int, int, int]
-"""(kind, begin, end) of a part of a turn. The kind is one of _PART_KINDS, or 0 for an answer."""
 # A label is the index of the message, shifted left by these bits, plus the kind of the span.
 _KIND_BITS = 5
 _KIND_MASK = (1 << _KIND_BITS) - 1
+
+
+class _Part(NamedTuple):
+    """A part of a turn, in characters of the text."""
+
+    kind: int
+    """TOOL_CALL, REASONING_FIELD, TAGGED_THOUGHT, or 0 for an answer."""
+    begin: int
+    end: int
 
 
 class _CharacterLabels:
@@ -135,24 +142,24 @@ def label_unproved_spans(chat: RenderedChat, completion_begin: int, reason: str)
 
 
 def _label_turns(labels: _CharacterLabels, chat: RenderedChat, turns: Sequence[Turn], completion_begin: int) -> None:
-    """Label turns and what is between them."""
-    place = 0
-    next_message = 0
+    """Label turns, and the stretches between them, before the first and after the last."""
+    begin = 0  # of the stretch before the next turn
+    next_message = 0  # the message after the turn before
     for turn in turns:
-        _label_between(labels, chat, place, turn.begin, next_message, turn.message, completion_begin)
+        _label_between(labels, chat, begin, turn.begin, next_message, turn.message, completion_begin)
         is_earlier = turn.message < chat.prompt_length
         turn_kind = SpanKind.HISTORY if is_earlier else SpanKind.ASSISTANT
         end_kind = SpanKind.HISTORY_END if is_earlier else SpanKind.END
         labels.assign(turn.begin, turn.end, turn_kind, turn.message)
         labels.assign(turn.stop_begin, turn.stop_end, end_kind, turn.message)
-        place = turn.end
+        begin = turn.end
         next_message = turn.message + 1
         if turn.next_stop_end:
-            is_before = place < completion_begin
-            kind = SpanKind.HISTORY_STOP_IN_NEXT_HEADER if is_before else SpanKind.STOP_IN_NEXT_HEADER
-            labels.assign(place, turn.next_stop_end, kind, turn.message)
-            place = turn.next_stop_end
-    _label_between(labels, chat, place, len(chat.text), next_message, len(chat.tracked.roles), completion_begin)
+            is_before = begin < completion_begin
+            stop_kind = SpanKind.HISTORY_STOP_IN_NEXT_HEADER if is_before else SpanKind.STOP_IN_NEXT_HEADER
+            labels.assign(begin, turn.next_stop_end, stop_kind, turn.message)
+            begin = turn.next_stop_end
+    _label_between(labels, chat, begin, len(chat.text), next_message, len(chat.tracked.roles), completion_begin)
 
 
 def _label_between(
@@ -164,10 +171,11 @@ def _label_between(
     turn_message: int,
     completion_begin: int,
 ) -> None:
-    """Label the text between two turns, or at the text's beginning or end.
+    """Label the stretch of text between two turns: what is before the completion as prompt, or as the user's if that
+    speaks there, and the rest as completion.
 
     Args:
-        begin, end: of this text.
+        begin, end: of the stretch, in characters.
         next_message: the message after the turn before it; 0 at the text's beginning.
         turn_message: that of the turn after it; the number of messages at the text's end.
     """
@@ -183,13 +191,6 @@ def _label_between(
         labels.assign(max(completion_begin, begin), end, SpanKind.COMPLETION, completion_message)
 
 
-class _PartKinds(NamedTuple):
-    """The kinds of a turn's parts, which differ before the completion and in it."""
-
-    thought: SpanKind
-    call: SpanKind
-
-
 def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, source_spans: Sequence[SourceSpan]) -> None:
     """Label the thoughts and calls of a turn, with what belongs to them. What follows an end-of-turn token in a
     generation block has no parts.
@@ -202,100 +203,72 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     """
     text = chat.text
     is_earlier = turn.message < chat.prompt_length
-    if is_earlier:
-        kinds = _PartKinds(SpanKind.HISTORY_THOUGHT, SpanKind.HISTORY_CALL)
-    else:
-        kinds = _PartKinds(SpanKind.THOUGHT, SpanKind.TOOL_CALL)
+    thought_kind = SpanKind.HISTORY_THOUGHT if is_earlier else SpanKind.THOUGHT
+    call_kind = SpanKind.HISTORY_CALL if is_earlier else SpanKind.TOOL_CALL
     parts = _parts_within(turn, source_spans)
     # With a thought in a field, tags in the content are only text: the template does not look for them either.
     has_field = any(kind & REASONING_FIELD and not is_blank(text[begin:end]) for kind, begin, end in parts)
-    thought_part = REASONING_FIELD if has_field else TAGGED_THOUGHT
-    place = turn.begin  # what is before it is labelled
-    kind_before: SpanKind | None = None
-    for part_kind, begin, end in _neighbours_joined(parts):
-        place = _label_after_part(labels, chat, turn, kinds, kind_before, place, begin)
-        if part_kind == TOOL_CALL:
-            labels.assign(_after_closing_tag(chat, place, begin), end, kinds.call, turn.message)
-            kind_before = kinds.call
-        elif part_kind == thought_part:
+    labelled_thought = REASONING_FIELD if has_field else TAGGED_THOUGHT
+    # Between two parts stands what the template wrote. White space after a thought is the thought's. Before a thought
+    # or a call, everything behind a closing tag is theirs; and after a call, the rest is the call's:
+    #
+    #     <think>Easy.</think>Let me add.<call>add</call>, <call>sub</call><|im_end|>
+    #     TTTTTTTTTTTTAAAAAAAAAAAAAAAAAAACCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCEEEEEEEEEE
+    labelled_end = turn.begin
+    kind_before = 0  # of the part before
+    # An empty answer at the end, so that what the template wrote after the last part is labelled, too.
+    for number, (kind, begin, end) in enumerate([*parts, _Part(0, turn.stop_begin, turn.stop_begin)]):
+        if kind_before == TOOL_CALL:
+            labels.assign(labelled_end, begin, call_kind, turn.message)
+        elif kind_before == labelled_thought:
+            space_end = past_space(text, labelled_end, begin)
+            labels.assign(labelled_end, space_end, thought_kind, turn.message)
+            labelled_end = space_end
+        if kind == TOOL_CALL:
+            labels.assign(_after_closing_tag(chat, labelled_end, begin), end, call_kind, turn.message)
+        elif kind == labelled_thought:
             # What the template writes before a later thought may belong to the answer or the call before it.
-            if kind_before is not None:
+            if number > 0:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
-            thought_begin = _thought_begin(chat, place, begin, end, is_tagged=not has_field)
-            labels.assign(thought_begin, end, kinds.thought, turn.message)
-            kind_before = kinds.thought
-        else:
-            kind_before = SpanKind.ASSISTANT
-        place = end
-    _label_after_part(labels, chat, turn, kinds, kind_before, place, turn.stop_begin)
+            thought_begin = _thought_begin(chat, turn.begin, begin, end, is_tagged=not has_field)
+            labels.assign(thought_begin, end, thought_kind, turn.message)
+        labelled_end = end
+        kind_before = kind
 
 
-def _label_after_part(
-    labels: _CharacterLabels,
-    chat: RenderedChat,
-    turn: Turn,
-    kinds: _PartKinds,
-    kind: SpanKind | None,
-    begin: int,
-    end: int,
-) -> int:
-    """Label what the template wrote after a part as far as it is the part's: after a call all of it, after a thought
-    the white space. Returns where the next part may begin.
+def _thought_begin(chat: RenderedChat, turn_begin: int, begin: int, end: int, *, is_tagged: bool) -> int:
+    """Where the thought at the beginning of a turn begins, with what the template wrote before it.
 
     Args:
-        kind: of the part; None at the beginning of the turn.
-        begin, end: where the part ends, and the next one or the stop begins.
-    """
-    if kind == kinds.call:
-        labels.assign(begin, end, kinds.call, turn.message)
-        return begin  # the next part takes from it what follows a closing tag
-    if kind == kinds.thought:
-        space_end = past_space(chat.text, begin, end)
-        labels.assign(begin, space_end, kinds.thought, turn.message)
-        return space_end
-    return begin
-
-
-def _thought_begin(chat: RenderedChat, place: int, begin: int, end: int, *, is_tagged: bool) -> int:
-    """Where a thought begins, with what the template wrote before it in the turn.
-
-    Args:
-        place: where the turn begins.
         begin, end: of the thought's source spans.
         is_tagged: whether it is from a content, and may have brought its own opening tag.
     """
     brings_opening_tag = is_tagged and chat.text.startswith(OPENING_TAG, past_space(chat.text, begin, end))
     if not brings_opening_tag:
-        return _after_closing_tag(chat, place, begin)
+        return _after_closing_tag(chat, turn_begin, begin)
     # What the template wrote before the content's own tag is the answer's, if it is more than white space.
-    template_text = chat.text[place:begin]
-    return begin if template_text.strip() else place
+    template_text = chat.text[turn_begin:begin]
+    return begin if template_text.strip() else turn_begin
 
 
 def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[_Part]:
-    """The source spans within a turn, before its stop."""
-    parts = []
+    """The source spans within a turn, before its stop; neighbours of one kind are one part."""
+    parts: list[_Part] = []
     for span_begin, span_end, origin in source_spans:
+        kind = origin & _PART_KINDS
         begin = max(span_begin, turn.begin)
         end = min(span_end, turn.stop_begin)
-        if begin < end:
-            parts.append((origin & _PART_KINDS, begin, end))
+        if begin >= end:
+            continue
+        if parts and parts[-1].kind == kind:
+            begin = parts.pop().begin
+        parts.append(_Part(kind, begin, end))
     return parts
-
-
-def _neighbours_joined(parts: Sequence[_Part]) -> list[_Part]:
-    """The parts, with neighbours of one kind as one."""
-    joined: list[_Part] = []
-    for kind, begin, end in parts:
-        if joined and joined[-1][0] == kind:
-            begin = joined.pop()[1]
-        joined.append((kind, begin, end))
-    return joined
 
 
 def _after_closing_tag(chat: RenderedChat, begin: int, end: int) -> int:
     """Where a part begins in what the template wrote before it: behind the last tag that closes a thought, and white
-    space; `begin` if there is no such tag.
+    space; `begin` if there is no such tag. Of `</think>\n<call>`, that is before `<call>`.
     """
     if begin == end:
         return begin  # mostly: the template writes nothing between parts

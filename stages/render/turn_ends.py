@@ -7,14 +7,15 @@ of the next message's role.
                            next header     "<|im_start|>user\\n"
 
 What the template writes between the two is found for each turn of each row, because templates end earlier turns, last
-turns and calls differently, and write remarks before the end. Two things must agree, or only one of them be known, and
-not be ambiguous: the gap without the header, and what follows such a turn at the end of a text.
+turns and calls differently, and write remarks before the end. There are two ways to the end: to take the next header
+off the gap, and to look for what follows such a turn at the end of a text. They must agree, or only one of them say
+something, and nothing ambiguous.
 """
 
 import json
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ..template.gaps import TemplateGaps
 from ..template.tracked_messages import ASSISTANT, is_blank
@@ -22,13 +23,14 @@ from ..template.tracked_str import TOOL_CALL
 from .rendered_chat import RenderedChat, Turn, UnprovedError
 
 _Ends: TypeAlias = dict[tuple[int, int], str]
-"""What the end of a turn may be, by where its closing tokens begin and end."""
+"""Texts that may be the end of a turn, by where their closing tokens begin and end in them, so that texts which close
+the turn in the same place count once: {(0, 10): "<|im_end|>\\n"}."""
 
 
 def find_turn_end(
     chat: RenderedChat, message: int, contents_end: int, next_message: int | None, gap_end: int, *, ends_with_call: bool
 ) -> tuple[int, int]:
-    """Where the closing tokens of a turn begin and end.
+    """Where the closing tokens of a turn begin and end in the text.
 
     Args:
         message: index of the turn's message.
@@ -63,99 +65,74 @@ def find_turn_end(
     return contents_end + stop_begin, contents_end + stop_end
 
 
-def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: str, last_ends: tuple[str, ...]) -> str:
+def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: str, last_ends: Sequence[str]) -> str:
     """The end of a turn before another message's contents. It is found by, in this order,
 
     1. the headers that the next message's role is known to have, and how such turns end where they end the text: the
        two must agree, or one of them be unknown;
     2. how such turns end there, alone, if no known header fits;
-    3. as 1, with the header that the template writes where this turn is left out;
-    4. the first token that opens headers, if neither a header nor an end fits.
+    3. as 1, with the header that the template writes where this turn is left out.
 
     Args:
-        last_ends: how such turns end where they end the text.
+        gap: what stands between the contents of the two messages.
+        last_ends: how such turns end where they end the text, such as "<|im_end|>".
 
     Raises:
         UnprovedError: nothing shows where it ends, or it may end at several places.
     """
     gaps = chat.profile.gaps
-    by_last = _ends_as_at_text_end(gaps, gap, last_ends)
+    # A last turn may be left open: that shows nothing of earlier ones.
+    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
+    fitting_ends = {gaps.tokens.closing_span(end): end for end in closed_ends if gap.startswith(end)}
     is_next = next_message == message + 1
     # 1. Only for the message after this one: before a later one, the headers of those between them come first.
     known_headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
-    by_header = _ends_before_headers(gaps, gap, known_headers)
-    end = _agreed_end(gaps, by_header, by_last, last_ends)
+    without_header = _gap_without_headers(gaps, gap, known_headers)
+    end = _agreed_end(gaps, without_header, fitting_ends, last_ends)
     # 2.
-    if end is None and not by_header:
-        end = _only_end_as_at_text_end(gaps, gap, by_last)
+    if end is None and not without_header and len(fitting_ends) == 1:
+        (fitting_end,) = fitting_ends.values()
+        # The special token after it could belong to the end, too, unless it opens a header.
+        next_token = gaps.special_tokens.search(gap, len(fitting_end))
+        opener = gaps.header_openers.search(gap)
+        if next_token is None or (opener is not None and opener.start() == next_token.start()):
+            end = fitting_end
     # 3. Rendered for this row, and so the slowest: most templates never come here.
     if end is None and is_next and message > 0:
         header = _header_without_turn(chat, message, next_message)
         if header:
-            by_header = _ends_before_headers(gaps, gap, [header])
-            end = _agreed_end(gaps, by_header, by_last, last_ends)
-    # Where some ends fit, but none is agreed on, the next token that opens a header would decide nothing.
-    if end is None and (by_header or by_last):
-        raise UnprovedError("it may end at several places", message)
-    # 4.
+            without_header = _gap_without_headers(gaps, gap, [header])
+            end = _agreed_end(gaps, without_header, fitting_ends, last_ends)
     if end is None:
-        end = _end_before_opener(gaps, gap, last_ends)
-    if end is None:
-        raise UnprovedError("nothing shows where it ends", message)
+        is_ambiguous = bool(without_header or fitting_ends)
+        raise UnprovedError("it may end at several places" if is_ambiguous else "nothing shows where it ends", message)
     return end
 
 
-def _ends_as_at_text_end(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -> _Ends:
-    """The ends with which a gap begins, of those that such turns have at the text's end."""
-    # A last turn may be left open: that shows nothing of earlier ones.
-    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
-    return {gaps.tokens.closing_span(end): end for end in closed_ends if gap.startswith(end)}
-
-
-def _ends_before_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
-    """A gap without each header that it ends with, if no token that opens headers is left in it."""
+def _gap_without_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
+    """A gap without each header that it ends with: "<|im_end|>\\n<|im_start|>user\\n" without "<|im_start|>user\\n" is
+    "<|im_end|>\\n". A rest that still has a token which opens headers is no end of a turn: the header is longer.
+    """
     ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
     return {gaps.tokens.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
 
 
-def _agreed_end(gaps: TemplateGaps, by_header: _Ends, by_last: _Ends, last_ends: Sequence[str]) -> str | None:
-    """The end of a turn on which headers and last ends agree; None if they do not, or say different things themselves.
+def _agreed_end(gaps: TemplateGaps, without_header: _Ends, fitting_ends: _Ends, last_ends: Sequence[str]) -> str | None:
+    """The end of a turn on which both ways agree, or that only the header shows; None if there is no such end.
 
     Args:
-        by_header: the gap without headers; it may begin what another message needs, such as tools.
-        by_last: how such turns end where they end the text, if the gap begins so.
+        without_header: the gap without headers. What the next message needs, such as tools, may still be in it, behind
+            the closing tokens.
+        fitting_ends: of `last_ends`, those with which the gap begins.
+        last_ends: how such turns end where they end the text.
     """
-    if len(by_header) != 1:
+    if len(without_header) != 1:
         return None
-    ((closing_span, end),) = by_header.items()
-    if not by_last:
+    ((closing_span, end),) = without_header.items()
+    if not fitting_ends:
         return end if gaps.tokens.is_only_end(end, last_ends) else None
-    # That of the text's end: in the gap, something of the next message, such as tools, may follow the closing tokens.
-    return by_last[closing_span] if by_last.keys() == {closing_span} else None
-
-
-def _only_end_as_at_text_end(gaps: TemplateGaps, gap: str, by_last: _Ends) -> str | None:
-    """The end with which a gap begins, if there is one alone, and the special token after it, which could belong to the
-    end, too, opens a header.
-    """
-    if len(by_last) != 1:
-        return None
-    (end,) = by_last.values()
-    next_token = gaps.special_tokens.search(gap, len(end))
-    if next_token is None:
-        return end
-    opener = gaps.header_openers.search(gap)
-    opens_header = opener is not None and opener.start() == next_token.start()
-    return end if opens_header else None
-
-
-def _end_before_opener(gaps: TemplateGaps, gap: str, last_ends: Sequence[str]) -> str | None:
-    """What is before the first token that opens headers, if there are special tokens in it, which can be the end."""
-    opener = gaps.header_openers.search(gap)
-    if opener is None or not gaps.special_tokens.search(gap, 0, opener.start()):
-        return None
-    end = gap[: opener.start()]
-    return end if gaps.tokens.is_only_end(end, last_ends) else None
+    # Of the two, the end of the text is returned: it has nothing of the next message behind the closing tokens.
+    return fitting_ends[closing_span] if fitting_ends.keys() == {closing_span} else None
 
 
 def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:
@@ -182,75 +159,68 @@ def _header_without_turn(chat: RenderedChat, message: int, next_message: int) ->
 
 
 def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
-    """The place of a turn's last source span. Headers after the turn may repeat the names of its calls, and nothing
-    else, as gpt-oss writes `functions.add to=assistant` before a tool's result.
+    """The index of a turn's last source span. Headers after the turn may repeat the names of its calls, and nothing
+    else, as gpt-oss does:
 
-    Of the spans `add`, `{"a": 1}`, `add`, where the third is that header's, the turn's last one is the second.
+        <|start|>assistant to=functions.add<|message|>{"a": 1}<|call|><|start|>functions.add to=assistant<|message|>3
+
+    Of the spans `add`, `{"a": 1}` and `add`, the third is the header's of the tool's result 3, and so the turn's last
+    one is the second.
 
     Args:
-        first, last: places of the first and the last source span of its message.
+        first, last: indices of the first and the last source span of its message.
 
     Raises:
         UnprovedError: what is repeated could also be an argument of a call.
     """
     spans = chat.source_spans
     message = spans[first].message
-    functions = _called_functions(chat, message)
+    calls = chat.tracked.for_template[message].get("tool_calls") or []
+    # Some rows have a call's name and arguments without the `function` around them.
+    functions = [call.get("function") or call for call in calls if isinstance(call, dict)]
+    functions = [function for function in functions if isinstance(function, dict)]
     names = {str(function.get("name")) for function in functions}
     # The last span before the first of another message.
-    end = first
-    while end < last and spans[end + 1].message == message:
-        end += 1
-    later_places = [place for place in range(end + 1, last + 1) if spans[place].message == message]
-    if not all(_repeats_name(chat, names, first, place) for place in later_places):
+    own_last = first
+    while own_last < last and spans[own_last + 1].message == message:
+        own_last += 1
+    later_indices = [index for index in range(own_last + 1, last + 1) if spans[index].message == message]
+    if not all(_repeats_name(chat, names, first, index) for index in later_indices):
         return last  # contents of the turn lie on both sides of another message's
-    while end > first and _repeats_name(chat, names, first, end):
-        name = json.dumps(chat.text[spans[end].begin : spans[end].end])
+    while own_last > first and _repeats_name(chat, names, first, own_last):
+        name = json.dumps(chat.text[spans[own_last].begin : spans[own_last].end])
         if any(name in json.dumps(function.get("arguments", "")) for function in functions):
             raise UnprovedError("a call's name is one of its arguments, too", message)
-        end -= 1
-    return end
+        own_last -= 1
+    return own_last
 
 
-def _repeats_name(chat: RenderedChat, names: Collection[str], first: int, place: int) -> bool:
+def _repeats_name(chat: RenderedChat, names: Collection[str], first: int, index: int) -> bool:
     """Whether a source span is the name of a call that an earlier span of the turn has written already.
 
     Args:
         names: of the turn's calls.
-        first: place of the turn's first source span.
+        first: index of the turn's first source span.
     """
-    span = chat.source_spans[place]
+    span = chat.source_spans[index]
     text = chat.text[span.begin : span.end]
     if not span.origin & TOOL_CALL or text not in names:
         return False
-    for earlier in chat.source_spans[first:place]:
+    for earlier in chat.source_spans[first:index]:
         if earlier.origin == span.origin and chat.text[earlier.begin : earlier.end] == text:
             return True
     return False
 
 
-def _called_functions(chat: RenderedChat, message: int) -> list[dict[Any, Any]]:
-    """The functions of a message's calls. Some rows have a call's name and arguments without the `function` around."""
-    calls = chat.tracked.for_template[message].get("tool_calls") or []
-    functions = [call.get("function") or call for call in calls if isinstance(call, dict)]
-    return [function for function in functions if isinstance(function, dict)]
-
-
 # Stop tokens in the next header
 
 
-def with_next_stops(chat: RenderedChat, turns: list[Turn], completion_begin: int) -> list[Turn]:
-    """The turns, with the stop tokens that stand in the headers after them.
+def with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Turn:
+    """A turn, with the stop token that stands in the header after it, for a template that ends no turn itself. In
+    `b\\n<|user|>c`, the turn `b` ends at 1, and its next stop, with the line break before it, at 10.
 
     A header of the assistant's own ends no turn: a model is not asked to generate two turns. Neither does one in which
     the completion begins.
-    """
-    return [_with_next_stop(chat, turn, completion_begin) for turn in turns]
-
-
-def _with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Turn:
-    """See `with_next_stops`. In `b\\n<|user|>c`, the turn `b` ends at 1, and its next stop, with the line break before
-    it, at 10.
     """
     roles = chat.tracked.roles
     next_message = turn.message + 1
@@ -262,18 +232,11 @@ def _with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Tu
     if token is None or turn.end < completion_begin < token.end():
         return turn
     # A token within the next message's content is the content's, and no part of a header.
-    if token.end() > _header_end(chat, turn):
-        return turn
-    return turn._replace(next_stop_end=token.end())
-
-
-def _header_end(chat: RenderedChat, turn: Turn) -> int:
-    """Where the contents of another message begin after a turn, or the text ends."""
     first_later = bisect_left(chat.source_spans, (turn.end, 0, 0))
     for span in chat.source_spans[first_later:]:
         if span.origin >= 0 and span.message != turn.message:
-            return span.begin
-    return len(chat.text)
+            return turn if token.end() > span.begin else turn._replace(next_stop_end=token.end())
+    return turn._replace(next_stop_end=token.end())
 
 
 def past_space(text: str, begin: int, end: int) -> int:

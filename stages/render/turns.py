@@ -26,7 +26,7 @@ from ..template.tracked_messages import ASSISTANT
 from ..template.tracked_str import GENERATION, TOOL_CALL, SourceSpan, message_of, origin_of
 from .rendered_chat import RenderedChat, Turn, UnprovedError
 from .turn_begins import PromptTails, find_turn_begin, shared_prefix_length, with_blank_span
-from .turn_ends import find_turn_end, last_span_of_turn, with_next_stops
+from .turn_ends import find_turn_end, last_span_of_turn, with_next_stop
 
 
 def locate_turns(chat: RenderedChat) -> tuple[list[Turn], int]:
@@ -42,15 +42,27 @@ def locate_turns(chat: RenderedChat) -> tuple[list[Turn], int]:
     locate = _turns_of_generation_blocks if chat.profile.has_generation_blocks else _turns_of_source_spans
     turns = locate(chat)
     completion_begin = completion_start(chat, turns)
-    return with_next_stops(chat, turns, completion_begin), completion_begin
+    turns = [with_next_stop(chat, turn, completion_begin) for turn in turns]
+    return turns, completion_begin
 
 
 def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
-    """Return where the completion begins: with its first message, if that is one of the turns that were located.
+    """Where the completion begins.
 
-    Else it begins where the text departs from the prompt's own rendering with a generation prompt. If the two already
-    differ among the prompt's contents, it begins with the completion's first source span. Without a prompt, a
-    completion that the user begins is the whole text; without a completion, it begins at the text's end.
+    1. Where there is no completion: at the text's end.
+    2. Where its first message is one of the turns that were located: with this turn.
+    3. Where there is no prompt: at the text's beginning, or if the assistant begins it, with its first content, because
+       the template's header before that is not generated.
+    4. Else, as of a completion that the user begins: where the text departs from the prompt's own rendering with a
+       generation prompt. Under ChatML, that is behind the second "<|im_start|>":
+
+           text               <|im_start|>user\nHi<|im_end|>\n<|im_start|>user\nAnd now?<|im_end|>\n
+           prompt's own       <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
+
+       If the two already differ among the prompt's contents, the completion begins with its first content.
+
+    Args:
+        turns: those that were located; none if that failed.
 
     Raises:
         RowRejectedError: the template refuses the prompt alone; `unproved`, if contents of the prompt follow.
@@ -72,25 +84,10 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
             return turn.begin
     first_span_begin = min((span.begin for span in completion_spans), default=len(text))
     if prompt_length == 0:
-        # One that the assistant begins has the template's header as its prompt.
         return first_span_begin if chat.tracked.roles[0] == ASSISTANT else 0
-    earlier_ends = [turn.end for turn in turns if turn.message < prompt_length]
-    return _departure_from_prompt(chat, max([prompt_end, *earlier_ends]), first_span_begin)
-
-
-def _departure_from_prompt(chat: RenderedChat, prompt_end: int, first_span_begin: int) -> int:
-    """Where the text departs from the prompt's own rendering with a generation prompt; `first_span_begin` if the two
-    already differ among the prompt's contents.
-
-    A completion that the user begins, under ChatML: the prompt's rendering has "<|im_start|>assistant" behind its
-    contents, and the text "<|im_start|>user". They depart behind the shared "<|im_start|>".
-
-    Args:
-        prompt_end: where the prompt's contents and turns end.
-        first_span_begin: where the completion's first source span begins.
-    """
-    prompt_alone = chat.rendered_before(chat.prompt_length)
-    shared_end = shared_prefix_length(prompt_alone.text, chat.text)
+    prompt_end = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
+    prompt_alone = chat.rendered_before(prompt_length)
+    shared_end = shared_prefix_length(prompt_alone.text, text)
     needed_end = prompt_end
     if shared_end < len(prompt_alone.text):
         # The text does not have all of the prompt's own rendering: it must at least have all contents in it.
@@ -105,7 +102,8 @@ def _departure_from_prompt(chat: RenderedChat, prompt_end: int, first_span_begin
 
 
 def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
-    """Locate the turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents.
+    """The turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents. A block
+    is that of the message whose source spans are in it.
 
     Raises:
         UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
@@ -119,39 +117,28 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
     for number, block in enumerate(blocks):
         if turns and block.begin < turns[-1].end:
             raise UnprovedError("generation blocks are nested")
-        inside = _spans_inside(message_spans, block)
+        # Spans are sorted by where they begin, so those in the block are side by side.
+        inside: list[SourceSpan] = []
+        for span in message_spans[bisect_left(message_spans, (block.begin, 0, 0)) :]:
+            if span.end > block.end:
+                break
+            inside.append(span)
         messages = {span.message for span in inside}
         if not messages and len(blocks) == len(assistant_messages):
             # A blank content may leave no span. With a block for each message, their order says whose it is.
             messages = {assistant_messages[number]}
-        is_adjacent = bool(turns) and block.begin == turns[-1].end
-        if not messages and is_adjacent:
-            # What ends a turn may stand in a block of its own.
-            turns[-1] = _extended_by_block(chat, turns[-1], block)
-        elif len(messages) == 1:
-            contents_end = inside[-1].end if inside else block.begin
-            stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
+        contents_end = inside[-1].end if inside else block.begin
+        stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
+        if len(messages) == 1:
             turns.append(Turn(messages.pop(), block.begin, stop_begin, stop_end, block.end))
+        elif not messages and turns and block.begin == turns[-1].end:
+            # What ends a turn may stand in a block of its own, right behind the turn's.
+            turn = turns[-1]._replace(end=block.end)
+            has_stop = turn.stop_begin < turn.stop_end
+            turns[-1] = turn if has_stop else turn._replace(stop_begin=stop_begin, stop_end=stop_end)
         else:
             raise UnprovedError("a generation block does not belong to one message")
     return turns
-
-
-def _spans_inside(spans: Sequence[SourceSpan], block: SourceSpan) -> Sequence[SourceSpan]:
-    """The spans within a block, of sorted ones."""
-    first = bisect_left(spans, (block.begin, 0, 0))
-    end = first
-    while end < len(spans) and spans[end].end <= block.end:
-        end += 1
-    return spans[first:end]
-
-
-def _extended_by_block(chat: RenderedChat, turn: Turn, block: SourceSpan) -> Turn:
-    """A turn with the block after it, in which its closing tokens are if it has none."""
-    if turn.stop_begin < turn.stop_end:
-        return turn._replace(end=block.end)
-    stop_begin, stop_end = _closing_tokens_between(chat, block.begin, block.end)
-    return turn._replace(stop_begin=stop_begin, stop_end=stop_end, end=block.end)
 
 
 def _closing_tokens_between(chat: RenderedChat, begin: int, end: int) -> tuple[int, int]:
@@ -180,60 +167,38 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
     for message in assistant_messages:
         if message not in messages_with_span:
             chat = with_blank_span(chat, message, is_complete=is_complete)
-    places: dict[int, list[int]] = {}
-    for place, span in enumerate(chat.source_spans):
-        places.setdefault(span.message, []).append(place)
+    span_indices: dict[int, list[int]] = {}
+    for index, span in enumerate(chat.source_spans):
+        span_indices.setdefault(span.message, []).append(index)
+    messages_with_calls = chat.tracked.messages_with(TOOL_CALL)
     tails = PromptTails(chat)
     turns: list[Turn] = []
     for message in assistant_messages:
-        first = places[message][0]
-        last = _last_own_span(chat, message, first, places[message][-1])
-        begin = find_turn_begin(chat, first, chat.source_spans[last].end, is_complete=is_complete, tails=tails)
+        own_spans = [chat.source_spans[index] for index in span_indices[message]]
+        if message in messages_with_calls and not any(span.origin & TOOL_CALL for span in own_spans):
+            raise UnprovedError("the template leaves its tool calls out of the text", message)
+        first = span_indices[message][0]
+        last = span_indices[message][-1]
+        if first < last:
+            last = last_span_of_turn(chat, first, last)
+        if any(span.message != message for span in chat.source_spans[first : last + 1]):
+            raise UnprovedError("it contains words of other messages", message)
+        last_span = chat.source_spans[last]
+        begin = find_turn_begin(chat, first, last_span.end, is_complete=is_complete, tails=tails)
         if turns and begin < turns[-1].end:
             raise UnprovedError("it begins before the previous turn ends", message)
-        turns.append(_turn_from(chat, message, begin, last))
+        next_message, gap_end = _next_message(chat, message, last)
+        stop_begin, stop_end = find_turn_end(
+            chat,
+            message,
+            # A turn begins behind its last span where its contents are blank, and the prompt writes something there.
+            contents_end=max(last_span.end, begin),
+            next_message=next_message,
+            gap_end=gap_end,
+            ends_with_call=bool(last_span.origin & TOOL_CALL),
+        )
+        turns.append(Turn(message, begin, stop_begin, stop_end, stop_end))
     return turns
-
-
-def _turn_from(chat: RenderedChat, message: int, begin: int, last: int) -> Turn:
-    """A turn whose beginning is known.
-
-    Args:
-        last: place of its last source span.
-    """
-    last_span = chat.source_spans[last]
-    next_message, gap_end = _next_message(chat, message, last)
-    # A turn begins behind its last span where all of its contents are blank, and the prompt writes something there.
-    contents_end = max(last_span.end, begin)
-    ends_with_call = last_span.origin & TOOL_CALL > 0
-    stop_begin, end = find_turn_end(chat, message, contents_end, next_message, gap_end, ends_with_call=ends_with_call)
-    return Turn(message, begin, stop_begin, end, end)
-
-
-def _require_written_calls(chat: RenderedChat, message: int, first: int, last: int) -> None:
-    """Raise UnprovedError if a message has tool calls and none of its spans, `first` to `last`, comes from them."""
-    spans = chat.source_spans[first : last + 1]
-    if message in chat.tracked.messages_with(TOOL_CALL) and not any(span.origin & TOOL_CALL for span in spans):
-        raise UnprovedError("the template leaves its tool calls out of the text", message)
-
-
-def _last_own_span(chat: RenderedChat, message: int, first: int, last: int) -> int:
-    """The last span of a turn, among those of its message from `first` to `last`.
-
-    Raises:
-        UnprovedError: spans of other messages stand between them, or the message has calls that left none.
-    """
-    _require_written_calls(chat, message, first, last)
-    if first == last:
-        return last
-    last = last_span_of_turn(chat, first, last)
-    if any(span.message != message for span in chat.source_spans[first : last + 1]):
-        raise UnprovedError("it contains words of other messages", message)
-    return last
-
-
-def _assistant_messages(chat: RenderedChat) -> list[int]:
-    return [index for index, role in enumerate(chat.tracked.roles) if role == ASSISTANT]
 
 
 def _next_message(chat: RenderedChat, message: int, last: int) -> tuple[int | None, int]:
@@ -246,3 +211,7 @@ def _next_message(chat: RenderedChat, message: int, last: int) -> tuple[int | No
             return span.message, span.begin
     is_last = message == len(chat.tracked.roles) - 1
     return None if is_last else -1, len(chat.text)
+
+
+def _assistant_messages(chat: RenderedChat) -> list[int]:
+    return [index for index, role in enumerate(chat.tracked.roles) if role == ASSISTANT]
