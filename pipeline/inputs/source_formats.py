@@ -33,6 +33,7 @@ _BROKEN = (*_DAMAGED, "half_surrogate")
 _PREFERENCE = "preference"
 _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
 """By format whose rows may be texts or conversations: a field that shows which they are."""
+_TEXTS_ARE_JOINED = "texts are joined as they are (style=chat makes turns of them)"
 _MASKS = ("loss", "mask", "keep_untrained")
 """Keys of the configuration that preference pairs do not have: their loss is over both completions."""
 _SHARED_ROWS = (
@@ -49,8 +50,8 @@ class SourceFormat:
     name: str
     """Name of the format in `stages.prep.FORMATS`."""
     options: Options
-    detection: str | None = None
-    """A sentence: what was detected and why, if the configuration left it open."""
+    note: str | None = None
+    """A sentence for the user: what was detected and why, or what the configuration leaves open; None for neither."""
 
     def make(self) -> Format:
         """The format itself."""
@@ -126,7 +127,14 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         options = reader_options(source.format, base, f"{key}.format", per_turn=source.expand == "per_turn")
         return SourceFormat("python", options)
     if source.format != AUTO:
-        return SourceFormat(source.format, format_options(source, prompt_only=prompt_only))
+        options = format_options(source, prompt_only=prompt_only)
+        note = None
+        # Rows of other formats are not read for it.
+        if source.format in _STYLED_FIELDS:
+            rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes)
+            if _joins_texts(source, rows):
+                note = f"source {source.name}: {_TEXTS_ARE_JOINED}"
+        return SourceFormat(source.format, options, note)
     return _detect_format(source, file, prompt_only, number)
 
 
@@ -152,13 +160,25 @@ def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, num
     except ConfigError as error:
         raise ConfigError(f"{key}: format auto found {detected.format}, because {detected.why}; but {error}") from None
     # Told to the user: a format that is detected wrongly trains other text than is meant, without any error.
-    sentence = f"source {source.name}: format {detected.format}, because {detected.why}, in {file.shown}"
-    # Of texts, nothing shows whether they are turns of a chat.
-    field = _STYLED_FIELDS.get(detected.format, "")
-    column = detected.keys.get(field, field)
-    if resolved.style is None and any(isinstance(row.get(column), str) for row in rows):
-        sentence += "; texts are joined as they are (style=chat makes turns of them)"
-    return SourceFormat(detected.format, format_options(resolved, prompt_only=prompt_only), sentence)
+    note = f"source {source.name}: format {detected.format}, because {detected.why}, in {file.shown}"
+    if _joins_texts(resolved, rows):
+        note += f"; {_TEXTS_ARE_JOINED}"
+    return SourceFormat(detected.format, format_options(resolved, prompt_only=prompt_only), note)
+
+
+def _joins_texts(source: SourceConfig, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows have texts that are joined without a chat template, and the configuration does not say so. Nothing
+    in texts shows whether they are turns of a chat, so the user is told.
+
+    Args:
+        source: with its format, which is not `auto`.
+        rows: its first ones.
+    """
+    field = _STYLED_FIELDS.get(source.format)
+    if field is None or source.style is not None:
+        return False
+    column = source.keys.get(field, field)
+    return any(isinstance(row.get(column), str) for row in rows)
 
 
 def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:

@@ -78,8 +78,8 @@ def _compare(
         files = scan_inputs(config.sources, base, work.scratch)
         formats = resolve_formats(config.sources, base, files)
         for form in formats.values():
-            if form.detection is not None:
-                observer.note(form.detection)
+            if form.note is not None:
+                observer.note(form.note)
         evaluation = prepare_evaluation(section, base, work.scratch)
         all_hits = find_contamination(config.sources, files, formats, evaluation, work.cache, executor, observer)
     if hits is not None:

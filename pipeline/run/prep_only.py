@@ -63,8 +63,8 @@ def prepare_source(
     with TemporaryDirectory(prefix="packtrain-prep-") as spool:
         files = scan_inputs([source], base, LocalStore(Path(spool)))
         source_format = resolve_format(source, base, files, prompt_only=prompt_only)
-        if source_format.detection is not None:
-            observer.note(source_format.detection)
+        if source_format.note is not None:
+            observer.note(source_format.note)
         if prompt_only and source_format.name in _NO_PROMPT:
             raise ConfigError(
                 f"--prompt-only: a row of format {source_format.name} has no separate prompt; leave --prompt-only out"

@@ -51,8 +51,8 @@ def prepare(
     # Only now, because transformers answers while the inputs are scanned.
     tokenizer = load_tokenizer(config.tokenizer.path, work.base, config.tokenizer.chat_template)
     for form in formats.values():
-        if form.detection is not None:
-            observer.note(form.detection)
+        if form.note is not None:
+            observer.note(form.note)
     # Before anything is encoded, so that a missing evaluation file is reported at once.
     evaluation = None
     if config.contamination is not None:

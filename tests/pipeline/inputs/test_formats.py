@@ -44,6 +44,31 @@ def bench(tmp_path: Path) -> Bench:
 CHATS: list[Row] = [{"messages": chat("Hi", f"Hello {i}", "More", f"Yes {i}")} for i in range(5)]
 
 
+JOINED = "texts are joined as they are (style=chat makes turns of them)"
+TEXTS: list[Row] = [{"prompt": f"Question {i}? ", "completion": f"Answer {i}."} for i in range(5)]
+TURNS: list[Row] = [{"prompt": chat(f"Question {i}?"), "completion": chat("", f"Answer {i}.")[1:]} for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "joined"),
+    [
+        (TEXTS, {"format": "auto"}, True),
+        (TEXTS, {"format": "prompt_completion"}, True),
+        ([{"q": "1? ", "completion": "2"}], {"format": "prompt_completion", "keys": {"prompt": "q"}}, True),
+        (TEXTS, {"format": "prompt_completion", "style": "plain"}, False),
+        (TEXTS, {"format": "prompt_completion", "style": "chat"}, False),
+        (TURNS, {"format": "prompt_completion"}, False),
+        ([{"text": "a text"}], {"format": "text"}, False),
+    ],
+)
+def test_a_run_says_that_texts_are_joined_without_a_template(
+    bench: Bench, rows: list[Row], keys: dict[str, Any], joined: bool
+) -> None:
+    """Unless the configuration shows that it is known."""
+    notes = bench(rows, **keys).notes
+    assert sum(note.startswith("source a: ") and note.endswith(JOINED) for note in notes) == joined
+
+
 def test_what_is_found_is_said_and_planned_and_encodes_as_if_it_had_been_written(bench: Bench) -> None:
     found = bench(CHATS)
     assert ["source a: format messages" in note for note in found.notes].count(True) == 1
