@@ -92,8 +92,8 @@ def check(seed: str, templates: int, conversations: int) -> None:
     counts = Counter(outcomes(seed, templates, conversations))
     rows = sum(count for (form, _), count in counts.items() if form == "bare")
     assert rows >= 0.9 * templates * conversations
-    assert counts["bare", "proved"] >= 0.65 * rows
-    assert counts["tagged", "proved"] >= 0.84 * rows
+    assert counts["bare", "proved"] >= 0.6 * rows
+    assert counts["tagged", "proved"] >= 0.8 * rows
 
 
 def test_labels_of_made_templates() -> None:
