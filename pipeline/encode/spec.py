@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...schemas.config.config import TokenizerConfig
     from ..store.open_store import Store
 
-FORMAT = 23
+FORMAT = 24
 """Version of the encoding; increase it whenever the same block and settings would be encoded differently."""
 OF_TEMPLATES = frozenset(
     {"template", "jinja2_version", "date", "trace", "allow_lost", "call_arguments", "generation_stops"}

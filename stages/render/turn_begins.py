@@ -129,16 +129,13 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
     #     tail     <|end|><|assistant|><think>
     #
     # The turn begins behind the closing tag, because what a model would generate in the thought is not in the data.
-    # The token of the role, with which the generation prompt begins, must be shared; and a special token before the
-    # closing tag would be the end of another turn, or the header of one.
-    special_tokens = chat.profile.special_tokens
-    role_token = special_tokens.search(generation_prompt)
+    # The token of the role, with which the generation prompt begins, must be shared.
+    role_token = chat.profile.special_tokens.search(generation_prompt)
     if has_prompt and is_complete and role_token and shared_end >= prompt_begin + role_token.end():
         tag_begin = text.rfind(CLOSING_TAG, shared_end, first_span.begin)
-        tag_end = tag_begin + len(CLOSING_TAG)
-        is_empty_thought = tag_begin >= 0 and not without_tags(text[shared_end:tag_begin])
-        if is_empty_thought and not special_tokens.search(text, shared_end, tag_end):
-            return tag_end
+        # With words in between, this would be no empty thought, or the end of another turn.
+        if tag_begin >= 0 and not without_tags(text[shared_end:tag_begin]):
+            return tag_begin + len(CLOSING_TAG)
     raise UnprovedError("the text before its words is not the generation prompt", first_span.message)
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 from packtrain.schemas.rows import Messages
+from packtrain.stages.render.renderer import Renderer
+from packtrain.stages.template.chat_template import ChatTemplate
 
 from tests.stages.render.test_span_labels import pieces, renderer_of
 
@@ -82,6 +84,22 @@ def test_a_prompt_that_depends_on_the_question_is_not_guessed(first: str, second
         assert renderer_of(ASKS_FOR_NO_THOUGHT)([*chat[:-1]], [*chat[-1:]]).unproved
     else:
         assert trained(ASKS_FOR_NO_THOUGHT, *chat) == [f"<think>\n{t}\n</think>\n\n{a}{END}" for t, a in ("xa", "yb")]
+
+
+CLOSES_A_THOUGHT = (  # answers without a thought get an empty one, and the generation prompt opens one, as Nemotron's
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.role == 'assistant' %}{{ '<think></think>' }}{% endif %}{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("tags", [(), ("<think>", "</think>")])
+def test_an_empty_thought_is_closed_whether_its_tags_are_special_tokens(tags: tuple[str, ...]) -> None:
+    template = ChatTemplate(CLOSES_A_THOUGHT, {}, "closes")
+    renderer = Renderer(template, special_tokens=("<|im_start|>", END, *tags))
+    rendered = renderer([user("p"), answer("a"), user("q")], [answer("b")])
+    assert rendered.unproved == ""
+    assert rendered.text[rendered.completion_begin :] == f"b{END}\n"
 
 
 def test_long_conversations_need_few_renderings(monkeypatch: pytest.MonkeyPatch) -> None:
