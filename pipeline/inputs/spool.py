@@ -155,9 +155,9 @@ def _array_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) 
     invalid within strings; nothing else changes.
     """
     try:
-        for element, size in array_elements(stream, max_row_bytes):
-            if size > max_row_bytes:
-                yield _reject_line(ROW_TOO_LONG, too_long(size, max_row_bytes))
+        for element in array_elements(stream, max_row_bytes):
+            if len(element) > max_row_bytes:
+                yield _reject_line(ROW_TOO_LONG, too_long(len(element), max_row_bytes))
             else:
                 yield element.replace(b"\n", b"\r") + b"\n"
     except ValueError as error:
