@@ -93,12 +93,14 @@ class Story(Shown):
     """The tokens that are in no row, by what cut them."""
 
     def summary(self) -> str:
+        """For a notebook: `chats/chats:17 is packed: in 2 rows: 120 tokens`."""
         size = plural(self.tokens, "token") if self.tokens else ""
         places = {(standing.split, standing.row) for standing in self.standings}
         rows = f"in {plural(len(places), 'row')}" if places else ""
         return f"{self.id} is " + ": ".join(filter(None, (self.state, rows, size, self.reason, self.detail)))
 
     def tables(self) -> Iterator[Table]:
+        """For a notebook: where the example is, and what was cut."""
         if self.standings:
             # Only pieces of preference pairs have a side, and then all of them.
             names = ["split", "row", "side", "start", "trained"]

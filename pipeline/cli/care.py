@@ -70,6 +70,11 @@ def verify(folder: Folder, deep: bool = False, repair: Path | None = None, as_js
 
 
 def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines":
+    """What a check has found, and the verdict.
+
+    Args:
+        deep: whether every byte was checked.
+    """
     # The findings first, so that the verdict is the last line, which a terminal shows.
     yield from map(str, outcome.findings)
     counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
@@ -84,6 +89,7 @@ def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines"
 
 
 def _repaired_lines(folder: str, outcome: "Repair") -> "Lines":
+    """What a repair has found wrong, whether it still is, and the verdict."""
     for finding in outcome.findings:
         yield f"{'still' if finding in outcome.remaining else 'was'} wrong: {finding}"
     if not outcome.sound:
@@ -163,10 +169,12 @@ def prep(
 
 
 def _prepared_lines(output: Path, counts: "PrepCounts") -> "Lines":
+    """How many examples were written, and what was left out, with the reasons."""
     yield f"{output}: {plural(counts.examples, 'example')} from {plural(counts.rows, 'row')}"
-    for label in ("rejected", "filtered", "skipped"):
-        for reason, number in sorted(getattr(counts, label).items()):
-            yield f"  {'never made' if label == 'skipped' else label}: {reason} {number:,}"
+    left_out = {"rejected": counts.rejected, "filtered": counts.filtered, "never made": counts.skipped}
+    for label, number_of_reason in left_out.items():
+        for reason, number in sorted(number_of_reason.items()):
+            yield f"  {label}: {reason} {number:,}"
     if counts.first_reject:
         yield f"  the first rejected row: {escape_line(counts.first_reject)}"
 
@@ -217,12 +225,18 @@ def export(
 
 
 def _exported_lines(exported: "Exported") -> "Lines":
+    """What an export has written."""
     for name, split in exported.splits.items():
         yield f"{name}: {plural(split.rows, 'row')}, {split.tokens:,} tokens, of which {split.trained:,} are trained"
     yield f"{exported.out}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
 
 
 def _published_lines(target: str, published: "Published") -> "Lines":
+    """What went to the Hub; of a dry run, what would go.
+
+    Args:
+        target: such as hf://OWNER/NAME.
+    """
     # The card is the one page that everybody will read: a dry run shows it whole, to be checked before it is public.
     if published.commit is None:
         yield from published.card.splitlines()

@@ -76,6 +76,9 @@ def key_values(key: str, *, training: bool) -> list[str]:
 
 
 def _values_of(annotation: Any) -> Iterator[str]:
+    """The values that a type allows, as they are written in YAML; none where they cannot be listed. Of a union or a
+    list, those of its members: `Literal["a", "b"] | None` has a and b.
+    """
     if annotation is bool:
         yield from ("true", "false")
     elif get_origin(annotation) is Literal:

@@ -208,10 +208,16 @@ def _row_lines(row: "ShownRow") -> "Lines":
 
 
 def _story_lines(folder: str, story: "Story") -> "Lines":
+    """What became of an example, and each piece of it, with the commands that show the rows.
+
+    Args:
+        folder: the dataset, as given.
+    """
     yield story.id + (f" (document {story.doc_id:,})" if story.doc_id is not None else "")
     copies = f" in {story.copies:,} copies" if story.copies > 1 else ""
     # A rejected row was never tokenized.
     size = f"{plural(story.tokens, 'token')}{copies}" if story.tokens else ""
+    # Such as `packed: 120 tokens in 2 copies`, or `dropped: 120 tokens: max_tokens: …`.
     yield ": ".join(filter(None, (story.state, size, story.reason, story.detail)))
     if story.remedy:
         yield story.remedy

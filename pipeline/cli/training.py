@@ -82,7 +82,7 @@ def _step_lines(packed_loader: "PackedLoader", steps: int) -> "Lines":
     yield f"{epoch}, order {packed_loader.state_dict()['order']}"
     yield f"rank {place.rank} of {place.world_size} ({place.origin})", "dim"
     yield ""
-    yield Grid("What this rank gets", head, rows, 0)
+    yield Grid("What this rank gets", head, rows, text_columns=0)
     yield ""
     yield (
         f"first batch after {duration(waits[0])}, {large(tokens / sum(waits))} tokens/s over "
@@ -199,23 +199,19 @@ def explain_loss(
 
 
 def _loss_lines(step: "StepLoss") -> "Lines":
+    """The loss of a step, and the documents that make most of it."""
     from ..report.grid import Grid
 
     weights = step.checkpoint or "the weights that training starts from"
-    pieces = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
-    yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {pieces}"
-    rows = [
-        (
-            document.source,
-            document.id,
-            f"{document.loss:.4f}",
-            f"{document.trained:,}",
-            f"{document.share:.1%}",
-            f"{document.row}",
-        )
-        for document in step.documents[:_MAX_SHOWN_DOCUMENTS]
-    ]
-    yield Grid("", ("source", "id", "loss", "tokens", "share", "row"), rows, 2)
+    contents = f"{plural(len(step.documents), 'document')} with {plural(step.tokens, 'trained token')}"
+    yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {contents}"
+    head = ("source", "id", "loss", "tokens", "share", "row")
+    rows = []
+    for document in step.documents[:_MAX_SHOWN_DOCUMENTS]:
+        loss = f"{document.loss:.4f}"
+        share = f"{document.share:.1%}"  # of the step's loss
+        rows.append((document.source, document.id, loss, f"{document.trained:,}", share, f"{document.row}"))
+    yield Grid("", head, rows, text_columns=2)
     if step.documents:
         first = shlex.join(["packtrain", "inspect", step.data, "--id", step.documents[0].id])
         yield f"the first: {escape_line(first)}"
@@ -262,11 +258,12 @@ def _probe_lines(report: "ProbeReport", applied: "Applied", how_made: str) -> "L
         (check.name, "ok" if check.passed else "FAILED", check.value, check.threshold, check.detail)
         for check in report.checks
     ]
-    yield Grid("", ("check", "", "found", "should be", " "), rows, 5)
+    yield Grid("", ("check", "", "found", "should be", " "), rows, text_columns=5)
     yield ""
-    yield (
-        "isolated" if report.isolated else f"NOT isolated. Fix: {report.hint or 'what the check says, or give weights'}"
-    )
+    if report.isolated:
+        yield "isolated"
+    else:
+        yield f"NOT isolated. Fix: {report.hint or 'what the check says, or give weights'}"
 
 
 def doctor() -> None:

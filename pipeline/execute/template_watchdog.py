@@ -73,6 +73,7 @@ class RenderingLimits:
     __slots__ = ("_limits_before",)
 
     def __enter__(self) -> None:
+        """Set the limits: that of memory here, that of time by a timer of the kernel."""
         self._limits_before = resource.getrlimit(resource.RLIMIT_AS)
         soft, hard = self._limits_before
         # Read again, except in a worker, whose tasks are short: others may have loaded a model since then.
@@ -85,6 +86,7 @@ class RenderingLimits:
             signal.setitimer(signal.ITIMER_VIRTUAL, CPU_SECONDS)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Take the limits away."""
         if kind is MemoryError:
             _Process.address_space = 0  # the failed rendering may have left more mapped, so it is read again
         if _Process.is_worker:

@@ -94,6 +94,11 @@ class EndpointEngine:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _ask(self, request: SampleRequest) -> SampleAnswer:
+        """The server's answer to one request; runs in a thread of the pool.
+
+        Raises:
+            ServerError: it refuses, cannot be reached, or gives something else than a completion.
+        """
         body = {
             **self._common_fields,
             # Token ids, not text: a server that tokenized the prompt itself could get other tokens than training has.

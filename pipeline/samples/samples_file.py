@@ -85,6 +85,14 @@ def open_samples(path: Path, options: Mapping[str, Any], total: int, group_size:
 
 
 def _parse_line(path: Path, number: int, line: bytes) -> Sample:
+    """The sample in a line.
+
+    Args:
+        number: of the line, from 1.
+
+    Raises:
+        InputError: the line is no sample, or is cut short.
+    """
     try:
         fields = decode_note(line, _SampleLine)
     except msgspec.MsgspecError as error:

@@ -141,6 +141,7 @@ class LiveWindows:
         self._end()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Generator[PlannedWindow, None, None]:
+        """See `walk`. Closing it stops what is made ahead."""
         is_whole_epoch = False
         epoch_rows = 0
         with closing(self._make_ahead(self._places(epoch, number, epochs))) as windows:

@@ -60,9 +60,9 @@ class TokenizerConfig(ConfigModel):
 
     @field_validator("variables")
     @classmethod
-    def _can_be_read(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """A manifest has them four levels below its top: else a finished dataset could not be read."""
-        parse_json(json.dumps([[[[value]]]]))
+    def _check_nesting(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse variables nested so deeply that the manifest of a finished dataset could not be read again."""
+        parse_json(json.dumps([[[[value]]]]))  # a manifest has them four levels below its top
         return value
 
 
@@ -141,7 +141,8 @@ class TruncateConfig(ConfigModel):
     split: SplitConfig = SplitConfig()
 
     @model_validator(mode="after")
-    def _split_is_meant(self) -> "TruncateConfig":
+    def _check_split(self) -> "TruncateConfig":
+        """Refuse options of `split` without it, and pieces that would repeat more than they go on."""
         if self.overlong != "split" and self.split != SplitConfig():
             raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
         if self.split.overlap > self.max_length // 2:
@@ -181,7 +182,8 @@ class RunSection(ConfigModel):
     show some rows and paths of this machine."""
 
     @model_validator(mode="after")
-    def _one_backend(self) -> "RunSection":
+    def _check_executor(self) -> "RunSection":
+        """Refuse a shard that is none, and what only the other executor has."""
         if self.shard is not None:
             match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", self.shard)
             if match is None or int(match[1]) >= int(match[2]):
@@ -234,7 +236,8 @@ class RunConfig(ConfigModel):
     output: OutputConfig = OutputConfig()
 
     @model_validator(mode="after")
-    def _combinations(self) -> "RunConfig":
+    def _check_combinations(self) -> "RunConfig":
+        """Refuse keys that are valid alone, but not together."""
         names = [source.name for source in self.sources]
         for name in names:
             if names.count(name) > 1:
@@ -252,9 +255,9 @@ class RunConfig(ConfigModel):
                 f"sources.{unweighted[0]}.weight: the other sources have one, and weights are relative to each other; "
                 "give every source a weight, or none"
             )
-        self._rows_hold_documents()
-        self._alignment_fits()
-        self._documents_can_share()
+        self._check_row_length()
+        self._check_alignment()
+        self._check_sharing()
         if self.pack.cuts_documents and self.truncate.overlong != "truncate":
             raise ValueError(
                 f"truncate.overlong {self.truncate.overlong} has no meaning with pack.strategy "
@@ -272,7 +275,7 @@ class RunConfig(ConfigModel):
         """The most tokens of a piece of a document in a row, without padding."""
         return self.row_length if self.pack.cuts_documents else self.truncate.max_length
 
-    def _rows_hold_documents(self) -> None:
+    def _check_row_length(self) -> None:
         """Raise ValueError if a row is shorter than a document may be."""
         if self.row_length >= self.truncate.max_length:
             return
@@ -282,7 +285,7 @@ class RunConfig(ConfigModel):
             "), but a row must hold the longest document; raise pack.row_length, or lower truncate.max_length"
         )
 
-    def _documents_can_share(self) -> None:
+    def _check_sharing(self) -> None:
         """Raise ValueError if `pack.share` stands beside something that keeps documents from sharing tokens."""
         if not self.pack.shares:
             return
@@ -303,7 +306,7 @@ class RunConfig(ConfigModel):
                 "many they are; leave one of them out"
             )
 
-    def _alignment_fits(self) -> None:
+    def _check_alignment(self) -> None:
         """Raise ValueError if rows cannot be padded as asked."""
         pack = self.pack
         length = self.row_length

@@ -66,25 +66,34 @@ def describe_choices(sentences: Mapping[str, str]) -> str:
 
 
 def alone(key: str, kind: Any) -> BeforeValidator:
-    """Take a text or a number in place of a section as the value of its main key: `mask: assistant`, `holdout: 2%`.
+    """Let a section be written as a text or a number alone, which is the value of its main key: `mask: assistant` for
+    `mask: {policy: assistant}`.
 
     Args:
-        kind: what may be written, for the JSON Schema.
+        key: the main key, such as `policy`.
+        kind: the types of what may be written, for the JSON Schema.
     """
 
-    def whole(value: Any) -> Any:
+    def make_section(value: Any) -> Any:
         return {key: value} if isinstance(value, (str, int, float)) else value
 
-    return BeforeValidator(whole, json_schema_input_type=kind)
+    return BeforeValidator(make_section, json_schema_input_type=kind)
 
 
-def _describe_keys(model: type["ConfigModel"], before: str = "") -> Iterator[str]:
-    """The keys of a section, and those of the sections in it, as in the Args of a docstring."""
+def _describe_keys(model: type["ConfigModel"], parent: str = "") -> Iterator[str]:
+    """The keys of a section, and those of the sections in it, as in the Args of a docstring:
+    `truncate.max_length (int, default 2048): Maximum length of an example, …`.
+
+    Args:
+        parent: the path of the section itself, with a dot at its end; "" at the top.
+    """
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
         default = "required" if field.is_required() else f"default {_shown_default(field.get_default())}"
-        text = " ".join((field.description or (section.summary if section is not None else "")).split())
-        about = f"{before}{name} ({_shown_type(field.annotation)}, {default}): {text}"
+        # A section's key often has no sentence of its own: the section has.
+        description = field.description or (section.summary if section is not None else "")
+        text = " ".join(description.split())
+        about = f"{parent}{name} ({_shown_type(field.annotation)}, {default}): {text}"
         yield textwrap.fill(
             about,
             112,
@@ -95,7 +104,7 @@ def _describe_keys(model: type["ConfigModel"], before: str = "") -> Iterator[str
         )
         if section is not None:
             in_list = get_origin(field.annotation) is tuple
-            yield from _describe_keys(section, f"{before}{name}{'[]' if in_list else ''}.")
+            yield from _describe_keys(section, f"{parent}{name}{'[]' if in_list else ''}.")
 
 
 def section_of(annotation: Any) -> "type[ConfigModel] | None":
@@ -112,6 +121,7 @@ def _shown_default(value: Any) -> str:
 
 
 def _shown_type(annotation: Any) -> str:
+    """A key's type as `help` shows it: `int or None` for `Optional[int]`, `'a' or 'b'` for `Literal["a", "b"]`."""
     if get_origin(annotation) is Literal:
         return " or ".join(map(repr, get_args(annotation)))
     if get_origin(annotation) in (Union, UnionType):

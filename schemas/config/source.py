@@ -149,7 +149,8 @@ class SourceConfig(ConfigModel):
 
     @field_validator("format")
     @classmethod
-    def _known_format(cls, value: str) -> str:
+    def _check_format(cls, value: str) -> str:
+        """Refuse what is no format, and no reader of the user's."""
         # `python:readers.py:chat` names a file, where a module is meant.
         is_own_reader = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
         if value != AUTO and value not in ROW_FORMATS and not is_own_reader:
@@ -164,7 +165,8 @@ class SourceConfig(ConfigModel):
         return value
 
     @model_validator(mode="after")
-    def _fits_the_format(self) -> "SourceConfig":
+    def _check_options(self) -> "SourceConfig":
+        """Refuse keys that the source's format does not have, which would do nothing."""
         for key in self.keys:
             if key not in self._renamable:
                 columns = f"takes {', '.join(self._renamable)}" if self._renamable else "renames none"
