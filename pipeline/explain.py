@@ -145,8 +145,8 @@ def explain_example(dataset: Finished, example: str) -> Story:
     if example.isdecimal() and len(example) < 19:  # of at most 18 digits, so that an int64 holds it
         return _story_of_number(dataset, int(example))
     address = _parse_id(dataset, example)
-    row: dict[str, str | int] = {"source": address.source, "file": address.file, "line": address.line}
-    documents = dataset.documents(values=row).to_pylist()
+    row: dict[str, list[Any]] = {"source": [address.source], "file": [address.file], "line": [address.line]}
+    documents = dataset.documents(conditions=row).to_pylist()
     for document in documents:
         if document["sub"] == address.sub:
             return _story_of_document(dataset, document)
@@ -212,7 +212,7 @@ def _story_of_number(dataset: Finished, doc_id: int) -> Story:
     Raises:
         InputError: there is no such document.
     """
-    documents = dataset.documents(doc_ids=[doc_id]).to_pylist()
+    documents = dataset.documents(conditions={"doc_id": [doc_id]}).to_pylist()
     if not documents:
         count = dataset.documents(["doc_id"]).num_rows
         raise InputError(f"there is no document {doc_id:,} in {dataset.store.url}; doc ids are 0 to {count - 1:,}")

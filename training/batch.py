@@ -64,12 +64,16 @@ class FixedShape(NamedTuple):
         return cls(rows.row_length, rows.max_docs, rows.longest_allowed, rows.manifest.pad_id)
 
     def padding(self, row: Row) -> Row:
-        """What comes behind a row: untrained tokens in documents of their own, and empty documents."""
-        missing = self.length - len(row.input_ids)
-        documents = self.docs + -(-self.length // self.longest) - len(row.seq_lengths)
-        # In the example above, 5 tokens are missing, in 3 + 2 - 2 documents: they begin at 0, 4 and 5, and end at 5.
+        """What comes behind a row: untrained tokens in documents of their own, and empty documents.
+
+        The comments have the numbers of the example above.
+        """
+        missing = self.length - len(row.input_ids)  # 8 - 3 = 5
+        most_padding = -(-self.length // self.longest)  # 2 documents, if a row were all padding
+        documents = self.docs + most_padding - len(row.seq_lengths)  # 3 + 2 - 2 = 3
+        # As many as can be have the longest length, and the rest is empty: they begin at 0, 4 and 5, and end at 5.
         bounds = np.minimum(np.arange(documents + 1) * self.longest, missing)
-        lengths = np.diff(bounds).astype(np.int32)
+        lengths = np.diff(bounds).astype(np.int32)  # 4 1 0
         return Row(
             input_ids=np.full(missing, self.pad_id, np.int32),
             labels=np.full(missing, IGNORE_INDEX, np.int32),
@@ -102,22 +106,26 @@ def flatten(
         reference, `reference`: float64 (D,). Never an attention mask. Of rows with branches, in the place of
         `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
     """
-    has_unpadded = rows[0].seq_lengths_unpadded is not None
+    first = rows[0]  # all rows of a dataset have the same columns
     if shape is not None:
-        padding = [shape.padding(row) for row in rows]
-        rows = [part for pair in zip(rows, padding, strict=True) for part in pair]
-        if reference is not None:
-            zeros = [np.zeros(len(part.seq_lengths)) for part in padding]
-            reference = [part for pair in zip(reference, zeros, strict=True) for part in pair]
+        padded_rows: list[Row] = []
+        padded_reference: list[NDArray[np.float64]] = []
+        for number, row in enumerate(rows):
+            padding = shape.padding(row)
+            padded_rows += (row, padding)
+            if reference is not None:
+                padded_reference += (reference[number], np.zeros(len(padding.seq_lengths)))
+        rows = padded_rows
+        reference = None if reference is None else padded_reference
     lengths = np.concatenate([row.seq_lengths for row in rows])
     bounds = torch.from_numpy(offsets_of(lengths, np.int32))  # int32, as FlashAttention's kernels take them
     longest = int(lengths.max(initial=0)) if shape is None else shape.longest
-    # Joined and made int64 in one pass over the tokens.
-    batch: dict[str, Any] = {
-        name: torch.from_numpy(np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)[None])
-        for name in _COLUMNS
-    }
-    if rows[0].parents is None:
+    batch: dict[str, Any] = {}
+    for name in _COLUMNS:
+        # Joined and made int64, as embeddings and losses take it, in one pass over the tokens.
+        values = np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)
+        batch[name] = torch.from_numpy(values[None])  # (T,) → (1, T)
+    if first.parents is None:
         batch |= {
             "cu_seq_lens_q": bounds,
             "cu_seq_lens_k": bounds,
@@ -133,10 +141,10 @@ def flatten(
     weights = _weights_of(rows)
     if weights is not None:
         batch["loss_weights"] = torch.from_numpy(np.concatenate(weights)[None])
-    if has_unpadded:
+    if first.seq_lengths_unpadded is not None:
         unpadded = np.concatenate([row.own_lengths for row in rows])
         batch["cu_seq_lens_unpadded"] = torch.from_numpy(offsets_of(unpadded, np.int32))
-    if rows[0].sides is not None:
+    if first.sides is not None:
         batch |= _pair_values(rows, reference)
     return batch
 
@@ -160,14 +168,24 @@ def collate(
     rows = []
     for example in examples:
         values = {COLUMNS[name].usual if name in COLUMNS else name: column for name, column in example.items()}
-        columns = [np.asarray(values[name], np.int32) for name in (*_COLUMNS, "seq_lengths")]
-        weights = np.asarray(values[WEIGHTS], np.float32) if WEIGHTS in values else None
-        parents = np.asarray(values[PARENTS], np.int32) if PARENTS in values else None
-        sides = np.asarray(values[SIDES], np.int8) if SIDES in values else None
-        rows.append(Row(*columns, loss_weights=weights, parents=parents, sides=sides))
-    if rows and rows[0].parents is not None:
+        row = Row(
+            input_ids=np.asarray(values["input_ids"], np.int32),
+            labels=np.asarray(values["labels"], np.int32),
+            position_ids=np.asarray(values["position_ids"], np.int32),
+            seq_lengths=np.asarray(values["seq_lengths"], np.int32),
+        )
+        if WEIGHTS in values:
+            row.loss_weights = np.asarray(values[WEIGHTS], np.float32)
+        if PARENTS in values:
+            row.parents = np.asarray(values[PARENTS], np.int32)
+        if SIDES in values:
+            row.sides = np.asarray(values[SIDES], np.int8)
+        rows.append(row)
+    if rows[0].parents is not None:
         require_attention(attention, "the dataset")
-    return flatten(rows, reference=None if reference is None else [reference.of_content(row) for row in rows])
+    # By content, because nothing says which rows of the split these are.
+    logps = None if reference is None else [reference.of_content(row) for row in rows]
+    return flatten(rows, reference=logps)
 
 
 def unpack(
@@ -186,25 +204,26 @@ def unpack(
     """
     rows = [expanded(row) for row in rows]
     lengths = np.concatenate([row.seq_lengths for row in rows])
-    shape = (len(lengths), int(lengths.max(initial=0)))
-    # Where there are tokens: documents of 3 and 1 give [[T, T, T], [T, F, F]], which is filled row after row.
-    mask = np.arange(shape[1]) < lengths[:, None]
-
-    def spread(parts: list[NDArray[Any]], fill: int, dtype: type[np.int64] | type[np.float32]) -> torch.Tensor:
-        values = np.full(shape, fill, dtype)
-        values[mask] = np.concatenate(parts)
-        return torch.from_numpy(values)
-
+    # Where there are tokens. Documents of 3 and 1 give [[True, True, True], [True, False, False]].
+    has_token = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    documents, longest = has_token.shape
+    # Tokens fill these places row after row, so that each document gets its own.
+    input_ids = np.full((documents, longest), pad_id, np.int64)
+    input_ids[has_token] = np.concatenate([row.input_ids for row in rows])
+    labels = np.full((documents, longest), IGNORE_INDEX, np.int64)
+    labels[has_token] = np.concatenate([row.labels for row in rows])
     batch = {
-        "input_ids": spread([row.input_ids for row in rows], pad_id, np.int64),
-        "labels": spread([row.labels for row in rows], IGNORE_INDEX, np.int64),
-        "position_ids": torch.arange(shape[1]).repeat(shape[0], 1),
-        "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+        "input_ids": torch.from_numpy(input_ids),
+        "labels": torch.from_numpy(labels),
+        "position_ids": torch.arange(longest).repeat(documents, 1),
+        "attention_mask": torch.from_numpy(has_token.astype(np.int64)),
         "use_cache": False,
     }
     weights = _weights_of(rows)
     if weights is not None:
-        batch["loss_weights"] = spread(weights, 0, np.float32)
+        loss_weights = np.zeros((documents, longest), np.float32)
+        loss_weights[has_token] = np.concatenate(weights)
+        batch["loss_weights"] = torch.from_numpy(loss_weights)
     if rows[0].sides is not None:
         batch |= _pair_values(rows, reference)
     return batch
@@ -225,17 +244,22 @@ def _pair_values(rows: Sequence[Row], reference: Sequence[NDArray[np.float64]] |
         rows: those of the batch, and their padding, which has no sides.
         reference: (D,) of each of them.
     """
-    sides = np.concatenate(
-        [np.full(len(row.seq_lengths), NO_SIDE, np.int8) if row.sides is None else row.sides for row in rows]
-    )
-    if reference is None:
-        return {SIDES: torch.from_numpy(sides)}
-    values = np.where(sides == NO_SIDE, 0.0, np.concatenate(reference, dtype=np.float64))
-    return {SIDES: torch.from_numpy(sides), REFERENCE: torch.from_numpy(values)}
+    sides_of_rows = []
+    for row in rows:
+        padding = np.full(len(row.seq_lengths), NO_SIDE, np.int8)
+        sides_of_rows.append(padding if row.sides is None else row.sides)
+    sides = np.concatenate(sides_of_rows)
+    values = {SIDES: torch.from_numpy(sides)}
+    if reference is not None:
+        logps = np.concatenate(reference, dtype=np.float64)
+        # Rows that only fill up a step have a reference, and no pairs: 0 says so to whoever looks at it.
+        values[REFERENCE] = torch.from_numpy(np.where(sides == NO_SIDE, 0.0, logps))
+    return values
 
 
 def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:
-    """The weights of each row's labels, (T,); None if the dataset has none. Padding has none, and weighs nothing."""
+    """The weights of each row's labels, (T,); None if the dataset has none."""
     if rows[0].loss_weights is None:
         return None
+    # Only padding has none in a dataset that has some, and weighs nothing.
     return [np.zeros(len(row.labels), np.float32) if row.loss_weights is None else row.loss_weights for row in rows]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..schemas.dataset.row_batch import Row
 from ..schemas.errors import ConfigError, IntegrityError
-from ..schemas.ragged import offsets_of
+from ..schemas.ragged import offsets_of, ranges
 from ..schemas.rows import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -59,16 +59,19 @@ def require_attention(attention: "Applied | None", data: object) -> None:
 def paths_of(row: Row) -> list[NDArray[np.int64]]:
     """The path of each piece of a row with branches: the places in the row of the tokens that its last token sees.
 
+    In the example of the module, the paths are 0 1 2 3 and 0 1 4 5 6.
+
     Raises:
         IntegrityError: a parent stands before the row, or its path is shorter than the prefix.
     """
     assert row.parents is not None
-    begins = offsets_of(row.seq_lengths).tolist()
-    prefixes = row.position_ids[begins[:-1]].tolist()
+    bounds = offsets_of(row.seq_lengths).tolist()  # 0 4 7
+    prefixes = row.position_ids[bounds[:-1]].tolist()  # 0 2: the position of each piece's first token
     paths: list[NDArray[np.int64]] = []
     for number, (parent, prefix) in enumerate(zip(row.parents.tolist(), prefixes, strict=True)):
-        piece = np.arange(begins[number], begins[number + 1], dtype=np.int64)
+        piece = np.arange(bounds[number], bounds[number + 1], dtype=np.int64)
         if parent:
+            # `paths` ends with the path of the piece before this one, so that `paths[-parent]` is the parent's.
             if not 0 < parent <= number or not 0 < prefix <= len(paths[-parent]):
                 raise IntegrityError(
                     f"piece {number} of a row continues {prefix:,} tokens of the piece {parent} before it, which is "
@@ -88,7 +91,7 @@ def path_arguments(rows: Sequence[Row]) -> dict[str, Any]:
         where each path begins, then K; `max_path`: tokens of the longest.
     """
     paths: list[NDArray[np.int64]] = []
-    first_token = 0
+    first_token = 0  # of the row in the batch
     for row in rows:
         paths += [path + first_token for path in paths_of(row)]
         first_token += len(row.input_ids)
@@ -104,15 +107,18 @@ def path_arguments(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def expanded(row: Row) -> Row:
-    """The row with every document whole: each has its shared tokens again, without labels there."""
+    """The row with every document whole: each has its shared tokens again, without labels there.
+
+    The comments have the numbers of the module's example.
+    """
     if row.parents is None:
         return row
     paths = paths_of(row)
-    places = np.concatenate(paths)
-    lengths = np.array([len(path) for path in paths], np.int32)
-    added = lengths - row.seq_lengths
-    begins = offsets_of(lengths)[:-1]
-    positions = np.arange(len(places)) - np.repeat(begins, lengths)
+    places = np.concatenate(paths)  # 0 1 2 3  0 1 4 5 6: each token of the new row in the old one
+    lengths = np.array([len(path) for path in paths], np.int32)  # 4 5
+    added = lengths - row.seq_lengths  # 0 2: tokens of each document that stand in other pieces
+    positions = ranges(0, lengths)  # 0 1 2 3  0 1 2 3 4
+    # Shared tokens are trained in the piece where they stand, and not again in each document that has them.
     is_shared = positions < np.repeat(added, lengths)
     weights = row.loss_weights
     return replace(

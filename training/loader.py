@@ -73,8 +73,8 @@ class PackedLoader:
         tail: see `Tail`. The number of steps is the same on every rank.
         order: see `Order`. Use `sequential` for remote shards that do not fit into the cache. Epoch 0 is in stored
             order if packing shuffled the rows.
-        balance: with one row a rank, the number of ranks: so many rows of similar cost are placed together, within
-            blocks of eight groups. Ranks with several rows need it not: the rows of a step are dealt by cost.
+        balance: place so many rows of similar cost together: with one row a rank, as many as there are ranks, so that
+            they do similar work. Ranks with several rows do not need it: each step's rows are divided by cost.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
             warns if that takes long.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
@@ -210,19 +210,20 @@ class PackedLoader:
         refuse_workers("PackedLoader")
         if self.corpus.shares_tokens and not self.unpacked:
             require_attention(self.attention, self.corpus.files.address)
-        width = self.rows_per_step
-        positions = range(self._rows, self._rows + self.steps.left(self._rows) * width, width)
+        # Where each step begins in the order: after 8 rows, with 4 rows a step, at 8, 12, 16, …
+        end = self._rows + self.steps.left(self._rows) * self.rows_per_step
+        positions = range(self._rows, end, self.rows_per_step)
         shards_ahead = None if self.corpus.files.is_local else ShardsAhead(self.steps)
-        steps = results_ahead(self._batches, positions, self.prefetch, self._describe_wait)
+        batches_of_steps = results_ahead(self._batches, positions, self.prefetch, self._describe_wait)
         try:
-            for position, batches in zip(positions, steps, strict=True):
+            for position, batches in zip(positions, batches_of_steps, strict=True):
                 if shards_ahead is not None:
                     shards_ahead.move(position)
-                for number, batch in enumerate(batches, 1):
-                    # Before the last batch is yielded, because a trainer saves the state while it has that batch.
-                    if number == self.accumulate:
-                        self._rows = min(position + width, self.total_rows)
-                    yield batch
+                yield from batches[:-1]
+                # Before the last batch is yielded, because a trainer saves the state while it has that batch. The rows
+                # that fill up the last step are not counted.
+                self._rows = min(position + self.rows_per_step, self.total_rows)
+                yield batches[-1]
         finally:
             if shards_ahead is not None:
                 shards_ahead.close()
@@ -244,7 +245,8 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        if isinstance(state, Mapping):  # the same rows may be in a dataset with another manifest
+        if isinstance(state, Mapping):
+            # The same rows may be in a dataset with another manifest: what must be equal is the rows' own fingerprint.
             state = {key: value for key, value in state.items() if key != LINEAGE}
         rows = checked_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
         if rows > self.total_rows:
@@ -270,10 +272,20 @@ class PackedLoader:
         for rank, share in enumerate(contents.shares):
             for index in contents.rows[share].tolist():
                 row = rows[index]
-                sides = [None] * len(row.doc_ids) if row.sides is None else row.sides.tolist()
-                pieces = zip(row.doc_ids.tolist(), row.own_lengths.tolist(), sides, strict=True)
-                for doc_id, tokens, side in pieces:
-                    documents.append(StepDocument(rank, index, doc_id, *origins[doc_id], tokens, side))
+                for piece, doc_id in enumerate(row.doc_ids.tolist()):
+                    origin = origins[doc_id]
+                    document = StepDocument(
+                        rank=rank,
+                        row=index,
+                        doc_id=doc_id,
+                        id=origin.id,
+                        source=origin.source,
+                        file=origin.file,
+                        line=origin.line,
+                        tokens=int(row.own_lengths[piece]),
+                        side=None if row.sides is None else int(row.sides[piece]),
+                    )
+                    documents.append(document)
         return documents
 
     def _batches(self, position: int) -> list[dict[str, Any]]:
@@ -281,20 +293,23 @@ class PackedLoader:
         step = self.steps.at(position)
         share = step.shares[self.place.rank]
         rows = step.rows[share].tolist()
+        fills_up = None
+        if step.real < self.rows_per_step:
+            # Rows that fill up the last step are trained at their own places already.
+            fills_up = [index >= step.real for index in share]
         # With accumulate=2, a share of 4 rows gives two batches: rows 0 and 1, then 2 and 3.
-        size = self.rows_per_batch
-        parts = [slice(begin, begin + size) for begin in range(0, len(rows), size)]
-        if step.real == self.rows_per_step:
-            return [self.batch_of(rows[part]) for part in parts]
-        # Rows that fill up the last step are trained at their own places already.
-        fills_up = [index >= step.real for index in share]
-        return [self.batch_of(rows[part], fills_up[part]) for part in parts]
+        batches = []
+        for begin in range(0, len(rows), self.rows_per_batch):
+            part = slice(begin, begin + self.rows_per_batch)
+            batches.append(self.batch_of(rows[part], None if fills_up is None else fills_up[part]))
+        return batches
 
     def batch_of(self, indices: Sequence[int], fills_up: Sequence[bool] | None = None) -> dict[str, Any]:
-        """A batch of rows, by their numbers in the split, in the form that iterating gives; the state is not moved.
+        """A batch of rows, in the form that iterating gives; the state is not moved.
 
         Args:
-            fills_up: of each row, whether it only fills up a step, without labels.
+            indices: the rows by their numbers in the split, in the order of the batch.
+            fills_up: of each row, whether it only fills up a step, without labels. None if no row does.
 
         Raises:
             IndexError: there is no such row.
@@ -305,22 +320,22 @@ class PackedLoader:
             rows = list(self.corpus.neighbours_joined(indices))
         else:
             rows = [self.corpus.row(index) for index in indices]
-        reference = None
-        # By the number of the row: no order of the rows, and no division among ranks, can exchange references.
+        logps = None
         if self._reference is not None:
-            reference = [
+            # By the number of the row: no order of the rows, and no division among ranks, can exchange references.
+            logps = [
                 self._reference.of_row(index, len(row.seq_lengths)) for index, row in zip(indices, rows, strict=True)
             ]
         if fills_up is not None:
             rows = [untrained(row) if fills else row for row, fills in zip(rows, fills_up, strict=True)]
         if self.unpacked:
-            return unpack(rows, self._pad_id, reference=reference)
-        return flatten(rows, seq_idx=self.seq_idx, shape=self.shape, reference=reference)
+            return unpack(rows, self._pad_id, reference=logps)
+        return flatten(rows, seq_idx=self.seq_idx, shape=self.shape, reference=logps)
 
     def _describe_wait(self, position: int) -> str:
-        """What the batches of a step wait for."""
-        rows = self.steps.rows(position, position + self.rows_per_step)
-        urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows.tolist()})
+        """What the batches of the step that begins at a position wait for, as a clause."""
+        rows = self.steps.rows(position, position + self.rows_per_step).tolist()
+        urls = sorted({self.corpus.url_of(self.corpus.shard_of(row)) for row in rows})
         others = f" and {len(urls) - 3:,} more" if len(urls) > 3 else ""
         return (
             f"rank {self.place.rank} of {self.place.world_size} waits for step {position // self.rows_per_step:,}, "
@@ -355,12 +370,15 @@ def checked_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Col
         ConfigError: it is of another version or order, damaged, or not a state of this kind; the message names the key.
     """
     state = dict(saved) if isinstance(saved, Mapping) else {}
-    for key in {**beginning, **state}:
+    for key in {**beginning, **state}:  # also keys that only one of them has
         value: Any = state.get(key)
         expected: Any = beginning.get(key)
-        fits = type(value) is type(expected)  # True is 1, and would pass for a count
-        if fits:
-            fits = 0 <= value <= MAX_COUNT if key in counts else value == expected
+        if type(value) is not type(expected):  # not isinstance: True is an int, and would pass for a count
+            fits = False
+        elif key in counts:
+            fits = 0 <= value <= MAX_COUNT
+        else:
+            fits = value == expected
         if not fits:
             raise ConfigError(
                 f"the state of a {owner} does not fit: {escape_line(str(key))} differs: here it is {expected!r}, in "

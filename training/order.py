@@ -73,7 +73,8 @@ class Permutation:
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """(N,) the image of each position. Positions must be in 0 .. size - 1."""
-        bits = max(2, (self.size - 1).bit_length())
+        bits = max(2, (self.size - 1).bit_length())  # at least one for each half
+        # A key for each round.
         seeds = np.array([self.key % 2**64], np.uint64) + GOLDEN * np.arange(1, ROUNDS + 1, dtype=np.uint64)
         keys = list(mix(seeds))
         images = _network(positions.astype(np.uint64), bits, keys)
@@ -90,6 +91,7 @@ def epoch_key(seed: int, epoch: int, purpose: str) -> int:
     """A 64-bit key for one purpose in one epoch, unrelated to other keys."""
     state = np.array([seed % 2**64], dtype=np.uint64)
     with np.errstate(over="ignore"):
+        # As a hash takes one word after another: the same epoch and purpose under another seed give another key.
         for word in (epoch % 2**64, *purpose.encode()):
             state = mix(state * GOLDEN + np.uint64(word) + np.uint64(1))
     return int(state[0])
@@ -122,6 +124,9 @@ def grouped(
 ) -> NDArray[np.int64]:
     """(N,) the rows of one block, in groups of similar cost.
 
+    Two groups of two, of rows 5 to 8 with costs 9, 1, 8, 2: sorted by cost the rows are 6 8 7 5, so the groups are
+    {6, 8} and {7, 5}. Groups, and the rows within each, are then permuted: 7 5 8 6, for example.
+
     Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
     so a run does not always leave out the most expensive rows at its end.
 
@@ -140,6 +145,7 @@ def grouped(
     end = begin + count * size
     by_cost = np.argsort(costs[begin:end], kind="stable")
     groups = rows[begin:end][by_cost].reshape(count, size)
+    # The rows of each group in the order of random numbers, which depend on the row and the key alone.
     tickets = mix(groups.astype(np.uint64) ^ np.uint64(key % 2**64))
     groups = np.take_along_axis(groups, np.argsort(tickets, axis=1), axis=1)
     groups = groups[Permutation(count, key)(np.arange(count))]
@@ -162,10 +168,12 @@ def divide_by_cost(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
         For each rank, B / ranks indices into `costs`.
     """
     share_size = len(costs) // ranks
+    # The sum of the costs of each rank's rows so far, and the rank: the first entry has the lowest sum.
     heap = [(0, rank) for rank in range(ranks)]
     shares: list[list[int]] = [[] for _ in range(ranks)]
-    # In whole numbers, so that all machines agree.
-    whole_costs = np.rint(costs / max(float(costs.max(initial=0)), 1e-300) * 2.0**40).astype(np.int64)
+    # In whole numbers, so that all machines agree: the most expensive row costs 2**40.
+    highest_cost = max(float(costs.max(initial=0)), 1e-300)  # not 0, by which nothing can be divided
+    whole_costs = np.rint(costs / highest_cost * 2.0**40).astype(np.int64)
     for index in np.argsort(-whole_costs, kind="stable").tolist():
         cost, rank = heapq.heappop(heap)
         shares[rank].append(index)
@@ -199,14 +207,19 @@ class Epoch(NamedTuple):
 
 
 def _permuted(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
+    # What packing has shuffled needs no second permutation, and rows in stored order are read faster.
     if epoch.number == 0 and epoch.is_stored_shuffled:
         return places
     return Permutation(epoch.size, epoch_key(epoch.seed, epoch.number, "rows"))(places)
 
 
+def _as_stored(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
+    return places
+
+
 ROWS_AT: dict[Order, Callable[[NDArray[np.int64], Epoch], NDArray[np.int64]]] = {
     Order.FULL: _permuted,
-    Order.SEQUENTIAL: lambda places, _: places,
+    Order.SEQUENTIAL: _as_stored,
 }
 """(N,) places of an epoch, 0 to size - 1 → (N,) the rows there. All places together give each row once."""
 
@@ -279,22 +292,25 @@ class Steps:
 
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""
-        width = self.rows_per_step
-        share = width // self.ranks
-        rows = self.rows(position, position + width)
+        size = self.rows_per_step
+        rows = self.rows(position, position + size)
         real = len(rows)
-        if real < width:  # fill up with the first rows of the order, again if there are fewer
-            rows = np.concatenate([rows, np.resize(self.rows(0, width), width - real)])
-        if 1 < share < width and real == width:
+        if real < size:  # the last step: fill up with the first rows of the order, again if there are fewer
+            rows = np.concatenate([rows, np.resize(self.rows(0, size), size - real)])
+        share_size = size // self.ranks
+        if 1 < share_size < size:
             return Step(rows, real, divide_by_cost(self.corpus.costs(rows), self.ranks))
-        return Step(rows, real, [list(range(begin, begin + share)) for begin in range(0, width, share)])
+        # A rank has one row or all of them, so that costs change nothing: of 3 rows for 3 ranks, [[0], [1], [2]].
+        return Step(rows, real, np.arange(size).reshape(self.ranks, share_size).tolist())
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
         # In blocks of 1,024, positions 1,000 to 2,099 are in blocks 0 to 2, of which the first 1,000 are cut off.
         size = self._block_size
-        blocks = range(first // size, -(-min(last, self.total) // size))
-        rows = np.concatenate([np.zeros(0, np.int64), *map(self._block, blocks)])
+        first_block = first // size
+        end_block = -(-min(last, self.total) // size)
+        no_rows = np.zeros(0, np.int64)  # for positions beyond the last one
+        rows = np.concatenate([no_rows, *(self._block(number) for number in range(first_block, end_block))])
         return rows[first % size :][: last - first]
 
     def _rows_of_block(self, number: int) -> NDArray[np.int64]:

@@ -118,7 +118,7 @@ class PackedRows:
         """
         import pyarrow.compute as pc
 
-        packed = self._reader.documents(["tokens"], values={"outcome": PACKED_OUTCOME})
+        packed = self._reader.documents(["tokens"], {"outcome": [PACKED_OUTCOME]})
         tokens = pc.max(packed.column(0)).as_py() or 0
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 

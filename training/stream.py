@@ -198,12 +198,10 @@ class PackedStream:
 
     def _count(self, begun: "list[PlannedWindow]") -> None:
         """Add windows to the ledger."""
+        sources = dict(self._ledger.sources)
         for window in begun:
-            # A ledger adds up its sources, so that the counts of one source, before and in this window, are summed as
-            # those of two sources.
-            counts: dict[str, dict[str, SourceLedger]] = {}
-            for part, ledger in (("before", self._ledger), ("window", window.ledger)):
-                for source, account in ledger.sources.items():
-                    counts.setdefault(source, {})[part] = account
-            self._ledger = Ledger({source: Ledger(parts).total() for source, parts in counts.items()})
+            for name, counts in window.ledger.sources.items():
+                sources[name] = sources.get(name, SourceLedger()) + counts
+        # A new one, because somebody may have kept the last one to compare.
+        self._ledger = Ledger(sources)
         begun.clear()

@@ -197,7 +197,7 @@ def _documents(dataset: Finished) -> _Documents:
         IntegrityError: documents.parquet is missing or damaged.
     """
     columns = ["id", "split", "copies", "digest", *_TOKENS, *_LABELS]
-    table = dataset.documents(columns, values={"outcome": PACKED_OUTCOME}).combine_chunks()
+    table = dataset.documents(columns, {"outcome": [PACKED_OUTCOME]}).combine_chunks()
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     digests = arrays["digest"]
     halves = np.zeros((0, 2), np.uint64)

@@ -1,8 +1,8 @@
 """The one reader of documents.parquet: where the examples of a dataset came from, and what became of them."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from ..rows import DOCUMENTS
 from .files import MappedFile, require_columns
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
+    from pyarrow.parquet import RowGroupMetaData
 
 
 class DocumentOrigin(NamedTuple):
@@ -27,69 +27,69 @@ class DocumentOrigin(NamedTuple):
     """In the file, from 1."""
 
 
+Conditions: TypeAlias = Mapping[str, Collection[Any]]
+"""Column of the document table → values, of which a document must have one: `{"doc_id": [3, 250]}`."""
+
+
 def read_documents(
-    file: MappedFile,
-    hash: str,
-    columns: Sequence[str] | None = None,
-    doc_ids: Collection[int] | None = None,
-    values: Mapping[str, str | int] | None = None,
+    file: MappedFile, hash: str, columns: Sequence[str] | None = None, conditions: Conditions | None = None
 ) -> pa.Table:
     """The document table, in its order.
 
     Args:
         file: documents.parquet.
-        hash: of its content, as the manifest says. Compared first, because pyarrow ends the process over some damage.
+        hash: of its content, as the manifest says.
         columns: which to read; all by default.
-        doc_ids: only documents with these ids, as far as the table has them. Row groups with none of them are not read.
-        values: column → the value that it must have. Row groups without it are not read.
+        conditions: only documents that meet all of them. Row groups that cannot have such documents are not read.
 
     Raises:
         IntegrityError: the file is damaged, or has other columns.
     """
-    import pyarrow.compute as pc  # here, because most readers of rows never need these two
+    # Here, because most readers of rows never need these two.
+    import pyarrow.compute as pc
     from pyarrow.parquet import ParquetFile
 
     with file.reading():
+        # Before pyarrow reads it, which ends the process over some damage.
         if hash_bytes(memoryview(file.buffer)) != hash:
             raise ValueError("its content does not match the manifest")
         with ParquetFile(pa.BufferReader(file.buffer)) as parquet:
             require_columns(parquet.schema_arrow, DOCUMENTS)
             names = list(DOCUMENTS.names if columns is None else columns)
-            if doc_ids is None and values is None:
+            if not conditions:
                 return parquet.read(names)
-            # Column → the values of which a row must have one.
-            conditions: dict[str, pa.Array] = {}
-            if doc_ids is not None:
-                conditions["doc_id"] = numbers(np.array(sorted(doc_ids), np.int64))
-            for name, value in (values or {}).items():
-                conditions[name] = strings([value]) if isinstance(value, str) else numbers(np.array([value], np.int64))
-            table = parquet.read_row_groups(list(_groups_with(parquet, conditions)), list({*names, *conditions}))
+            accepted = {name: sorted(values) for name, values in conditions.items()}
+            row_groups = [
+                number
+                for number in range(parquet.num_row_groups)
+                if _may_have(parquet.metadata.row_group(number), accepted)
+            ]
+            table = parquet.read_row_groups(row_groups, list({*names, *accepted}))
         # Not by the filters of pyarrow.dataset, which imports pandas where it is installed: 0.2 s.
-        for name, accepted in conditions.items():
-            table = table.filter(pc.is_in(table[name], accepted))
+        for name, values in accepted.items():
+            is_text = DOCUMENTS.field(name).type == pa.string()
+            value_set = strings(values) if is_text else numbers(np.array(values, np.int64))
+            table = table.filter(pc.is_in(table[name], value_set))
         return table.select(names)
 
 
-def _groups_with(parquet: "ParquetFile", conditions: Mapping[str, pa.Array]) -> Iterator[int]:
-    """The row groups that may have rows with one of the values in each column, by the lowest and highest value that the
-    file notes of each column of a row group.
+def _may_have(row_group: "RowGroupMetaData", accepted: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a row group may have documents with accepted values, by the lowest and the highest value of each of its
+    columns, which the file states.
 
-    Of row groups with ids 0 to 99, 100 to 199 and 200 to 299, documents 3 and 250 need the first and the third.
+    With doc ids from 100 to 199, it may have one of the documents 3 and 150, but none of 3 and 250.
+
+    Args:
+        accepted: column → values in ascending order.
     """
-    places = {name: parquet.schema_arrow.get_field_index(name) for name in conditions}
-    values = {name: accepted.to_pylist() for name, accepted in conditions.items()}
-    for group in range(parquet.num_row_groups):
-        row_group = parquet.metadata.row_group(group)
-        if all(_may_have(row_group.column(place).statistics, values[name]) for name, place in places.items()):
-            yield group
-
-
-def _may_have(statistics: Any, values: Sequence[Any]) -> bool:
-    """Whether a column of a row group may have one of the values, which are in ascending order."""
-    if statistics is None or not statistics.has_min_max:
-        return True
-    place = bisect_left(values, statistics.min)  # the first value that is not too low
-    return place < len(values) and bool(values[place] <= statistics.max)
+    for name, values in accepted.items():
+        statistics = row_group.column(DOCUMENTS.get_field_index(name)).statistics
+        if statistics is None or not statistics.has_min_max:
+            continue
+        place = bisect_left(values, statistics.min)  # of the first value that is not too low
+        if place == len(values) or values[place] > statistics.max:
+            return False
+    return True
 
 
 def origins_of(table: pa.Table) -> dict[int, DocumentOrigin]:

@@ -22,7 +22,9 @@ class SourceLedger(Shown):
 
     rows_read: int = 0
     rows_used: int = 0
+    """Rows of which at least one example was made."""
     rows_blank: int = 0
+    """Blank lines, and blank rows of tables."""
     rows_rejected: dict[str, int] = field(default_factory=dict)
     """Rows that cannot be used, by reason; each is listed in rejects.jsonl."""
     rows_filtered: dict[str, int] = field(default_factory=dict)
@@ -102,6 +104,20 @@ class SourceLedger(Shown):
     """Encoded examples that share text with evaluation rows, packed or not."""
     weight_trained: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Sum of the loss weights of all trained labels; 0 in datasets without weights, whose labels all count 1."""
+
+    def __add__(self, other: "SourceLedger") -> "SourceLedger":
+        """The counts of both together: `{a: 1, b: 2}` and `{b: 3}` by reason are `{a: 1, b: 5}`."""
+        total = SourceLedger()
+        for name in type(self).__dataclass_fields__:
+            left = getattr(self, name)
+            right = getattr(other, name)
+            if isinstance(left, Mapping):  # a count for each reason
+                setattr(
+                    total, name, {reason: left.get(reason, 0) + right.get(reason, 0) for reason in {**left, **right}}
+                )
+            else:
+                setattr(total, name, left + right)
+        return total
 
     @property
     def document_tokens(self) -> int:
@@ -202,17 +218,7 @@ class Ledger(Shown):
 
     def total(self) -> SourceLedger:
         """The sum over all sources."""
-        total = SourceLedger()
-        for source in self.sources.values():
-            for name in SourceLedger.__dataclass_fields__:
-                value = getattr(source, name)
-                if isinstance(value, Mapping):  # counts by reason
-                    counts = getattr(total, name)
-                    for reason, count in value.items():
-                        counts[reason] = counts.get(reason, 0) + count
-                else:
-                    setattr(total, name, getattr(total, name) + value)
-        return total
+        return sum(self.sources.values(), SourceLedger())
 
 
 def rejected_of(total: SourceLedger) -> dict[str, int]:

@@ -137,7 +137,7 @@ class Manifest(Shown):
 
     @property
     def preference(self) -> bool:
-        """Whether each row is one preference pair (`schemas.tables.columns.PREFERENCE`), which is not packed."""
+        """Whether each row is one preference pair that is not packed (`pack.strategy: none`), for TRL's trainers."""
         return "chosen_ids" in self.schema
 
     @property
@@ -186,7 +186,9 @@ class Manifest(Shown):
 
     def payload(self) -> dict[str, Any]:
         """The data that the hash covers."""
-        return {"format": FORMAT, **msgspec.to_builtins(self), "ledger": msgspec.to_builtins(self.ledger.sources)}
+        content = msgspec.to_builtins(self)
+        # Its sources alone: the ledger has nothing else.
+        return {"format": FORMAT, **content, "ledger": content["ledger"]["sources"]}
 
     def to_bytes(self) -> bytes:
         """The manifest file, to the byte: the payload and its hash."""
@@ -227,16 +229,17 @@ class Manifest(Shown):
         """
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise ValueError(f"this version of packtrain reads format {FORMAT}")
-        # Before objects are made of it: sums of larger numbers would not fit into 64 bits.
+        # Before objects are made of it: sums of larger numbers would not fit into 64 bits. The plan has none that are
+        # summed, and may have larger ones, such as a seed.
         _check_numbers({key: data.get(key) for key in ("splits", "files", "ledger")})
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
         msgspec.convert(manifest.plan, _Plan)
         if manifest.pack.alignment.row > manifest.row_length:  # the section itself is checked, too
             raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
-        names = Counter(file.name for file in manifest.all_files)
-        for name, times in names.items():
-            if times > 1:  # one of the records would never be compared with its file
-                raise ValueError(f"it lists {name} {times:,} times")
+        records = Counter(file.name for file in manifest.all_files)
+        for name, count in records.items():
+            if count > 1:  # one of the records would never be compared with its file
+                raise ValueError(f"it lists {name} {count:,} times")
         for split in manifest.splits.values():
             for shard in split.shards:
                 manifest.check_shard(shard)
@@ -281,22 +284,22 @@ def read_manifest(files: NamedFiles) -> Manifest | None:
     return None if data is None else Manifest.read(data, files.where(MANIFEST))
 
 
-def _check_numbers(value: Any) -> None:
-    """Refuse numbers beyond any file.
-
-    Raises:
-        ValueError: there is one.
-    """
-    values = [value]
-    while values:
-        inner = values.pop()
-        if isinstance(inner, dict | list):
-            values += inner.values() if isinstance(inner, dict) else inner
-        elif isinstance(inner, int | float) and not abs(inner) <= _LARGEST:
+def _check_numbers(content: Any) -> None:
+    """Raise ValueError if there is a number beyond any file anywhere in JSON's dicts and lists."""
+    pending = [content]  # not by recursion, whose depth a file could exhaust
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+        # Not `abs(value) > _LARGEST`, which is false of NaN.
+        elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
             raise ValueError("it has a number that no file can have")
 
 
-# What every reader of a manifest needs of its plan.
+# The parts of a plan on which properties of `Manifest` rely; the rest of it is taken as it comes. So a file with other
+# types there is refused when it is read, with the place, and not by each property.
 
 
 class _Truncate(msgspec.Struct):

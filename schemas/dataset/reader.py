@@ -1,13 +1,13 @@
 """The one reader of finished datasets: its files through its manifest."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, IntegrityError, did_you_mean
 from ..rows import ROW_SIZES_NAME
 from ..tables.columns import schema_of
-from .document_table import DocumentOrigin, origins_of, read_documents
+from .document_table import Conditions, DocumentOrigin, origins_of, read_documents
 from .files import DatasetFiles, MappedFile
 from .manifest import FileRecord, Manifest, ShardRecord, SplitRecord
 from .names import DOCUMENT_TABLE, MANIFEST
@@ -78,19 +78,14 @@ class DatasetReader:
         record = self.split(split)
         return read_row_sizes(self.files.map(self.file(row_sizes_name(record))), record.rows)
 
-    def documents(
-        self,
-        columns: Sequence[str] | None = None,
-        doc_ids: Collection[int] | None = None,
-        values: Mapping[str, str | int] | None = None,
-    ) -> "pa.Table":
+    def documents(self, columns: Sequence[str] | None = None, conditions: Conditions | None = None) -> "pa.Table":
         """The document table, see `read_documents`.
 
         Raises:
             IntegrityError: documents.parquet is missing or damaged.
         """
         record = self.file(DOCUMENT_TABLE)
-        return read_documents(self.files.map(record), record.hash, columns, doc_ids, values)
+        return read_documents(self.files.map(record), record.hash, columns, conditions)
 
     def origins(self, doc_ids: Collection[int]) -> dict[int, DocumentOrigin]:
         """Document id → where it came from, for those that the document table has.
@@ -98,7 +93,7 @@ class DatasetReader:
         Raises:
             IntegrityError: documents.parquet is missing or damaged.
         """
-        return origins_of(self.documents(("doc_id", *DocumentOrigin._fields), doc_ids))
+        return origins_of(self.documents(("doc_id", *DocumentOrigin._fields), {"doc_id": doc_ids}))
 
 
 def row_sizes_name(split: SplitRecord) -> str:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..arrays import view
 from ..errors import IntegrityError
+from ..ragged import offsets_of
 from ..tables.columns import PARENTS, SIDES, UNPADDED, USUAL_COLUMNS, WEIGHTS, Per, with_usual_names
 
 
@@ -87,15 +88,18 @@ class RowBatch:
         offsets: dict[Per, NDArray[np.int32]] = {}
         batch = with_usual_names(batch)
         for name, column in USUAL_COLUMNS.items():
-            if name not in batch.schema.names and (column.condition is not None or name == PARENTS):
+            # In some datasets only. Any other column must be there: pyarrow raises KeyError for it.
+            is_optional = column.condition is not None or name == PARENTS
+            if is_optional and name not in batch.schema.names:
                 continue
             lists = batch.column(name)
             self._values[name] = view(lists.values)
             list_offsets = view(lists.offsets)
+            # Those of the first column with a value for each token, or for each piece, are kept for all of them.
             if not np.array_equal(list_offsets, offsets.setdefault(column.per, list_offsets)):
-                first = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
+                other = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
                 raise IntegrityError(
-                    f"{where}: {name} and {first} have different lengths; run packtrain verify on its folder"
+                    f"{where}: {name} and {other} have different lengths; run packtrain verify on its folder"
                 )
         # Reading one item of a memoryview takes a third of the time that an array needs.
         self._token_offsets = offsets[Per.TOKEN].data
@@ -132,51 +136,39 @@ class RowBatch:
     def pieces(self) -> BatchPieces:
         """All pieces at once, for code that searches through them.
 
-        In the example of the module, `begins` is 0 3 5, `lengths` 3 2 2, `rows` 0 0 1 and `row_ends` 5 5 7.
-
         Raises:
             IntegrityError: the pieces of a row do not add up to its tokens.
         """
-        token_offsets = np.asarray(self._token_offsets, np.int64)
-        piece_offsets = np.asarray(self._piece_offsets, np.int64)
-        padded = self._values["seq_lengths"].astype(np.int64)
-        lengths = self._values[UNPADDED].astype(np.int64) if UNPADDED in self._values else padded
-        # Where each piece would begin if the first row began at token 0; the last one is where the last piece ends.
-        ends = np.concatenate([[0], np.cumsum(padded)])
-        if not self._adds_up(token_offsets, piece_offsets, padded, lengths, ends):
-            raise IntegrityError(
-                f"{self._where}: the lengths of a row's documents do not add up to its tokens; run packtrain verify on "
-                "its folder"
-            )
-        counts = np.diff(piece_offsets)
-        # A batch may be a slice of a longer one, whose values begin before its own.
-        used = slice(int(piece_offsets[0]), int(piece_offsets[-1]))
-        row_shifts = token_offsets[:-1] - ends[piece_offsets[:-1]]
+        # The comments have the numbers of the module's example.
+        token_offsets = np.asarray(self._token_offsets, np.int64)  # 0 5 7
+        piece_offsets = np.asarray(self._piece_offsets, np.int64)  # 0 2 3
+        damage = IntegrityError(
+            f"{self._where}: the lengths of a row's documents do not add up to its tokens; run packtrain verify on its "
+            "folder"
+        )
+        if not _lie_inside(token_offsets, len(self._values["input_ids"])):
+            raise damage
+        if not _lie_inside(piece_offsets, len(self._values["seq_lengths"])):
+            raise damage
+        # Only these pieces: a batch may be a slice of a longer one, and has all of its values.
+        own_pieces = slice(int(piece_offsets[0]), int(piece_offsets[-1]))
+        padded = self._values["seq_lengths"][own_pieces].astype(np.int64)  # 3 2 2
+        lengths = self._values[UNPADDED][own_pieces].astype(np.int64) if UNPADDED in self._values else padded
+        if (lengths < 0).any() or (lengths > padded).any():
+            raise damage
+        bounds = token_offsets[0] + offsets_of(padded)  # 0 3 5 7
+        # Rows must begin where their first pieces do: pieces 0 and 2 at tokens 0 and 5, and the last one ends at 7.
+        if not np.array_equal(bounds[piece_offsets - piece_offsets[0]], token_offsets):
+            raise damage
+        counts = np.diff(piece_offsets)  # 2 1
         return BatchPieces(
             self._values["input_ids"],
             self._values["labels"],
-            begins=ends[:-1][used] + np.repeat(row_shifts, counts),
-            lengths=lengths[used],
-            rows=np.repeat(np.arange(len(counts)), counts),
-            row_ends=np.repeat(token_offsets[1:], counts),
+            begins=bounds[:-1],  # 0 3 5
+            lengths=lengths,  # 3 2 2
+            rows=np.repeat(np.arange(len(counts)), counts),  # 0 0 1
+            row_ends=np.repeat(token_offsets[1:], counts),  # 5 5 7
         )
-
-    def _adds_up(
-        self,
-        token_offsets: NDArray[np.int64],
-        piece_offsets: NDArray[np.int64],
-        padded: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        ends: NDArray[np.int64],
-    ) -> bool:
-        """Whether offsets lie inside of the values, and the pieces of each row have as many tokens as the row."""
-        if not _lie_inside(token_offsets, len(self._values["input_ids"])):
-            return False
-        if not _lie_inside(piece_offsets, len(padded)):
-            return False
-        if (lengths < 0).any() or (lengths > padded).any():
-            return False
-        return np.array_equal(np.diff(ends[piece_offsets]), np.diff(token_offsets))
 
 
 def _lie_inside(offsets: NDArray[np.int64], size: int) -> bool:
