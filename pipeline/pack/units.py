@@ -92,15 +92,23 @@ def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], c
 def prefixes_of(group: Documents, segments: Segments, row_length: int, align: int) -> SharedPrefixes:
     """What the documents of a group share, of the tokens from `low` to `high` of each, in rows of a capacity."""
     tokens = segments.tokens(group, group.low, group.high - group.low)
-    return share_prefixes(tokens, _first_trained(group, segments), row_length, align)
-
-
-def _first_trained(group: Documents, segments: Segments) -> NDArray[np.int64]:
-    """(K,) the first supervised token of each document, counted from its first kept one."""
     ends, supervised = segments.spans(group)
-    offsets = offsets_of(group.span_count)
-    low = np.repeat(group.low, group.span_count)
+    return share_prefixes(tokens, first_trained(group.span_count, group.low, ends, supervised), row_length, align)
+
+
+def first_trained(
+    span_count: NDArray[np.int32], low: NDArray[np.int32], ends: NDArray[np.int32], supervised: NDArray[np.bool_]
+) -> NDArray[np.int64]:
+    """(K,) the first supervised token of each document, counted from its first kept one.
+
+    Args:
+        span_count: (K,) how many spans each has.
+        low: (K,) the first kept token of each.
+        ends, supervised: (spans,) of the documents, as `Segments.spans` gives them.
+    """
+    offsets = offsets_of(span_count)
+    low = np.repeat(low, span_count)
     begins = np.maximum(begins_of(ends, offsets), low)
     places = np.where(supervised & (ends > begins), begins - low, _NEVER)
-    first_trained: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
-    return first_trained
+    first: NDArray[np.int64] = np.minimum.reduceat(places, offsets[:-1]).astype(np.int64)
+    return first

@@ -4,7 +4,7 @@ At each length the documents are those that a run of this length would pack, cut
 groups. So where all groups are compared, the factor is that of such a run; else every n-th group is compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from ....schemas.config.config import RunConfig
 from ....schemas.ragged import begins_of, offsets_of, sums_of
 from ....stages.forecast.estimate import SharedUnits
+from ....stages.pack.shared_prefixes import share_prefixes
 from ...pack.groups import groups_of_several, set_group_keys
 from ...pack.outcomes import limits_of
 from ...pack.pack import Selected
 from ...pack.segments import Segments
 from ...pack.table import Documents, Table
-from ...pack.units import prefixes_of
+from ...pack.units import first_trained
 from .documents import copies_to_compare
 
 COMPARED_TOKENS = 4_000_000
@@ -109,10 +110,12 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
         for at in lengths:
             sums[at].kept += _kept_tokens(document_lengths[documents], copies[documents], config, at.limit)
             sums[at].kept_compared += _kept_tokens(document_lengths[compared], copies[compared], config, at.limit)
-        for doc_ids in compared_groups:
-            shared = _share_at_each(table.documents.at(doc_ids), segments, config, lengths)
-            for at in lengths:
-                sums[at].add(shared[at], int(copies[doc_ids[0]]))
+        if compared_groups:
+            group_copies = copies[[doc_ids[0] for doc_ids in compared_groups]].tolist()
+            groups = _Groups.of(table.documents.at(compared), [len(doc_ids) for doc_ids in compared_groups], segments)
+            for at, shared_groups in _share_at_each(groups, config, lengths):
+                for shared, count in zip(shared_groups, group_copies, strict=True):
+                    sums[at].add(shared, count)
     units = {at: sums[at].shared_units() for at in lengths}
     return SharedLengths(share, units, compared_tokens, tokens_of_groups)
 
@@ -146,52 +149,90 @@ def _kept_tokens(lengths: NDArray[np.int32], copies: NDArray[np.uint16], config:
     return int((kept * copies.astype(np.int64)).sum())
 
 
+class _Groups(NamedTuple):
+    """The documents of G groups that are compared, group by group. Their tokens and spans are looked up once for all
+    groups and lengths: that takes most of the time if it is done for each group, of which most have two documents.
+    """
+
+    documents: Documents
+    offsets: list[int]
+    """(G + 1,) group i has the documents from `offsets[i]` up to `offsets[i + 1]`."""
+    tokens: list[NDArray[np.int32]]
+    """The tokens of each document, before any cut."""
+    ends: NDArray[np.int32]
+    """(spans,) where the spans of the documents end."""
+    supervised: NDArray[np.bool_]
+    """(spans,) whether the mask trains them."""
+
+    @classmethod
+    def of(cls, documents: Documents, sizes: list[int], segments: Segments) -> "_Groups":
+        """The groups of some documents.
+
+        Args:
+            sizes: how many documents each group has, at least one.
+        """
+        tokens = segments.tokens(documents, np.zeros_like(documents.length), documents.length)
+        return cls(documents, offsets_of(sizes).tolist(), tokens, *segments.spans(documents))
+
+
 def _share_at_each(
-    group: Documents, segments: Segments, config: RunConfig, lengths: Sequence[Lengths]
-) -> dict[Lengths, _SharedGroup]:
-    """What the documents of a group share at each length."""
-    longest = int(group.length.max())
-    shared = dict[Lengths, _SharedGroup]()
-    of_longer_rows: _SharedGroup | None = None
-    for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
-        is_cut = longest > at.limit
-        # Units that also fit shorter rows are the units of shorter rows: no document began one for want of space.
-        if not is_cut and of_longer_rows is not None and max(of_longer_rows.units, default=0) <= at.row_length:
-            shared[at] = of_longer_rows
-            continue
-        shared[at] = _share_at(group, segments, config, at)
-        if not is_cut:
-            of_longer_rows = shared[at]
-    return shared
-
-
-def _share_at(group: Documents, segments: Segments, config: RunConfig, at: Lengths) -> _SharedGroup:
-    """What the documents of a group share at one length, if they are decided and cut as in a run of this length."""
-    limits = replace(limits_of(config), max_length=at.limit)
-    low, high = limits.stretch(group.length)
-    group.low[:] = low
-    group.high[:] = high
-    stays = np.ones(len(group), np.bool_) if config.keep_untrained else _have_labels(group, segments)
-    if limits.overlong != "truncate":
-        stays &= group.length <= at.limit
-    kept = group.at(np.flatnonzero(stays))
-    if len(kept) < 2:
-        return _SharedGroup([], [], 0)
+    groups: _Groups, config: RunConfig, lengths: Sequence[Lengths]
+) -> Iterator[tuple[Lengths, list[_SharedGroup]]]:
+    """Yield what each group shares at each length, if its documents are decided and cut as in a run of this length."""
+    documents = groups.documents
     align = config.pack.alignment.document
-    prefixes = prefixes_of(kept, segments, at.row_length, align)
+    longest = np.maximum.reduceat(documents.length, groups.offsets[:-1]).tolist()
+    # What each group shares in the shortest rows so far for which none of its documents was cut.
+    uncut: list[_SharedGroup | None] = [None] * len(longest)
+    for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
+        limits = replace(limits_of(config), max_length=at.limit)
+        low, high = limits.stretch(documents.length)
+        stays = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
+        if limits.overlong != "truncate":
+            stays &= documents.length <= at.limit
+        trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
+        shared_groups = list[_SharedGroup]()
+        for number, (begin, end) in enumerate(pairwise(groups.offsets)):
+            is_cut = longest[number] > at.limit
+            shared = uncut[number]
+            # Units that also fit shorter rows are the units of shorter rows: no document began one for want of space.
+            if is_cut or shared is None or max(shared.units, default=0) > at.row_length:
+                kept = np.flatnonzero(stays[begin:end]) + begin
+                tokens = [groups.tokens[place][low[place] : high[place]] for place in kept.tolist()]
+                shared = _share(tokens, trained[kept], at.row_length, align)
+                if not is_cut:
+                    uncut[number] = shared
+            shared_groups.append(shared)
+        yield at, shared_groups
+
+
+def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_length: int, align: int) -> _SharedGroup:
+    """What K documents share.
+
+    Args:
+        tokens: of each document, those that are kept.
+        trained: (K,) the first trained one of these.
+    """
+    if len(tokens) < 2:
+        return _SharedGroup([], [], 0)
+    prefixes = share_prefixes(tokens, trained, row_length, align)
     is_in_group = prefixes.is_in_group
-    lengths = (kept.high - kept.low)[prefixes.order][is_in_group].astype(np.int64)
+    lengths = np.array([len(tokens[place]) for place in prefixes.order[is_in_group].tolist()], np.int64)
     pieces = lengths - np.maximum(prefixes.shared[is_in_group] - 1, 0)
     unit_begins = np.flatnonzero(prefixes.begins_unit[is_in_group])
     units = sums_of(-(-pieces // align) * align, np.append(unit_begins, len(pieces)))
     return _SharedGroup(lengths.tolist(), units.tolist(), int(pieces.sum()))
 
 
-def _have_labels(group: Documents, segments: Segments) -> NDArray[np.bool_]:
-    """(K,) whether a label is left of each document: a supervised token behind its first kept one."""
-    ends, supervised = segments.spans(group)
-    offsets = offsets_of(group.span_count)
-    begins = np.maximum(begins_of(ends, offsets), np.repeat(group.low + 1, group.span_count))
-    ends = np.minimum(ends, np.repeat(group.high, group.span_count))
-    has_labels: NDArray[np.bool_] = np.logical_or.reduceat(supervised & (ends > begins), offsets[:-1])
+def _have_labels(groups: _Groups, low: NDArray[np.int32], high: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(K,) whether a label is left of each document: a supervised token behind its first kept one.
+
+    Args:
+        low, high: (K,) the first kept token of each document, and one past the last.
+    """
+    span_count = groups.documents.span_count
+    offsets = offsets_of(span_count)
+    begins = np.maximum(begins_of(groups.ends, offsets), np.repeat(low + 1, span_count))
+    ends = np.minimum(groups.ends, np.repeat(high, span_count))
+    has_labels: NDArray[np.bool_] = np.logical_or.reduceat(groups.supervised & (ends > begins), offsets[:-1])
     return has_labels
