@@ -44,6 +44,9 @@ def run(
         demo: run the embedded sample.
     """
     gc.set_threshold(_GARBAGE_THRESHOLD)
+    # Nothing here multiplies matrices; the threads that numpy would start for it cost a twentieth of a second each time
+    # that a process imports it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     began = time.perf_counter()
     cache = None
     if demo:
@@ -61,21 +64,24 @@ def run(
                     out = setting.removeprefix("out=")
         # The demo's configuration lies in the package, where nothing may be written.
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
-    loaded, folder = load_run(
-        config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
-        max_length=max_length, row_length=row_length, seed=seed, workers=workers,
-        needs=("--input", "--tokenizer", "--out"),
-        hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
-    )  # fmt: skip
-    from ..encode.tokenizer import ask_ahead
+    from ..execute.server import server_ahead
 
-    # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
-    ask_ahead(loaded.tokenizer.path, folder)
-    from ..run.run import make_dataset
-    from ..run.workers import open_workspace
+    with server_ahead():
+        loaded, folder = load_run(
+            config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
+            max_length=max_length, row_length=row_length, seed=seed, workers=workers,
+            needs=("--input", "--tokenizer", "--out"),
+            hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
+        )  # fmt: skip
+        # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
+        from ..encode.preload import load_ahead
 
-    with show_progress() as observer:
-        end = make_dataset(loaded, open_workspace(loaded, folder, observer))
+        load_ahead(loaded, folder)
+        from ..run.run import make_dataset
+        from ..run.workers import open_workspace
+
+        with show_progress() as observer:
+            end = make_dataset(loaded, open_workspace(loaded, folder, observer))
     print_lines(_end_lines(end, demo, began))
 
 

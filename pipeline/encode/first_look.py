@@ -18,8 +18,8 @@ from ...stages.tokenize.vocabulary import tokenizer_head
 from ..execute.template_watchdog import rows_in_errors
 from ..inputs.blocks import Block
 from ..inputs.read import columns_of, read_rows
-from .spec import EncoderKey
-from .task import SourceSettings, encode_examples, load_encoder, load_render_spec
+from .spec import EncoderKey, load_render_spec
+from .task import SourceSettings, encode_examples, load_encoder
 
 SAMPLED = "turns_sampled"
 """The kind of turns of completions; see `EncodeCounts.by_kind`. Names are outcomes, details the numbers of messages."""

@@ -6,6 +6,7 @@ chooses the engine; see `engine_choice`. Both together are the specification of 
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -171,6 +172,10 @@ class RenderSpec:
         if spec is None:
             raise IntegrityError(f"{store.where(name)} vanished, or is damaged; run again")
         return spec
+
+
+load_render_spec = lru_cache(maxsize=2)(RenderSpec.load)
+"""`RenderSpec.load`, with the last ones kept."""
 
 
 @dataclass(frozen=True, slots=True)

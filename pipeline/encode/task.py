@@ -29,7 +29,7 @@ from ..execute.template_watchdog import note_row, rows_in_errors, watch_template
 from ..inputs.blocks import Block
 from ..inputs.read import block_examples
 from .parts import EncodeResult, PartRecord
-from .spec import OF_TEMPLATES, EncoderKey, RenderSpec
+from .spec import OF_TEMPLATES, EncoderKey, RenderSpec, load_render_spec
 
 if TYPE_CHECKING:  # configurations, which a worker does not need
     from ...schemas.config.config import SourceConfig
@@ -208,10 +208,6 @@ def _note_rows(examples: Iterable[Example], first_line: int) -> Iterator[Example
     for example in examples:
         note_row(first_line + example.line)
         yield example
-
-
-load_render_spec = lru_cache(maxsize=2)(RenderSpec.load)
-"""`RenderSpec.load`, with the last ones kept."""
 
 
 @lru_cache(maxsize=2)

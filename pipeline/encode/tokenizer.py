@@ -7,7 +7,7 @@ cache, under a hash of the folder's content and the versions, where later runs r
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -44,11 +44,53 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
     note = _note_name(files)
     spec = get_user_note(note, TokenizerSpec)
     if spec is None:
-        # `ask_ahead` may have asked. An answer is read once: the next one is in the user's cache.
+        # `load_known` may have asked. An answer is read once: the next one is in the user's cache.
         question = _questions.pop(note) if note in _questions else Question(folder, files)
         spec = answer_of(question)
         put_user_note(note, spec)
-    # The cache keeps what the folder's tokenizer is; its name, its template and its stops may differ between runs.
+    return _of_folder(spec, folder, files, base, chat_template)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTokenizer:
+    """A tokenizer that the user's cache knows."""
+
+    spec: TokenizerSpec
+    note: str
+    """The name in the user's cache of what transformers said of its folder."""
+
+
+def load_known(path: str | Path, base: Path, chat_template: str | Path | None) -> KnownTokenizer | None:
+    """Load a tokenizer if the user's cache knows it. If it is new, begin to ask transformers, so that `load_tokenizer`
+    waits less, and return None.
+
+    Args:
+        path, base, chat_template: see `load_tokenizer`.
+
+    Raises:
+        TokenizerError: as `load_tokenizer`.
+    """
+    folder = find_tokenizer(str(path), base)
+    files = _read_files(folder)
+    note = _note_name(files)
+    if note in _questions:
+        return None
+    spec = get_user_note(note, TokenizerSpec)
+    if spec is None:
+        _questions[note] = Question(folder, files)
+        return None
+    return KnownTokenizer(_of_folder(spec, folder, files, base, chat_template), note)
+
+
+def _of_folder(
+    spec: TokenizerSpec, folder: Path, files: Mapping[str, bytes], base: Path, chat_template: str | Path | None
+) -> TokenizerSpec:
+    """Add to what transformers says of a tokenizer its name, its template and its stops, which may differ between runs.
+
+    Args:
+        files: of the folder, as `_read_files` gives them.
+        base, chat_template: see `load_tokenizer`.
+    """
     name = _name_of(folder)
     template = spec.chat_template
     template_name = name
@@ -62,25 +104,6 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
         template_hash=hash_bytes(template.encode()) if template is not None else "",
         generation_stops=generation_stops(files.get(GENERATION_CONFIG)),
     )
-
-
-def ask_ahead(path: str | Path, base: Path) -> bool:
-    """Begin to ask transformers about a tokenizer that the user's cache does not know, so that `load_tokenizer` waits
-    less. Returns whether it is new. For a run that imports, scans and starts workers meanwhile, this saves a second of
-    the five that 14 MB of chats take with a new tokenizer.
-
-    Args:
-        path, base: see `find_tokenizer`; `load_tokenizer` says what is wrong with them.
-    """
-    try:
-        folder = find_tokenizer(str(path), base)
-        files = _read_files(folder)
-    except (TokenizerError, OSError):
-        return False
-    note = _note_name(files)
-    if note not in _questions and get_user_note(note, TokenizerSpec) is None:
-        _questions[note] = Question(folder, files)
-    return note in _questions
 
 
 def find_tokenizer(path: str, base: Path) -> Path:
@@ -181,7 +204,7 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 _questions: dict[str, Question] = {}
-"""Questions that `ask_ahead` began and `load_tokenizer` has not yet read, by the note that will keep the answer."""
+"""Questions that `load_known` began and `load_tokenizer` has not yet read, by the note that will keep the answer."""
 
 
 def _note_name(files: Mapping[str, bytes]) -> str:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -41,15 +41,8 @@ from .executor import (
     shared_order,
     with_task_name,
 )
+from .server import INTERRUPTIONS, start_server
 
-TASK_MODULES = tuple(
-    f"{__package__.rpartition('.')[0]}.{module}"
-    for module in ("encode.task", "encode.first_look", "encode.preload", "pack.shard", "pack.documents")
-)
-"""What the server imports. Given by name, because these modules import modules of this folder."""
-SERVER_ENVIRONMENT: dict[str, str] = {}
-"""Variables for the server alone, which tell its modules what to load."""
-_INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 _NO_MORE_TASKS: Any = object()
 """What stands for the end of tasks; None may be a task."""
 _STOP_SECONDS = 0.3
@@ -159,7 +152,7 @@ class Pool(Executor):
     def start(self) -> None:
         """See `Executor`."""
         with suppress(OSError):  # which the first task meets, too
-            _start_server()
+            start_server()
 
     def renew(self) -> None:
         """See `Executor`."""
@@ -220,7 +213,7 @@ class Pool(Executor):
         row = self._context.RawValue("q", -1)
         process: BaseProcess = self._context.Process(target=_serve, args=(worker_end, row), name="packtrain-worker")
         try:
-            _start_server()
+            start_server()
             with _without_main():
                 process.start()
         except (EOFError, OSError) as error:  # such as those of a server that was killed
@@ -310,26 +303,6 @@ def _result_of(answer: tuple[Any, Exception | None], task: object) -> Any:
     return result
 
 
-def _start_server() -> None:
-    """Start the process that workers are forked from, unless it runs. That is as late as possible, because from then on
-    nothing can be loaded into it.
-
-    Terminals interrupt all processes of a command; the main process handles that, and stops the others. So the server
-    and its workers inherit that interruptions are blocked.
-    """
-    resource_tracker.ensure_running()  # first, because starting it unblocks them
-    forkserver.set_forkserver_preload([*TASK_MODULES])
-    signals_before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTIONS)
-    environment_before = os.environ.copy()
-    os.environ.update(SERVER_ENVIRONMENT)
-    try:
-        forkserver.ensure_running()
-    finally:
-        for name in SERVER_ENVIRONMENT.keys() - environment_before.keys():
-            del os.environ[name]
-        signal.pthread_sigmask(signal.SIG_SETMASK, signals_before)
-
-
 @contextmanager
 def _without_main() -> Iterator[None]:
     """Hide `__main__` while a worker starts.
@@ -358,7 +331,7 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     limit_threads()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTIONS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
     main_process = multiprocessing.parent_process()
     if main_process is not None:
         threading.Thread(target=_exit_after, args=(main_process.sentinel,), daemon=True).start()

@@ -7,10 +7,10 @@ from ...stages.tokenize.engines import preferred_engine
 from ..contamination import prepare_evaluation
 from ..encode.driver import Prepared
 from ..encode.engine_choice import choose_engine, first_blocks
-from ..encode.preload import expect_tokenizer
+from ..encode.preload import load_ahead
 from ..encode.spec import EncodeSpec, RenderSpec
 from ..encode.task import SourceSettings
-from ..encode.tokenizer import ask_ahead, load_tokenizer
+from ..encode.tokenizer import load_tokenizer
 from ..execute.executor import Executor
 from ..inputs.blocks import InputFile
 from ..inputs.scan import join_small, scan_inputs
@@ -35,9 +35,7 @@ def prepare(
     """
     observer = work.observer
     observer.begin("load inputs and tokenizer", 0, "")
-    if ask_ahead(config.tokenizer.path, work.base):
-        expect_tokenizer()
-        executor.start()  # workers' imports take half a second, while transformers is asked
+    load_ahead(config, work.base)
     if files is None:
         scanned = tuple(scan_inputs(config.sources, work.base, work.scratch))
         # A reader of the user may end its process, which must not cost other files.

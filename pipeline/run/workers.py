@@ -9,9 +9,9 @@ from pathlib import Path
 from ...schemas.config.config import RunConfig, RunSection
 from ...schemas.errors import ConfigError
 from ..encode.parts import PartRecord
-from ..encode.preload import expect_nothing
 from ..execute.executor import Executor
 from ..execute.pool import Pool
+from ..execute.server import expect_nothing
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.local import LocalStore

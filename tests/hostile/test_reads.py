@@ -39,7 +39,6 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/cli/main.py", "fdopen"): (1, "the null device"),
     ("pipeline/yaml_file.py", "open"): (1, USERS),
     ("pipeline/encode/ask_transformers.py", "from_pretrained"): (1, "of a copy of what was read in the one way"),
-    ("pipeline/encode/preload.py", "open"): (1, "a pipe of ours"),
     ("pipeline/encode/preload.py", "read_bytes"): (1, "a pipe of ours"),
     ("pipeline/execute/executor.py", "read_text"): (1, KERNEL),
     ("pipeline/execute/template_watchdog.py", "open"): (1, KERNEL),

@@ -183,7 +183,8 @@ _TWO_RUNS = """
 import sys
 from pathlib import Path
 import packtrain
-from packtrain.pipeline.execute.pool import SERVER_ENVIRONMENT, Pool
+from packtrain.pipeline.execute.pool import Pool
+from packtrain.pipeline.execute.server import _Pipe
 from packtrain.schemas.errors import PacktrainError
 
 rows, tokenizer = Path("rows.jsonl"), {"path": sys.argv[1]}
@@ -193,7 +194,7 @@ rows.write_text('{"messages": [{"role": "user", "content": "q"}, {"role": "assis
 try:
     packtrain.run({**config, "tokenizer": {**tokenizer, "chat_template": "absent.jinja"}}, quiet=True)
 except PacktrainError as error:
-    print(type(error).__name__, bool(SERVER_ENVIRONMENT), *Pool(1).map(abs, [-1]))
+    print(type(error).__name__, _Pipe.path is not None, *Pool(1).map(abs, [-1]))
 print(packtrain.run(config, quiet=True).ledger.total().examples_packed)
 """
 

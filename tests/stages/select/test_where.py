@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 
 import pytest
-from packtrain.pipeline.execute.pool import TASK_MODULES
+from packtrain.pipeline.execute.server import SERVER_MODULES
 from packtrain.schemas.errors import ConfigError
 from packtrain.schemas.rows import Example, Messages
 from packtrain.stages.prep import PreparedBlock, RejectedRow
@@ -97,6 +97,6 @@ def test_rows_and_examples_are_counted() -> None:
 
 
 def test_workers_import_no_large_package_that_they_do_not_need() -> None:
-    modules = ", ".join(["packtrain.stages.select.where", *TASK_MODULES])
+    modules = ", ".join(["packtrain.stages.select.where", *SERVER_MODULES])
     code = f"import sys, {modules}; assert not {{'polars', 'pydantic', 'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
