@@ -25,14 +25,13 @@ from ...schemas.files.foreign import read_lines
 from ...schemas.fingerprint import version
 from ...schemas.report.evaluation_hits import Contamination
 from ...schemas.report.flow import COUNTED_ONLY, Flow, Reject
-from ...schemas.report.length_choice import Choice, Histogram
+from ...schemas.report.length_choice import Choice
 from ...schemas.report.report import Made, Packing, Report, Sample, SplitFigures, Training
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
 from ..store.open_store import is_url
 from .contamination_summary import contamination_of, noted_hits
 from .ledger_lines import supervision_of
-from .lengths.compare import fill_histogram
 from .shown import shown_rows
 
 PAIRS = "With pack.strategy none, preference pairs are not packed: each is a row of its own."
@@ -114,19 +113,9 @@ def report_of(
         training=attempt(
             "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, "train", decoder))
         ),
-        packing=attempt("packing", lambda: packing_of(manifest, _fills(dataset))),
+        packing=packing_of(manifest),
         made=Made(manifest.hash, configuration),
     )
-
-
-def _fills(dataset: Finished) -> dict[str, Histogram]:
-    """How full the rows of each split are."""
-    manifest = dataset.manifest
-    fills = dict[str, Histogram]()
-    for split, record in manifest.splits.items():
-        if record.rows and not manifest.preference:
-            fills[split] = fill_histogram(dataset.row_sizes(split).tokens, manifest.row_length)
-    return fills
 
 
 def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | None = None, **sections: Any) -> Report:
@@ -175,7 +164,7 @@ def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
     return {source["name"]: str(source.get("mask", config["mask"])["policy"]) for source in config["sources"]}
 
 
-def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Histogram | None = None) -> SplitFigures:
+def _split_figures(name: str, split: SplitRecord, manifest: Manifest) -> SplitFigures:
     """The figures of a split, as page, terminal and card show them."""
     pairs = manifest.preference
     return SplitFigures(
@@ -187,14 +176,12 @@ def split_figures(name: str, split: SplitRecord, manifest: Manifest, fills: Hist
         labels=split.trained,
         pieces=sum(window.pieces for window in split.windows),
         padding=split.padding,
-        fills=fills,
     )
 
 
-def packing_of(manifest: Manifest, fills: Mapping[str, Histogram] | None = None) -> Packing:
+def packing_of(manifest: Manifest) -> Packing:
     """How the splits are packed."""
-    histograms = fills or {}
-    splits = [split_figures(name, split, manifest, histograms.get(name)) for name, split in manifest.splits.items()]
+    splits = [_split_figures(name, split, manifest) for name, split in manifest.splits.items()]
     return Packing(
         manifest.row_length,
         "pairs" if manifest.preference else manifest.pack.strategy,

@@ -5,27 +5,24 @@ their size on a phone.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from ...schemas.dataset.ledger import SourceLedger
 from ...schemas.escape import escape
 from ...schemas.report.flow import Flow
-from ...schemas.report.length_choice import Choice, Histogram
-from ...schemas.report.report import Packing, Report, SplitFigures
+from ...schemas.report.length_choice import Choice
+from ...schemas.report.report import Report
 from ...schemas.report.shown_rows import ShownRow
 from ...schemas.units import plural, share
 from .grid import Section, clipped
 from .lengths.advised import lost_at
-from .sections import facts, lead, sections
+from .sections import lead, sections
 
-MAX_BYTES = 300_000
-"""Maximum number of bytes of a page, unless names are very long."""
 _TEXT = 20_000
 """Maximum number of characters of a text."""
 _FLOWS = 12
@@ -44,14 +41,17 @@ class Chart:
 
     title: str
     alt: str
+    """The figures of the line, for those who cannot see it."""
     bars: Sequence[tuple[float, float, float, str]]
     """(x, width, height, text for the mouse)."""
-    ticks: Labels
-    line: Sequence[tuple[float, float]] = ()
+    line: Sequence[tuple[float, float]]
     """(x, height) of its corners."""
-    scale: Labels = ()
-    """The heights that are marked, for the line."""
-    marks: Labels = ()
+    scale: Labels
+    """Heights of the line that are marked, and the loss at each."""
+    ticks: Labels
+    """Places on the axis below the bars."""
+    marks: Labels
+    """Places of upright lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +65,14 @@ class Stack:
 
 
 def report_html(report: Report) -> bytes:
-    """The page of a run or a plan. It has fewer rows as text, rejects and hits if they need more than `MAX_BYTES`."""
-    page = _page(report)
-    shorter = _halved(report)
-    return page if len(page) <= MAX_BYTES or shorter == report else report_html(shorter)
-
-
-def _halved(report: Report) -> Report:
-    """The report with half of the rows as text, the rejects and the hits."""
-    training = report.training
-    flow = report.flow
-    contamination = report.contamination
-    return replace(
-        report,
-        training=training and replace(training, rows=training.rows[: len(training.rows) // 2]),
-        flow=flow and replace(flow, rejects=flow.rejects[: len(flow.rejects) // 2]),
-        contamination=contamination
-        and replace(contamination, shown=contamination.shown[: len(contamination.shown) // 2]),
-    )
-
-
-def _page(report: Report) -> bytes:
+    """The page of a run or a plan."""
     choice = report.choice
-    packing = report.packing
     training = report.training
     return page_html(
         f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
         f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
         sections(report),
-        facts=list(facts(report)),
-        charts={
-            "choice": [lengths_chart(choice)] if choice is not None and choice.documents else [],
-            "packing": fills_charts(packing) if packing is not None else [],
-        },
+        chart=lengths_chart(choice) if choice is not None and choice.documents else None,
         stacks=token_stacks(report.flow) if report.flow is not None else [],
         rows=training.rows if training is not None else [],
         rows_absent=training.rows_absent if training is not None else None,
@@ -105,16 +80,37 @@ def _page(report: Report) -> bytes:
     )
 
 
-def page_html(title: str, lead: str, sections: Sequence[Section], **drawn: Any) -> bytes:
-    """A page of sections.
+def page_html(
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    *,
+    chart: Chart | None = None,
+    stacks: Sequence[Stack] = (),
+    rows: Sequence[ShownRow] = (),
+    rows_absent: str | None = None,
+    configuration: str = "",
+) -> bytes:
+    """A page of sections, and what is shown in some of them besides sentences and tables.
 
     Args:
-        drawn: what is shown beside them: facts, charts by the name of their section, stacks (in `flow`), rows as text
-            or why there are none (in `training`), the configuration (in `made`).
+        lead: a line under the title.
+        chart: in the section `choice`.
+        stacks: in `flow`.
+        rows, rows_absent: in `training`: rows as text, or why there are none.
+        configuration: in `made`.
     """
-    nothing: dict[str, Any] = {"charts": {}}
-    nothing |= dict.fromkeys(("facts", "stacks", "rows", "rows_absent", "configuration"), ())
-    return _template().render({"title": title, "lead": lead, "sections": sections} | nothing | drawn).encode()
+    template = _template()
+    return template.render(
+        title=title,
+        lead=lead,
+        sections=sections,
+        chart=chart,
+        stacks=stacks,
+        rows=rows,
+        rows_absent=rows_absent,
+        configuration=configuration,
+    ).encode()
 
 
 @cache
@@ -146,71 +142,45 @@ def lengths_chart(choice: Choice) -> Chart:
     high = max(points[-1].max_length, edges[-1], low + 1)
 
     def x(length: float) -> float:
-        """Logarithmic, from 2 to 98."""
+        """The place of a length on a logarithmic axis, from 2 to 98."""
         return round(2 + 96 * (math.log(max(length, low)) - math.log(low)) / (math.log(high) - math.log(low)), 2)
+
+    highest_bar = max(counts, default=0) or 1
+    bars = []
+    for begin, end, count in zip(edges, edges[1:], counts, strict=False):
+        if count:
+            # A gap of 0.15 between bars, and no bar so narrow that it is not seen.
+            width = max(round(x(end) - x(begin) - 0.15, 2), 0.15)
+            bars.append((x(begin), width, round(90 * count / highest_bar, 2), f"{begin:,.0f} to {end:,.0f}: {count:,}"))
 
     losses = {point.max_length: lost_at(point) for point in points}
     largest_loss = max(losses.values())
+    line = [(x(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()]
     # At most four lines: a largest loss of 7 % has lines at 2, 4 and 6 %.
     step = next((step for step in _STEPS if largest_loss <= 4 * step), 1.0)
-    advised = choice.advice.max_length if choice.advice is not None else choice.max_length
+    scale = []
+    for number in range(1, int(largest_loss / step) + 1):
+        scale.append((round(90 * step * number / largest_loss, 2), share(step * number, 4)))
+
+    ticks: list[tuple[float, str]] = []
+    for length in losses:
+        # A label that would run into the one before it is left out.
+        if not ticks or x(length) - ticks[-1][0] >= _LABEL:
+            ticks.append((x(length), f"{length:,}"))
     marks = [(x(choice.max_length), f"configured {choice.max_length:,}")]
-    if advised != choice.max_length:
-        marks.append((x(advised), f"advised {advised:,}"))
-    bars = "documents" if choice.pairs is None else "pairs"
+    if choice.advice is not None and choice.advice.max_length != choice.max_length:
+        marks.append((x(choice.advice.max_length), f"advised {choice.advice.max_length:,}"))
+    documents = "documents" if choice.pairs is None else "pairs"
     return Chart(
-        f"Line: the share of trained tokens that each max_length loses. Bars: {bars} by length, at most "
-        f"{max(counts):,} in one",
-        "; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
-        _bars(edges, counts, x),
-        _spaced([(x(length), f"{length:,}") for length in losses]),
-        [(x(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()],
-        [
-            (round(90 * step * line / largest_loss, 2), share(step * line, 4))
-            for line in range(1, int(largest_loss / step) + 1)
-        ],
-        marks,
+        title="Line: the share of trained tokens that each max_length loses. "
+        f"Bars: {documents} by length, at most {highest_bar:,} in one",
+        alt="; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
+        bars=bars,
+        line=line,
+        scale=scale,
+        ticks=ticks,
+        marks=marks,
     )
-
-
-def _spaced(labels: Labels) -> Labels:
-    """The labels of an axis without those that would run into the one before."""
-    kept = list[tuple[float, str]]()
-    for place, text in labels:
-        if not kept or place - kept[-1][0] >= _LABEL:
-            kept.append((place, text))
-    return kept
-
-
-def fills_charts(packing: Packing) -> list[Chart]:
-    """How full the rows are, split by split."""
-    return [_fills_chart(split, split.fills) for split in packing.splits if split.fills is not None]
-
-
-def _fills_chart(split: SplitFigures, fills: Histogram) -> Chart:
-    ticks = [(2 + 96 * quarter / 4, f"{25 * quarter} %") for quarter in range(5)]
-    alt = f"{split.rows:,} rows, {share(split.fill, 2)} full on average"
-    bars = _bars(fills.edges, fills.counts, lambda value: round(2 + 96 * value, 2), share)
-    return Chart(f"Rows of {split.split} by how full they are: {alt}", alt, bars, ticks)
-
-
-def _bars(
-    edges: Sequence[float],
-    counts: Sequence[int],
-    x: Callable[[float], float],
-    named: Callable[[float], str] = "{:,.0f}".format,
-) -> list[tuple[float, float, float, str]]:
-    top = max(counts, default=0) or 1
-    return [
-        (
-            x(low),
-            max(round(x(high) - x(low) - 0.15, 2), 0.15),
-            round(90 * count / top, 2),
-            f"{named(low)} to {named(high)}: {count:,}",
-        )
-        for low, high, count in zip(edges, edges[1:], counts, strict=False)
-        if count
-    ]
 
 
 def token_stacks(flow: Flow) -> list[Stack]:
@@ -220,6 +190,7 @@ def token_stacks(flow: Flow) -> list[Stack]:
 
 
 def _stack(name: str, entry: SourceLedger) -> Stack:
+    # Class of the part → what its tokens are, and how many.
     parts = {
         "trained": ("trained", entry.labels_trained),
         "masked": ("seen, not trained", entry.tokens_packed - entry.labels_trained),

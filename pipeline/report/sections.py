@@ -114,32 +114,6 @@ def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tu
     yield from ((line, "yellow") for line in describe_contents(total))
 
 
-def facts(report: Report) -> Iterator[tuple[str, str]]:
-    """(label, value) of the few figures that matter most."""
-    flow = report.flow
-    packing = report.packing
-    choice = report.choice
-    if flow is not None and report.sample is None:
-        total = Ledger(dict(flow.sources)).total()
-        yield "tokens to pack" if report.kind == "plan" else "tokens packed", large(total.document_tokens)
-        supervision = flow.supervision
-        yield "of the supervised tokens trained", share(supervision.trained / max(supervision.supervised, 1))
-        yield "examples", large(sum(total.examples_packed.values()))
-    if packing is not None and packing.splits:
-        rows = sum(split.rows for split in packing.splits)
-        if packing.strategy == "pairs":
-            yield "pairs", large(rows)
-        else:
-            yield f"rows of {packing.row_length:,}", large(rows)
-            yield "full", share(sum(split.fill * split.rows for split in packing.splits) / rows, 2)
-    if choice is not None and choice.advice is not None:
-        yield f"{choice.key} advised", f"{choice.advice.max_length:,}"
-    if flow is not None:
-        unusable = rejected_of(Ledger(dict(flow.sources)).total())
-        if unusable:
-            yield "unusable rows or examples", large(sum(unusable.values()))
-
-
 # What happened to my data?
 
 

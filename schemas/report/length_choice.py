@@ -8,8 +8,8 @@ from ..notebook import Shown, Table
 from ..units import plural, share
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Histogram(Shown):
+@dataclass(frozen=True, slots=True)
+class Histogram:
     """Counts of numbers in B bins."""
 
     # Lists in place of arrays, because report.json holds them, and the page draws them bin by bin.
@@ -17,14 +17,6 @@ class Histogram(Shown):
     """(B + 1,) ascending; bin b has edges[b] <= number < edges[b + 1], and the last bin also its upper edge."""
     counts: list[int]
     """(B,) how many numbers are in each bin."""
-
-    def summary(self) -> str:
-        between = f" from {self.edges[0]:,g} to {self.edges[-1]:,g}" if self.edges else ""
-        return f"{plural(sum(self.counts), 'number')} in {plural(len(self.counts), 'bin')}{between}"
-
-    def tables(self) -> Iterator[Table]:
-        bins = zip(self.edges, self.edges[1:], self.counts, strict=False)
-        yield Table("Bins with numbers", ("from", "below", "numbers"), [bin for bin in bins if bin[2]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +57,6 @@ class Advice:
     # Apart from `reached`: a longer length would keep more, but the model would compute its documents wrongly.
     bounded: bool
     """Whether longer lengths were compared that the model is not made for."""
-    shorter: int
-    """The next shorter length that was compared, and may be advised; 0 if there is none."""
-    longer: int
-    """Documents longer than `shorter`, if that would not keep enough: where they are few, they alone decide. Else 0."""
-    instead_of: int
-    """The shortest length that keeps enough, if a longer one is advised because its rows are fuller; else 0."""
-    saves: float
-    """The share of the space that these fuller rows save."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -136,7 +120,7 @@ class Choice(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What the comparison of `pack.share` at each length is from, and which rows would cut fewer groups."""
+    """What the comparison of `pack.share` at each length is from."""
 
     share: str
     """What is compared with `none`: as configured; else `group` where groups have more documents than source rows."""
@@ -146,10 +130,6 @@ class Sharing:
     """Tokens that were compared, each document counted once."""
     tokens: int
     """Tokens of all documents that can share; more than `compared` if these are a sample of them."""
-    longer_row_length: int
-    """Twice the longest document that the configured length keeps, or the configured rows if they are longer."""
-    longer_rows_factor: float
-    """`Point.sharing_factor` in such rows, which cut fewer groups of documents."""
 
 
 @dataclass(frozen=True, slots=True)

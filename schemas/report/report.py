@@ -12,7 +12,7 @@ from ..notebook import Shown, Table
 from ..units import plural, share
 from .evaluation_hits import Contamination
 from .flow import Flow
-from .length_choice import Choice, Histogram
+from .length_choice import Choice
 from .shown_rows import ShownRow
 
 
@@ -45,9 +45,6 @@ class SplitFigures:
     pieces: int
     padding: int
     """Tokens that are padding for `pack.align` and `pack.parallel`."""
-    # A plan counts rows, and does not list them.
-    fills: Histogram | None = None
-    """Tokens of each row as a share of its capacity, with padding; None before packing."""
 
 
 @dataclass(frozen=True, slots=True)

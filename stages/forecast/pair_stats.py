@@ -32,8 +32,6 @@ class PairStats:
     """(id, tokens) of the few longest pairs by `lengths`, the longest first; empty if the ids are unknown."""
     in_all: int = 0
     """About how many pairs there are, if these are a sample of them."""
-    packed: NDArray[np.int32] | None = None
-    """(P,) as `LengthStats.packed`."""
     texts: bool = False
     """Completions are no plain texts, which could be cut anywhere."""
     documents_of_piece: int = 2

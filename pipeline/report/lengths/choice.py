@@ -1,4 +1,4 @@
-"""The comparison of lengths of a run or a plan: reads what `lengths.choose` compares from the run's table and parts."""
+"""The comparison of lengths of a run or a plan: reads what `compare.choose` compares from the run's table and parts."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +15,7 @@ from ....schemas.report.report import SplitFigures
 from ....stages.forecast.estimate import CANDIDATES
 from ...encode.tokenizer import find_tokenizer
 from ...pack.pack import Selected
-from .compare import choose, lengths_to_compare, rows_for_groups
+from .compare import choose, lengths_to_compare
 from .documents import read_documents, read_pairs
 from .sharing import compare_sharing
 
@@ -45,8 +45,8 @@ def compare_lengths(
         return choose(pairs, config, lengths, limit, packed)
     stats = read_documents(selected)
     stats = replace(stats, in_all=round(stats.in_all * scale))
-    compared = [*lengths_to_compare(config, lengths, limit), rows_for_groups(stats, config)]
-    sharing = compare_sharing(selected, list(dict.fromkeys(compared)))
+    longest = int(stats.lengths.max(initial=0))
+    sharing = compare_sharing(selected, lengths_to_compare(config, lengths, limit, longest))
     return choose(stats, config, lengths, limit, packed, sharing)
 
 

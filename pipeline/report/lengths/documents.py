@@ -54,7 +54,6 @@ def read_documents(selected: Selected) -> LengthStats:
         longest=_longest(selected, doc_ids, lengths),
         texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
         in_all=sample.in_all,
-        packed=sample.packed,
     )
 
 
@@ -96,8 +95,6 @@ class _Sample(NamedTuple):
     """(K, 2) the first token of each span in its document, and one past its last."""
     in_all: int
     """How many documents of the table count, with copies."""
-    packed: NDArray[np.int32] | None
-    """See `LengthStats.packed`."""
 
 
 def _read_sample(selected: Selected) -> _Sample:
@@ -114,7 +111,6 @@ def _read_sample(selected: Selected) -> _Sample:
         spans.plain_texts[counts],
         spans.bounds[np.repeat(counts, spans.counts)],
         in_all=int(copies.sum(dtype=np.int64)),
-        packed=_packed_lengths(selected) if len(spans.doc_ids) < len(copies) else None,
     )
 
 
@@ -134,13 +130,6 @@ def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:
         is_sampled[sample.doc_ids] = True
         copies[~is_sampled] = 0
     return copies
-
-
-def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
-    """(P,) tokens that are packed of each document of the train split, copies apart."""
-    documents = selected.table.documents
-    train = (documents.copies > 0) & ~documents.has(HELD_OUT)
-    return np.repeat(documents.kept[train], documents.copies[train])
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:

@@ -24,9 +24,8 @@ from ...pack.table import Documents, Table
 from ...pack.units import first_trained
 from .documents import copies_to_compare
 
-COMPARED_TOKENS = 4_000_000
-"""About so many tokens are compared at each length, of all groups or of every n-th. Of chats with an example a turn,
-that takes 0.2 seconds for six lengths together, because a group that a length does not cut is compared once."""
+COMPARED_TOKENS = 1_000_000
+"""About so many tokens are compared at each length, of all groups or of every n-th."""
 
 
 class Lengths(NamedTuple):
@@ -181,10 +180,7 @@ def _share_at_each(
     """Yield what each group shares at each length, if its documents are decided and cut as in a run of this length."""
     documents = groups.documents
     align = config.pack.alignment.document
-    longest = np.maximum.reduceat(documents.length, groups.offsets[:-1]).tolist()
-    # What each group shares in the shortest rows so far for which none of its documents was cut.
-    uncut: list[_SharedGroup | None] = [None] * len(longest)
-    for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
+    for at in lengths:
         limits = replace(limits_of(config), max_length=at.limit)
         low, high = limits.stretch(documents.length)
         stays = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
@@ -192,17 +188,10 @@ def _share_at_each(
             stays &= documents.length <= at.limit
         trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
         shared_groups = list[_SharedGroup]()
-        for number, (begin, end) in enumerate(pairwise(groups.offsets)):
-            is_cut = longest[number] > at.limit
-            shared = uncut[number]
-            # Units that also fit shorter rows are the units of shorter rows: no document began one for want of space.
-            if is_cut or shared is None or max(shared.units, default=0) > at.row_length:
-                kept = np.flatnonzero(stays[begin:end]) + begin
-                tokens = [groups.tokens[place][low[place] : high[place]] for place in kept.tolist()]
-                shared = _share(tokens, trained[kept], at.row_length, align)
-                if not is_cut:
-                    uncut[number] = shared
-            shared_groups.append(shared)
+        for begin, end in pairwise(groups.offsets):
+            kept = np.flatnonzero(stays[begin:end]) + begin
+            tokens = [groups.tokens[place][low[place] : high[place]] for place in kept.tolist()]
+            shared_groups.append(_share(tokens, trained[kept], at.row_length, align))
         yield at, shared_groups
 
 

@@ -1,4 +1,4 @@
-"""The page: whatever stands in a report, it is text; it runs nothing, loads nothing, and stays small."""
+"""The page: whatever stands in a report, it is text; it runs nothing, and loads nothing."""
 
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -9,11 +9,8 @@ import msgspec
 import pytest
 from packtrain.pipeline.report.lengths.advised import lost_at
 from packtrain.pipeline.report.page import lengths_chart, report_html
-from packtrain.pipeline.report.shown import LISTED
 from packtrain.schemas.report.evaluation_hits import Contamination, ContaminationCount, Hit
-from packtrain.schemas.report.flow import Reject
 from packtrain.schemas.report.report import Report
-from packtrain.schemas.report.shown_rows import ShownDocument, ShownPiece, ShownRow
 
 from tests import kit
 
@@ -108,29 +105,6 @@ def test_the_picture_of_losses_has_a_scale(report: Report) -> None:
         assert f">{text}</span>" in report_html(report).decode()
     flat = replace(report.choice, points=[replace(one, labels_lost=0) for one in report.choice.points])
     assert lengths_chart(flat).scale == []
-
-
-@pytest.mark.parametrize(("text", "rows"), [("Да, x < y. ", 6), ('"' * 11, 3), ("\u202e" * 11, 3)])
-def test_it_stays_small(report: Report, text: str, rows: int) -> None:
-    """As many of everything as a report holds; of rows, as many as have room."""
-    assert report.training is not None
-    assert report.flow is not None
-    assert report.contamination is not None
-    piece = ShownPiece(text * 16, 1.0, 9)
-    documents = [ShownDocument("s/a:1", "s", 0, 9, 9, [piece], False)] * LISTED
-    rejects = [Reject("s", "a.jsonl", 1, "empty", text * 36)] * 60
-    hits = [
-        msgspec.structs.replace(report.contamination.shown[0], shared="д" * 20_000)
-    ] * 12  # words may be of any length
-    large = replace(
-        report,
-        contamination=replace(report.contamination, shown=hits),
-        training=replace(report.training, rows=[ShownRow("train", at, 64, 64, documents) for at in range(6)]),
-        flow=replace(report.flow, rejects=rejects),
-    )
-    page = report_html(large)
-    assert len(page) <= 300_000
-    assert page.count(b"<article>") == rows
 
 
 def test_sections_that_are_missing_say_why(report: Report) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packtrain.pipeline.report.lengths.advised import FEW_ROWS, KEEPS, WHOLE, WHOLE_TEXTS, lost_at
+from packtrain.pipeline.report.lengths.advised import KEEPS, WHOLE, WHOLE_TEXTS, lost_at
 from packtrain.pipeline.report.lengths.choice import model_limit
-from packtrain.pipeline.report.lengths.compare import SAVES, candidates, choose
+from packtrain.pipeline.report.lengths.compare import FEW_ROWS, SAVES, choose, lengths_to_compare
 from packtrain.pipeline.report.lengths.section import describe_advice, describe_limit, point_at
 from packtrain.schemas.config.config import RunConfig
 from packtrain.schemas.models.model_facts import Limit
@@ -47,6 +47,10 @@ def choice_of(stats: LengthStats, config: RunConfig | None = None, **options: An
     return choose(stats, config or configured(), **options)
 
 
+def compared(config: RunConfig, lengths: tuple[int, ...], longest: int = 2048) -> list[int]:
+    return [at.limit for at in lengths_to_compare(config, lengths, None, longest)]
+
+
 def lognormal(mean: float, spread: float, count: int = 3000) -> Any:
     return np.clip(np.random.default_rng(1).lognormal(mean, spread, count), 2, 300_000).astype(np.int32)
 
@@ -56,14 +60,21 @@ def lognormal(mean: float, spread: float, count: int = 3000) -> Any:
 
 def test_lengths_are_multiples_of_the_alignment() -> None:
     config = configured(pack={"align": 96}, truncate={"max_length": 960})
-    assert candidates(config, (256, 500, 1024)) == [192, 480, 960]
-    assert candidates(config, (50,)) == [960]
+    assert compared(config, (256, 500, 1024)) == [192, 480, 960]
+    assert compared(config, (50,)) == [960]
     for parallel, expected in (
         ({"cp": 3}, [252, 498, 960, 1020]),
         ({"cp": 5, "layout": "ring"}, [255, 500, 960, 1020]),
     ):
         config = configured(pack={"parallel": parallel}, truncate={"max_length": 960})
-        assert candidates(config, (4, 256, 500, 1024)) == expected
+        assert compared(config, (4, 256, 500, 1024)) == expected
+
+
+def test_no_length_is_compared_that_no_document_needs() -> None:
+    """But those that a user has named."""
+    assert compared(configured(), CANDIDATES, 700) == [256, 512, 1024, 2048]
+    assert compared(configured(), CANDIDATES, 1 << 20) == list(CANDIDATES)
+    assert compared(configured(), (4096, 8192), 700) == [2048, 4096, 8192]
 
 
 def test_the_histogram_is_of_all_lengths() -> None:
@@ -91,56 +102,7 @@ def test_a_strategy_that_saves_rows_is_shown() -> None:
     assert alone.other.rows < 5
 
 
-@pytest.mark.parametrize("lengths", [lognormal(6, 1), lognormal(9, 1), [100] * 5000, [256] * 90])
-@pytest.mark.parametrize("configured_length", [2048, 131_072])
-def test_longer_lengths_that_are_not_compared_would_not_be_advised(lengths: Any, configured_length: int) -> None:
-    stats, config = stats_of(lengths), configured(truncate={"max_length": configured_length})
-    some, every = choice_of(stats, config), choice_of(stats, config, lengths=[*CANDIDATES])
-    assert some.advice == every.advice
-    assert all(one in every.points for one in some.points)
-
-
 # The advice
-
-
-def test_one_giant_conversation_that_decides_is_named() -> None:
-    longest = [("s/chats:46", 40_000), ("s/chats:3", 700)]
-    stats = replace(stats_of([100] * 300 + [700] * 299 + [40_000]), longest=longest)
-    choice = choice_of(stats)
-    assert choice.advice is not None
-    assert (choice.advice.max_length, choice.advice.longer) == (65_536, 1)
-    assert "Only 1 document is longer than 32,768: s/chats:46, 40,000 tokens" in describe_advice(choice)
-    assert "Only" not in describe_advice(choice_of(stats_of([100] * 300 + [700] * 299)))
-
-
-@pytest.mark.parametrize("lengths", [[205], [90, 130, 205], [20] * 40 + [250]])
-def test_the_shortest_length_is_no_reason_to_name_documents(lengths: list[int]) -> None:
-    """Every tiny dataset: no document is longer than a length that was compared."""
-    stats = replace(stats_of(lengths), longest=[("s:5", lengths[-1])])
-    choice = choice_of(stats)
-    assert choice.advice is not None
-    assert (choice.advice.max_length, choice.advice.shorter, choice.advice.longer) == (256, 0, 0)
-    assert describe_advice(choice) == "max_length 256 keeps all of the trained tokens, as 2,048 does."
-
-
-def test_few_documents_are_named_only_beside_many_others() -> None:
-    """Two of two documents, and three of five, decide nothing that others would not."""
-    for lengths in ([700, 800], [100, 100, 3000, 3100, 3200], [900]):
-        longest = [(f"s:{number}", length) for number, length in enumerate(sorted(lengths, reverse=True))]
-        choice = choice_of(replace(stats_of(lengths), longest=longest))
-        assert choice.advice is not None
-        assert choice.advice.longer, "longer documents than the next shorter length"
-        assert "longer than" not in describe_advice(choice)
-
-
-def test_that_the_configured_length_keeps_all_as_well_is_said_only_where_it_does() -> None:
-    assert ", as 2,048 does" in describe_advice(choice_of(stats_of([300] * 50)))
-    assert " does" not in describe_advice(choice_of(stats_of([2048] * 50)))
-    assert " does" not in describe_advice(choice_of(stats_of([3000] * 50)))
-    nearly = choice_of(stats_of([128] * 50_000 + [2000] * 3))
-    assert nearly.advice is not None
-    assert nearly.advice.max_length < 2048
-    assert "as 2,048 does" not in describe_advice(nearly), "hardly less is not the same"
 
 
 def test_rows_that_cannot_hold_the_advised_documents_are_named() -> None:
@@ -156,70 +118,26 @@ def test_longer_rows_are_advised_where_they_are_fuller() -> None:
     half_empty = describe_advice(choice_of(stats_of([600] * 1000), configured(**rows)))
     fill = 600 * 1000 / (8192 * -(-1000 // (8192 // 600)))
     assert f"rows of 8,192 (pack.row_length) would be {share(fill)} full, in place of 58.6 %" in half_empty
+    as_long_as_documents = configured(truncate={"max_length": 1024})
+    assert describe_advice(choice_of(stats_of([600] * 1000), as_long_as_documents)) == half_empty
     assert "pack.row_length" not in describe_advice(choice_of(stats_of([512] * 1000), configured(**rows)))
-    assert "pack.row_length" not in describe_advice(choice_of(stats_of([600] * 1000))), "rows as long as documents"
+    few = describe_advice(choice_of(stats_of([600] * (2 * FEW_ROWS - 1)), configured(**rows)))
+    assert "pack.row_length" not in few
+    for keys in ({"strategy": "none"}, {"strategy": "bfd_split"}):
+        config = configured(truncate={"max_length": 1024}, pack=keys)
+        assert "pack.row_length" not in describe_advice(choice_of(stats_of([600] * 1000), config))
 
 
-def test_what_the_next_longer_length_keeps_and_costs_is_said() -> None:
-    stats = stats_of([256] * 9_990 + [500] * 40, prompt=0.01)
-    choice = choice_of(stats, configured(truncate={"max_length": 256}))
-    assert choice.advice is not None
-    points = [point for point in choice.points if point.max_length >= choice.advice.max_length]
-    gain = lost_at(points[0]) - lost_at(points[1])
-    sentence = describe_advice(choice)
-    costs = share(points[1].tokens / points[0].tokens - 1)
-    named = f"; {points[1].max_length:,} would keep {share(gain, 2)} more, with {costs} more tokens to compute"
-    assert gain > 0.003
-    assert named in sentence
-    bounded = describe_advice(choice_of(stats, limit=for_model(points[0].max_length)))
-    assert "but the model is not made for it (the model's positions end at" in bounded
-    assert "model" not in sentence
-    # As where documents share tokens, and longer rows cut fewer groups of them.
-    points[1] = replace(points[1], tokens=points[0].tokens * 3 // 4)
-    fewer = describe_advice(replace(choice, points=points))
-    assert f"would keep {share(gain, 2)} more, with 25 % fewer tokens to compute" in fewer
-
-
-def test_strategies_are_compared_by_all_documents_where_the_others_are_a_sample() -> None:
-    """Three documents of two sizes to a row, of which the sample has only those that fill a row alone."""
-    sizes = np.random.default_rng(3).normal(1024 / 4, 1024 / 20, 20_000).clip(1, 1024).astype(np.int32)
-    config = configured(truncate={"max_length": 1024})
-    sample = replace(stats_of([1024] * 1000), in_all=len(sizes))
-    assert choice_of(sample, config).other is None
-    choice = choice_of(replace(sample, packed=sizes), config)
-    rows = [plan_rows(sizes, 1024, strategy).rows for strategy in ("bfd", "tight")]
-    assert choice.other_saves == 1 - rows[1] / rows[0] > SAVES
-    assert f"it needs {share(choice.other_saves)} fewer of them" in describe_advice(choice)
-    full = replace(stats_of(sizes), in_all=10**6, packed=np.full(1000, 1024, np.int32))
-    assert choice_of(full, config).other is None
-
-
-def test_copies_of_a_document_are_named_once() -> None:
-    stats = replace(stats_of([100] * 300 + [40_000] * 3), longest=[("s:1", 40_000), ("s:2", 100), ("s:3", 100)])
-    assert "Only 1 document is longer than 32,768: s:1, 40,000 tokens." in describe_advice(choice_of(stats))
-    sample = describe_advice(choice_of(replace(stats, in_all=9_000)))
-    assert "Of those read, only 1 document is longer than 32,768: s:1" in sample
-
-
-def test_fuller_rows_are_named_as_the_reason() -> None:
-    """Documents of just over half of 1,024: rows of it are half empty, but no document is longer."""
-    choice = choice_of(replace(stats_of([520] * 3000), longest=[("s:1", 520)]))
-    advice = choice.advice
-    assert advice is not None
-    assert (advice.instead_of, advice.longer) == (1024, 0)
-    one, other = (point_at(choice, length) for length in (1024, advice.max_length))
-    saves = 1 - other.rows * other.row_length / (one.rows * one.row_length)
-    assert advice.saves == pytest.approx(saves)
-    words = f", as 1,024 does, in fuller rows, which take {share(saves)} less space"
-    assert words in describe_advice(choice)
-    assert "Only" not in describe_advice(choice)
+def test_a_length_that_is_configured_and_advised_is_enough() -> None:
+    assert describe_advice(choice_of(stats_of([2048] * 50))).startswith("max_length 2,048 is enough: it keeps all of")
+    assert describe_advice(choice_of(stats_of([300] * 50))).startswith("max_length 512 keeps all of")
 
 
 def test_what_limits_the_advice_is_named() -> None:
     stats = replace(stats_of([3000] * 400 + [200] * 400, prompt=0.1), longest=[("s:1", 3000)])
     model = describe_advice(choice_of(stats, limit=for_model(1024)))
     assert "of the trained tokens, the most of the lengths that the model is made for: the model's positions" in model
-    assert "end at 1,024. No such length keeps 99.5 % of the trained tokens; 2,048 would keep" in model
+    assert "end at 1,024. No such length keeps 99.5 % of the trained tokens." in model
     compared = describe_advice(choice_of(stats, configured(truncate={"max_length": 512}), lengths=[256]))
     assert (
         "None of the lengths that were compared keeps 99.5 % of the trained tokens: the longest document has"
@@ -334,15 +252,8 @@ def test_the_advice_keeps_what_can_be_kept(
     def enough(one: Any) -> bool:
         return lost_at(one) <= 1 - KEEPS and 1 - one.documents_cut / (one.documents + one.documents_lost) >= least
 
-    def space(one: Any) -> float:
-        return float(one.rows * one.max_length / max(one.labels or one.tokens, 1))
-
     assert advice.reached == enough(point) == any(map(enough, mine.values()))
     if advice.reached:
-        shorter = [one for one in mine.values() if one.max_length < advice.max_length and enough(one)]
-        assert not shorter or point.rows >= FEW_ROWS, "fuller rows alone are no reason to have few"
-        assert all(space(one) > space(point) * 0.98 for one in shorter)
-        assert bool(shorter) == (advice.instead_of > 0)
-        if shorter:
-            assert advice.instead_of == shorter[0].max_length
-            assert advice.saves == 1 - space(point) / space(shorter[0])
+        assert not any(enough(one) for one in mine.values() if one.max_length < advice.max_length)
+    elif not least:
+        assert lost_at(point) == min(map(lost_at, mine.values()))
