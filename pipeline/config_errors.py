@@ -38,9 +38,10 @@ def describe_errors(
         kind = item["type"]
         if kind == "extra_forbidden":
             continue
-        # pydantic does not count the items of a list that have errors themselves, and then calls the list too short.
-        has_wrong_items = any(inner[: len(place)] == place != inner for inner, _ in mistakes)
-        if kind == "too_short" and has_wrong_items:
+        # pydantic does not count the items of a list that have mistakes themselves, and then calls the list too short.
+        if kind == "too_short" and any(
+            len(other) > len(place) and other[: len(place)] == place for other, _ in mistakes
+        ):
             continue
         problem = "is required but missing" if kind == "missing" else _describe_value(item, _fields(model, place))
         # A value that may have several types has an error of each, and often in the same words.

@@ -107,7 +107,7 @@ def load_as(
         # An override of `truncate` replaces the whole section, and with it the lines of the keys below it.
         origins = {key_place: origin for key_place, origin in origins.items() if key_place[: len(place)] != place}
         origins[place] = setting.origin
-    _add_sources(data, in_memory or {})
+    _add_sources(data, in_memory or {})  # before the validation, which demands a path of each source
     # Validated once, with all overrides: a value of the file that an override replaces may be wrong.
     try:
         return model.model_validate(data), base or folder
@@ -116,7 +116,7 @@ def load_as(
 
 
 def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
-    """Add sources to a configuration, or their paths to those that it has.
+    """Add sources whose rows are in memory to a configuration, or their paths to those that it has.
 
     Args:
         in_memory: name of a source → what stands for its path; see `load_config`.
@@ -124,10 +124,10 @@ def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
     Raises:
         ConfigError: one has a path already.
     """
-    # Before validation, which demands a path of each source.
     configured = data.get("sources") or []
+    # What is no list is left to validation, which says so.
     if not in_memory or not isinstance(configured, (list, tuple)):
-        return  # validation says what is wrong with it
+        return
     sources = list(configured)
     data["sources"] = sources
     for name, path in in_memory.items():

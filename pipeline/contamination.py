@@ -76,6 +76,7 @@ def prepare_evaluation(config: ContaminationConfig, base: Path, scratch: LocalSt
     try:
         evaluation = Evaluation(tuple(scan_inputs([source], base, scratch)), config.ngram, config.share)
     except (ConfigError, InputError) as error:
+        # The scan names the key of a source, and the user has written another one.
         raise type(error)(str(error).replace("sources.evaluation.path", "contamination.against")) from None
     make_index(evaluation)  # for its checks; the processes that compare make their own
     return evaluation
@@ -119,14 +120,17 @@ def _read_rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for block in file.blocks:
         rows = read_rows(block, _MAX_ROW_BYTES)
         first_line = block.first_line + 1
-        for number, reason, detail in rows.rejects:
+        if rows.rejects:
+            number, reason, detail = rows.rejects[0]
             raise _bad_line(file, first_line + number, f"{reason}: {detail}")
         # Tables come as records, JSON lines as lines; a block has one of both.
-        for number, record in rows.records or ():
+        for number, record in rows.records:
             yield first_line + number, record
-        for number, line in rows.lines or ():
+        for number, line in rows.lines:
+            if not line.strip():  # a blank line is no mistake
+                continue
             try:
-                row = msgspec.json.decode(line if line.strip() else b"{}", type=dict[str, Any])
+                row = msgspec.json.decode(line, type=dict[str, Any])
                 require_shallow(row, "the row")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError) as error:
                 raise _bad_line(file, first_line + number, f"the line is not a JSON object ({error})") from None
@@ -170,7 +174,8 @@ class ContaminationTask:
 
     def run(self) -> tuple[int, int]:
         """Compare the block and put the hits; return its (bytes, rows)."""
-        gc.disable()  # see `EncodeTask.run`
+        # A block makes many small objects but no cycles, so that garbage collection would only cost time.
+        gc.disable()
         try:
             put_note(self.cache, self.record, self._compare())
         finally:
@@ -258,8 +263,7 @@ class ContaminationHits:
     def hits(self) -> Iterator[Hit]:
         """All hits, in the order of the run, with ids as in documents.parquet."""
         for file, block, block_hits in self.by_block():
-            # `sub` is which example of its row it is. Hits in the cache name no source, which other runs may call
-            # otherwise.
+            # Hits in the cache lack ids: another run may give the same file another name.
             for row, sub, hit in block_hits.hits:
                 row_file, line = file.at(block, row)
                 document_id = example_id(file.source, row_file.label, line, sub)
@@ -286,14 +290,23 @@ def find_contamination(
 ) -> ContaminationHits:
     """Compare the blocks for which the cache has no hits.
 
+    Args:
+        sources: those of the run, or of the command.
+        files: their files, each with its blocks.
+        formats: by the name of the source.
+        cache: where hits are kept.
+
+    Returns:
+        The hits of all blocks, those that were in the cache before included.
+
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
     """
     source_of_name = {source.name: source for source in sources}
     blocks = []
     for file in files:
+        source = source_of_name[file.source]
         for block in file.blocks:
-            source = source_of_name[file.source]
             blocks.append((file, ContaminationTask(block, source, formats[file.source], cache, evaluation)))
 
     # Also asked as a task begins: another run may have compared the block meanwhile.

@@ -80,7 +80,7 @@ class EndpointEngine:
             ServerError: the server refuses, or cannot be reached.
         """
         pool = ThreadPoolExecutor(_CONCURRENT_REQUESTS, thread_name_prefix="packtrain-sample")
-        queue = deque[Future[SampleAnswer]]()
+        queue = deque[Future[SampleAnswer]]()  # in the order of the requests
         try:
             for group in groups:
                 for request in group:
