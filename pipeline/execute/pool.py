@@ -53,11 +53,15 @@ _STOPPED_EXIT_CODE = 143
 
 @dataclass(eq=False, slots=True)
 class _Worker:
+    """A process, and the task that it has."""
+
     process: BaseProcess
     pipe: "connection.Connection[Any, Any]"
+    """Our end: tasks go there, and answers come back."""
     row: Any
     """A number in shared memory: the row that it renders, or -1."""
     busy: bool = False
+    """Whether it has a task, which may be None."""
     task: Any = None
     deaths: int = 0
     """Number of workers that died over this task before."""
@@ -121,11 +125,17 @@ class Pool(Executor):
                     task = worker.task
                     deaths = worker.deaths
                     answer = self._receive(worker)
-                    worker.free()
-                    if answer is None:
-                        suspects.append(self._suspect_of_dead(worker, task, deaths + 1))
-                    else:
-                        yield _result_of(answer, task)
+                    worker.free()  # before its result is given: the loop that takes it may be left there
+                    if answer is not None:
+                        result, error = answer
+                        if error is not None:
+                            raise with_task_name(error, task) from error
+                        yield result
+                        continue
+                    reason = self._remove_dead(worker, task)
+                    if deaths + 1 == MAX_TRIES:
+                        raise lost_task_error(task, reason)
+                    suspects.append(_Suspect(task, deaths + 1))
         finally:
             # A worker is busy here only if this was left early: its result would go to the next `map`.
             if self._busy_workers():
@@ -233,6 +243,7 @@ class Pool(Executor):
         if self._seconds is not None:
             first_deadline = min(worker.start for worker in busy) + self._seconds
             timeout = max(0.0, first_deadline - time.monotonic())
+        # A pipe is ready once its worker has answered, a sentinel once its worker has ended.
         ends: list[Any] = [worker.pipe for worker in busy]
         ends += [worker.process.sentinel for worker in busy]
         ready_ends = set(connection.wait(ends, timeout))
@@ -240,10 +251,10 @@ class Pool(Executor):
         for worker in busy:
             if self._seconds is None or worker in ready or time.monotonic() <= worker.start + self._seconds:
                 continue
-            # Its death comes with the next wait, until which it must not be late again.
             worker.late = True
-            worker.start = time.monotonic()
             worker.process.kill()
+            # The next wait returns it as dead. Until then its time starts again, or that wait would not wait at all.
+            worker.start = time.monotonic()
         return ready
 
     def _receive(self, worker: _Worker) -> tuple[Any, Exception | None] | None:
@@ -252,21 +263,6 @@ class Pool(Executor):
             return worker.pipe.recv() if worker.pipe.poll() else None
         except (EOFError, OSError):
             return None
-
-    def _suspect_of_dead(self, worker: _Worker, task: Task, deaths: int) -> _Suspect:
-        """Remove a worker that has died, and give its task another try.
-
-        Args:
-            deaths: workers that died over the task, with this one.
-
-        Raises:
-            TaskError: these were too many.
-            StoppedTemplateError: see `_remove_dead`.
-        """
-        reason = self._remove_dead(worker, task)
-        if deaths == MAX_TRIES:
-            raise lost_task_error(task, reason)
-        return _Suspect(task, deaths)
 
     def _remove_dead(self, worker: _Worker, task: object) -> str:
         """Remove a worker that died over a task, and describe how it ended.
@@ -289,18 +285,6 @@ class Pool(Executor):
                 "out"
             )
         return exit_reason(code, self._kills_before)
-
-
-def _result_of(answer: tuple[Any, Exception | None], task: object) -> Any:
-    """The result in a worker's answer.
-
-    Raises:
-        Exception: the task's error, with its name where that helps; see `with_task_name`.
-    """
-    result, error = answer
-    if error is not None:
-        raise with_task_name(error, task) from error
-    return result
 
 
 @contextmanager
