@@ -6,9 +6,8 @@ usual size.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -271,32 +270,34 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     if not table.num_columns:
         return BlockRows(records=[(number, {}) for number in range(table.num_rows)])
     records, rejects = _decode_rows(table)
-    repairs: dict[str, Callable[[Any], Any]] = {}
-    for field in table.schema:
-        # A user's own reader takes all columns (None), and gets each value as it is.
-        repair = _repair_of(field, prune=columns is not None)
-        if repair is not None:
-            repairs[field.name] = repair
-    if not repairs:  # most tables: their rows are not copied
+    json_paths = [path for field in table.schema for path in _json_paths(field)]
+    # A user's own reader takes all columns (None), and gets each value as it is.
+    object_lists = [] if columns is None else [field.name for field in table.schema if _is_list_of_objects(field.type)]
+    if not json_paths and not object_lists:  # most tables
         return BlockRows(records=records, rejects=rejects)
-    repaired: Records = []
+    usable: Records = []
     for number, row in records:
         try:
-            repaired_values = {name: repair(row[name]) for name, repair in repairs.items()}
-            repaired.append((number, {**row, **repaired_values}))
+            for name in object_lists:
+                row[name] = _without_nulls(row[name])
+            # After that, because a null within JSON was written by the user.
+            for path in json_paths:
+                row[path[0]] = _decode_json_at(path[1:], row[path[0]], f"`{path[0]}`")
         except RowRejectedError as error:
             rejects.append(RejectedRow(number, error.reason, error.detail))
-    return BlockRows(records=repaired, rejects=rejects)
+        else:
+            usable.append((number, row))
+    return BlockRows(records=usable, rejects=rejects)
 
 
-def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
+def _decode_rows(table: pa.Table) -> tuple[list[tuple[int, dict[str, Any]]], list[RejectedRow]]:
     """The rows of a table as Arrow converts them, and those that it cannot convert."""
     try:
         return list(enumerate(table.to_pylist())), []
     except _UNREADABLE:
         pass
     # One value cannot be converted, such as a text that is not UTF-8: find its row.
-    records: Records = []
+    records: list[tuple[int, dict[str, Any]]] = []
     rejects: list[RejectedRow] = []
     for number in range(table.num_rows):
         try:
@@ -307,19 +308,6 @@ def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
             detail = f"a value of the row cannot be read by Python ({error})"
             rejects.append(RejectedRow(number, "unreadable_value", detail))
     return records, rejects
-
-
-def _repair_of(field: pa.Field, *, prune: bool) -> Callable[[Any], Any] | None:
-    """A function that makes of a field's values what was written: it decodes Arrow's JSON type, and takes nulls out of
-    lists of objects. None if the values are right.
-
-    Args:
-        prune: whether to take nulls out.
-    """
-    decode = _json_decoder(field, f"`{field.name}`")
-    if not (prune and _is_list(field.type) and pa.types.is_struct(field.type.value_type)):
-        return decode
-    return lambda value: decode(_without_nulls(value)) if decode else _without_nulls(value)
 
 
 def _without_nulls(value: Any, keep: str = "content") -> Any:
@@ -336,38 +324,54 @@ def _without_nulls(value: Any, keep: str = "content") -> Any:
     return value
 
 
-def _json_decoder(field: pa.Field, where: str) -> Callable[[Any], Any] | None:
-    """A function that decodes Arrow's JSON type within a field's values, at any depth; None if there is none."""
+JsonPath = tuple[str, *tuple[str | None, ...]]
+"""A column, then the keys within its values; None for each element of a list."""
+
+
+def _json_paths(field: pa.Field) -> list[JsonPath]:
+    """Where values of a field are of Arrow's JSON type, which are texts in memory, at any depth.
+
+    Of a column `tools` of lists of objects, whose `arguments` are JSON: `("tools", None, "arguments")`.
+    """
     kind = field.type
     # The extension's name is in the type if pyarrow knows the extension, else in the field's metadata.
     name = getattr(kind, "extension_name", "") or (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     if name == "arrow.json":
-        return partial(_decode_text, where)
+        return [(field.name,)]
+    paths: list[JsonPath] = []
     if pa.types.is_struct(kind):
-        decoders: dict[str, Callable[[Any], Any]] = {}
         for inner_field in kind:
-            decoder = _json_decoder(inner_field, f"{where}.{inner_field.name}")
-            if decoder is not None:
-                decoders[inner_field.name] = decoder
-        return partial(_decode_values, decoders) if decoders else None
-    if _is_list(kind):
-        decode_item = _json_decoder(kind.value_field, f"{where}[]")
-        return partial(_decode_items, decode_item) if decode_item is not None else None
-    return None
+            paths += [(field.name, *path) for path in _json_paths(inner_field)]
+    elif _is_list(kind):
+        # An element has a name in the schema, such as `item`, but no key.
+        paths += [(field.name, None, *path[1:]) for path in _json_paths(kind.value_field)]
+    return paths
 
 
-def _decode_text(where: str, text: str | None) -> Any:
-    return None if text is None else decode_json(text, where, reason="invalid_json")
+def _decode_json_at(path: Sequence[str | None], value: Any, shown: str) -> Any:
+    """A value in which the texts of JSON at the end of a path are decoded. Objects on the way are changed in place.
 
+    Args:
+        path: from this value on; see `JsonPath`.
+        shown: the name of the value, for messages.
 
-def _decode_values(decoders: dict[str, Callable[[Any], Any]], row: dict[str, Any] | None) -> Any:
-    if row is None:
+    Raises:
+        RowRejectedError: a text is not JSON.
+    """
+    if value is None:
         return None
-    return {key: decoders[key](value) if key in decoders else value for key, value in row.items()}
+    if not path:
+        return decode_json(value, shown, reason="invalid_json")
+    key = path[0]
+    if key is None:
+        return [_decode_json_at(path[1:], item, f"{shown}[]") for item in value]
+    if key in value:
+        value[key] = _decode_json_at(path[1:], value[key], f"{shown}.{key}")
+    return value
 
 
-def _decode_items(decode_item: Callable[[Any], Any], items: list[Any] | None) -> Any:
-    return None if items is None else [decode_item(item) for item in items]
+def _is_list_of_objects(kind: pa.DataType) -> bool:
+    return _is_list(kind) and pa.types.is_struct(kind.value_type)
 
 
 def _is_list(kind: pa.DataType) -> bool:
