@@ -4,7 +4,6 @@ of it is plain data.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...schemas.errors import ConfigError, InputError
+from ...schemas.errors import InputError
 from ...schemas.fingerprint import hash_bytes
 from ...stages.prep import RejectedRow
 from ..store.open_store import is_url
@@ -22,7 +21,7 @@ from .file_kinds import split_name
 
 Lines = list[tuple[int, bytes]]
 """(number within the block, bytes of one line of JSON)."""
-Records = list[tuple[int, Mapping[str, Any]]]
+Records = list[tuple[int, dict[str, Any]]]
 """(number within the block, decoded row)."""
 
 
@@ -48,27 +47,6 @@ class FoundInput:
             return self.name
         parts = urlsplit(self.name)
         return f"/{parts.hostname}{parts.path}"
-
-
-def choose_split(splits: list[str], configured: str | None, where: str, dataset: str) -> str:
-    """The split to use.
-
-    Args:
-        splits: those that there are.
-        configured: the source's `split`.
-        where: the key of the source's path, for messages.
-        dataset: what has the splits, for messages.
-
-    Raises:
-        ConfigError: it does not exist, or there are several and none is given.
-    """
-    if configured is None and len(splits) == 1:
-        return splits[0]
-    if configured is None or configured not in splits:
-        names = ", ".join(splits) or "(none)"
-        problem = f"no split {configured!r}; it has {names}" if configured else f"the splits {names}; say which one"
-        raise ConfigError(f"{where.removesuffix('path')}split: {dataset} has {problem}")
-    return configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +105,17 @@ class Block(msgspec.Struct, frozen=True):
         rows = f"rows {self.first_line + 1:,} to {self.first_line + self.lines:,}"
         return f"{self.path} ({rows}, bytes {self.start:,} to {self.end:,})"
 
-    def at(self, row: int) -> tuple[Path, int]:
-        """The file, and the number of the row in it, from 1, of a row.
+    def describe_row(self, row: int) -> str:
+        """The file of a row and its number in it, from 1, for messages.
 
         Args:
-            row: its number in the file, from 0; in small files that share the block, over all of them.
+            row: its number in the file, from 0; where small files share the block, its number in all of them together.
         """
-        for block in self.members:
-            if row < block.lines:
-                return block.path, row + 1
-            row -= block.lines
-        return self.path, row + 1
-
-    def describe_row(self, row: int) -> str:
-        """The file and the number of a row, for messages; see `at`."""
-        path, line = self.at(row)
-        return f"{path}, row {line:,}"
+        for member in self.members:
+            if row < member.lines:
+                return f"{member.path}, row {row + 1:,}"
+            row -= member.lines
+        return f"{self.path}, row {row + 1:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,27 +130,18 @@ class FileLines:
     """
 
     def find(self, row: int) -> tuple[int, int]:
-        """(index of the file, number of the line in it, from 1) of a row of the block."""
+        """The index of the file, and the number of the line in it, from 1, of a row of the block."""
         index = bisect_right(self.starts, row) - 1
         return index, row - self.starts[index] + 1
 
     def find_all(self, rows: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(N,) and (N,): as `find`, for (N,) rows."""
+        """(N,) the index of the file, and (N,) the number of the line in it, from 1, of each of (N,) rows of the block.
+
+        Where files of 3 and 2 rows share the block, its rows 2 and 3 are line 3 of file 0 and line 1 of file 1.
+        """
         starts = np.array(self.starts, dtype=np.int64)
         index = np.searchsorted(starts, rows, side="right") - 1
         return index.astype(np.int32), rows.astype(np.int64) - starts[index] + 1
-
-    def row_of(self, file: str, line: int) -> int | None:
-        """The row of the block, from 0, that is a line of a file, from 1; None if the block begins behind it, or has no
-        such file. A row beyond the end of the block is none of it.
-        """
-        if file not in self.files:
-            return None
-        index = self.files.index(file)
-        row = self.starts[index] + line - 1
-        # Of small files, the next one begins where this one has no more lines.
-        is_in_next_file = index + 1 < len(self.starts) and row >= self.starts[index + 1]
-        return None if line <= 0 or row < 0 or is_in_next_file else row
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +174,9 @@ class InputFile:
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
 
     def lines_of(self, block: Block) -> FileLines:
-        """Where the rows of a block are."""
+        """Which line of which file each row of one of its blocks is."""
         if not self.members:
-            # The second block of a file, of which the first has 100 rows, begins at its line 101: its row -100 would be
-            # line 1.
+            # The second block of a file, of which the first has 100 rows, begins at line 101: line 1 would be row -100.
             return FileLines((self.label,), (-block.first_line,))
         starts = []
         rows_before = 0
@@ -222,10 +185,11 @@ class InputFile:
             rows_before += file.blocks[0].lines  # a small file has one block
         return FileLines(tuple(file.label for file in self.members), tuple(starts))
 
-    def at(self, block: Block, line: int) -> tuple["InputFile", int]:
-        """The file, and the number of the line in it, from 1, of a row of a block, counted from 0."""
-        index, number = self.lines_of(block).find(line)
-        return (self.members or (self,))[index], number
+    def at(self, block: Block, row: int) -> tuple["InputFile", int]:
+        """The file of a row of a block, counted from 0, and the number of its line in that file, from 1."""
+        index, line = self.lines_of(block).find(row)
+        files = self.members or (self,)
+        return files[index], line
 
 
 def changed_error(block: Block) -> InputError:

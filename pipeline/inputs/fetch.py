@@ -19,8 +19,9 @@ from ...schemas.files.remote_clients import filesystem
 from ...schemas.files.web import WEB_PROTOCOLS, open_web
 from ...schemas.fingerprint import fingerprint, hash_to_bytes
 from ..store.local import LocalStore
-from .blocks import FoundInput, choose_split
+from .blocks import FoundInput
 from .file_kinds import data_files
+from .hub import choose_split
 
 _FIND_ATTEMPTS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""

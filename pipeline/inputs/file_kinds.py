@@ -74,8 +74,12 @@ _OBJECT = re.compile(rb'\s*\{\s*"')
 
 
 def data_files(folder: str, names: Iterable[str]) -> list[str]:
-    """The data files of a folder, by their names; if there are none, its .txt files. Those are skipped that begin, or
-    are in a folder that begins, with a dot or an underscore.
+    """Those of the files in a folder that are data, by their names; if none is, its .txt files. Names that begin with a
+    dot or an underscore are skipped, and so is all that is in folders of such names.
+
+    Args:
+        folder: what all names begin with.
+        names: paths or keys.
     """
     prefix_length = len(folder.rstrip("/"))
     kinds = {}
@@ -98,12 +102,12 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def _kind_of_name(name: str) -> tuple[Container | None, Compression | None]:
-    """The kind of a file, and how it is compressed, by its name alone."""
-    _, suffix = split_name(name.lower())
-    # Of `.jsonl.gz`, the kind is in `.jsonl`, and the compression in `.gz`; of `.jsonl`, both are looked up.
-    last_suffix = suffix[suffix.rfind(".") :]
-    kind_suffix = suffix.removesuffix(last_suffix) or last_suffix
-    return _KIND_OF_SUFFIX.get(kind_suffix), _COMPRESSION_OF_SUFFIX.get(last_suffix)
+    """The kind of a file, and how it is compressed, by its name alone; None if the name does not say."""
+    stem, suffix = splitext(name.lower())
+    compression = _COMPRESSION_OF_SUFFIX.get(suffix)
+    if compression is not None:
+        _, suffix = splitext(stem)  # `.jsonl` of `chats.jsonl.gz`
+    return _KIND_OF_SUFFIX.get(suffix), compression
 
 
 def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression | None]:

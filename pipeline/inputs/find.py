@@ -7,17 +7,17 @@ error, because its files might be read twice, or endlessly. Paths are texts here
 import fnmatch
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...schemas.errors import ConfigError, InputError
 from ...schemas.files.foreign import kernel_devices
 from ..store.open_store import is_url
-from .blocks import FoundInput, choose_split
+from .blocks import FoundInput
 from .fetch import find_urls
 from .file_kinds import data_files, split_name
-from .hub import load_hub_dataset
+from .hub import choose_split, load_hub_dataset
 
 if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
@@ -44,26 +44,30 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundIn
         InputError: the store of a URL cannot be reached.
     """
     where = f"sources.{source.name}.path"
-    inputs: dict[object, FoundInput] = {}
-
-    def add(key: object, entry: FoundInput) -> None:
-        if key in inputs:
-            raise ConfigError(
-                f"{where}: {entry.origin or entry.name} is listed twice, by this or another name or pattern; its rows "
-                "would count twice"
-            )
-        inputs[key] = entry
-
+    inputs: dict[Hashable, FoundInput] = {}
     for text in source.path:
-        if is_url(text):
-            for entry in _find_remote(text, source, where, cache):
-                add(entry.name, entry)
-            continue
-        for path in _find_local(text, source, where, base):
-            status = require_regular(path, where)
-            # By device and inode: one file may have several names.
-            add((status.st_dev, status.st_ino), FoundInput(path, status.st_size, status.st_ctime_ns))
+        for identity, entry in _find(text, source, where, base, cache):
+            if identity in inputs:
+                raise ConfigError(
+                    f"{where}: {entry.origin or entry.name} is listed twice, by this or another name or pattern; its "
+                    "rows would count twice"
+                )
+            inputs[identity] = entry
     return list(inputs.values())
+
+
+def _find(
+    text: str, source: "SourceConfig", where: str, base: Path, cache: Path
+) -> Iterator[tuple[Hashable, FoundInput]]:
+    """The inputs that one text of `path` names, each with what tells it from all others."""
+    if is_url(text):
+        for entry in _find_remote(text, source, where, cache):
+            yield entry.name, entry
+        return
+    for path in _find_local(text, source, where, base):
+        status = require_regular(path, where)
+        # Device and inode, because one file may have several names.
+        yield (status.st_dev, status.st_ino), FoundInput(path, status.st_size, status.st_ctime_ns)
 
 
 def _find_remote(text: str, source: "SourceConfig", where: str, cache: Path) -> list[FoundInput]:

@@ -11,12 +11,33 @@ from ...schemas.errors import ConfigError
 from ...schemas.fingerprint import fingerprint
 from ..store.local import LocalStore
 from ..store.sealed_notes import get_note, put_note
-from .blocks import FoundInput, choose_split
+from .blocks import FoundInput
 
 _TIMEOUT_SECONDS = 5
 """Within which the hub must answer."""
 _FOLDER = "hub"
 """The cache folder of what the library has made, and of notes about it for runs without a connection."""
+
+
+def choose_split(splits: list[str], configured: str | None, where: str, dataset: str) -> str:
+    """The split to use.
+
+    Args:
+        splits: those that there are.
+        configured: the source's `split`.
+        where: the key of the source's path, for messages.
+        dataset: what has the splits, for messages.
+
+    Raises:
+        ConfigError: it does not exist, or there are several and none is given.
+    """
+    if configured is None and len(splits) == 1:
+        return splits[0]
+    if configured is None or configured not in splits:
+        names = ", ".join(splits) or "(none)"
+        problem = f"no split {configured!r}; it has {names}" if configured else f"the splits {names}; say which one"
+        raise ConfigError(f"{where.removesuffix('path')}split: {dataset} has {problem}")
+    return configured
 
 
 class _LoadedFiles(msgspec.Struct):

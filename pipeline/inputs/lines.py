@@ -61,29 +61,28 @@ def cut_lines(
             carried = b""
             data += stream.readline(max(max_row_bytes + 1 - size, 0))
         too_long = end == 0 and len(data.removesuffix(b"\n")) > max_row_bytes
-        hasher = new_hasher(data)
-        length = len(data)
-        if file_hasher is not None:
-            file_hasher.update(data)
-        if too_long:
-            for piece in _rest_of_line(stream, data, size):
-                hasher.update(piece)
-                length += len(piece)
-                if file_hasher is not None:
-                    file_hasher.update(piece)
-            data = b""
         # The last line of a file may have no end.
         lines = 1 if too_long else data.count(b"\n") + (not data.endswith(b"\n"))
-        yield Block(start, start + length, first_line, lines, hasher.hexdigest(), too_long=too_long), data
+        # The hashes cover a line that is too long, too; memory holds only a piece of it.
+        hasher = new_hasher()
+        length = 0
+        for piece in _pieces_of_line(stream, data, size) if too_long else [data]:
+            hasher.update(piece)
+            length += len(piece)
+            if file_hasher is not None:
+                file_hasher.update(piece)
+        block = Block(start, start + length, first_line, lines, hasher.hexdigest(), too_long=too_long)
+        yield block, b"" if too_long else data
         start += length
         first_line += lines
 
 
-def _rest_of_line(stream: BufferedReader, begin: bytes, size: int) -> Iterator[bytes]:
-    """What follows of a line, in pieces: the hashes cover it, and memory holds a piece of at most `size` bytes."""
+def _pieces_of_line(stream: BufferedReader, begin: bytes, size: int) -> Iterator[bytes]:
+    """A line to its end, in pieces of at most `size` bytes behind its beginning, which was read already."""
     piece = begin
-    while not piece.endswith(b"\n") and (piece := stream.readline(size)):
+    while piece:
         yield piece
+        piece = b"" if piece.endswith(b"\n") else stream.readline(size)
 
 
 def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tuple[list[Block], int, str]:

@@ -290,14 +290,14 @@ def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
     return BlockRows(records=usable, rejects=rejects)
 
 
-def _decode_rows(table: pa.Table) -> tuple[list[tuple[int, dict[str, Any]]], list[RejectedRow]]:
+def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
     """The rows of a table as Arrow converts them, and those that it cannot convert."""
     try:
         return list(enumerate(table.to_pylist())), []
     except _UNREADABLE:
         pass
     # One value cannot be converted, such as a text that is not UTF-8: find its row.
-    records: list[tuple[int, dict[str, Any]]] = []
+    records: Records = []
     rejects: list[RejectedRow] = []
     for number in range(table.num_rows):
         try:
