@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import PacktrainError, TokenizerError
 from ...stages.tokenize.engines import load_engine, preferred_engine, reference_tokenizer
 from ..execute.executor import limit_threads
-from ..execute.server import PIPE, SERVER_MODULES, expect_tokenizer, start_server, tell
+from ..execute.server import PIPE, SERVER_MODULES, name_tokenizer, open_pipe, start_server
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root, open_store, resolve_place
 from ..store.sealed_notes import get_user_note
@@ -51,14 +51,14 @@ def load_ahead(config: "RunConfig", base: Path) -> None:
         known = load_known(section.path, base, section.chat_template)
         if config.run.executor != "local":
             return
-        expect_tokenizer()
+        open_pipe()
         start_server()
         if known is None:
             return
         cache = open_store(cache_root(config.cache, resolve_place(config.out, base), base))
         # If the cache has this, the rows may be encoded already, and then no worker needs an engine.
         if not cache.exists(RenderSpec.of(known.spec, section).name):
-            tell(_USER, known.note, preferred_engine(section.engine))
+            name_tokenizer(_USER, known.note, preferred_engine(section.engine))
 
 
 def share_tokenizer(spec: EncodeSpec, cache: Store) -> None:
@@ -70,7 +70,7 @@ def share_tokenizer(spec: EncodeSpec, cache: Store) -> None:
     """
     for store in {cache, cache.scratch}:
         spec.render.save(store)
-    tell(str(cache.scratch.root), spec.render.name, spec.engine)
+    name_tokenizer(str(cache.scratch.root), spec.render.name, spec.engine)
 
 
 def _load() -> None:
@@ -79,7 +79,7 @@ def _load() -> None:
     """
     with suppress(PacktrainError, OSError, ValueError):
         message = Path(os.environ[PIPE]).read_bytes()  # until the driver closes its end
-        folder, name, engine = message.decode().split("\0")
+        folder, name, engine = message.decode().split("\0")  # a ValueError of "" if there is nothing to load
         tokenizer: TokenizerSpec | None
         if folder == _USER:
             tokenizer = get_user_note(name, TokenizerSpec)

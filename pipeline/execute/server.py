@@ -1,7 +1,9 @@
-"""The process that workers are forked from: what it imports, and the pipe that tells it what to load besides.
+"""The process that workers are forked from, here called the server: what it imports, and how it learns which tokenizer
+to load.
 
-It can only be told which modules to import, before it starts. So one of them reads from the pipe, in a thread, which
-tokenizer the workers will need: the process starts, and imports the others, before that is known.
+multiprocessing lets such a process be given modules to import, before it starts, and nothing else. So one of the
+modules, `encode.preload`, reads from a pipe, in a thread, which tokenizer the workers will need: the server starts, and
+imports the other modules, before that is known.
 """
 
 import os
@@ -14,8 +16,8 @@ SERVER_MODULES = tuple(
     f"{__package__.rpartition('.')[0]}.{module}"
     for module in ("encode.preload", "encode.task", "encode.first_look", "pack.shard", "pack.documents")
 )
-"""What the server imports: first what loads the tokenizer meanwhile, then the modules of tasks. Given by name, because
-these modules import modules of this folder.
+"""What the server imports: first what loads the tokenizer, in a thread, then the modules of tasks. Given by name,
+because these modules import modules of this folder.
 """
 PIPE = "PACKTRAIN_PRELOAD_PIPE"
 """The server's variable that names the pipe's end to read from, as a path that it can open."""
@@ -28,45 +30,57 @@ class _Pipe:
     path: str | None = None
     """Of the end to read from; None before the pipe is opened."""
     writer: int | None = None
-    """The descriptor to write to; None before the pipe is opened, and once something was told."""
+    """The descriptor to write to; None before the pipe is opened, and once a message was written."""
 
 
-def expect_tokenizer() -> None:
-    """Let the server, if it starts now, wait for `tell`. The end to read from stays open until this process ends,
-    because nothing says when the server has opened it.
+def open_pipe() -> None:
+    """Open the pipe, unless it is open: a server that starts from now on waits for a message there before it forks a
+    worker.
     """
     if _Pipe.path is None:
+        # The end to read from is never closed, because nothing says when the server has opened it.
         reader, _Pipe.writer = os.pipe()
         _Pipe.path = f"/proc/{os.getpid()}/fd/{reader}"
 
 
-def tell(*parts: str) -> None:
-    """Tell the server what to load, unless it was told before; it starts now or later. Without parts: nothing."""
-    expect_tokenizer()
+def name_tokenizer(folder: str, note: str, engine: str) -> None:
+    """Tell the server, which may start later, what to load. Only the first message counts: it reads no other.
+
+    Args:
+        folder: the cache that has the tokenizer; "" for the user's cache.
+        note: the name of the tokenizer's note in it.
+        engine: the tokenizer engine.
+    """
+    open_pipe()
+    _send("\0".join((folder, note, engine)))
+
+
+def name_no_tokenizer() -> None:
+    """Let a server that still waits for a message go on without a tokenizer."""
+    if _Pipe.path is not None:
+        _send("")
+
+
+def _send(message: str) -> None:
+    """Write a message and close the pipe, which ends the message; does nothing after the first one."""
     if _Pipe.writer is not None:
-        os.write(_Pipe.writer, "\0".join(parts).encode())
+        os.write(_Pipe.writer, message.encode())
         os.close(_Pipe.writer)
         _Pipe.writer = None
 
 
-def expect_nothing() -> None:
-    """Let the server go on without a tokenizer, if it still waits for one: no worker starts before."""
-    if _Pipe.path is not None:
-        tell()
-
-
 @contextmanager
 def server_ahead() -> Iterator[None]:
-    """Start the server before it is known what it must load: its imports take 0.3 seconds, and so do those of a run.
-    At the end, a server that was told nothing goes on without.
+    """Start the server, which imports its modules while the body imports those of a run: each takes 0.3 seconds. The
+    body names the tokenizer; if it ends without, the server goes on without one.
     """
-    expect_tokenizer()
+    open_pipe()
     with suppress(OSError):  # which the first task meets, too
         start_server()
     try:
         yield
     finally:
-        expect_nothing()
+        name_no_tokenizer()
 
 
 def start_server() -> None:
