@@ -42,14 +42,14 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
     if not 0 <= rank < size:
         raise ConfigError(f"rank {rank} of {size} devices: ranks count from 0")
     bounds = batch["cu_seq_lens_q"].numpy().astype(np.int64)
+    parallel = f"{{cp: {size}, layout: {layout}}}"
     if layout == "thd":
+        # An early chunk and a late one: tokens of a late chunk see more keys, and together all ranks see as many.
         chunks_of_rank = np.array([rank, 2 * size - 1 - rank])
-        places = _places_of_chunks(bounds, 2 * size, chunks_of_rank, "document", f"{{cp: {size}, layout: {layout}}}")
+        places = _places_of_chunks(bounds, 2 * size, chunks_of_rank, "document", parallel)
     else:
-        chunks_of_rank = np.array([rank])
-        places = _places_of_chunks(
-            bounds[[0, -1]], size, chunks_of_rank, "sequence", f"{{cp: {size}, layout: {layout}}}"
-        )
+        whole = bounds[[0, -1]]  # the sequence, as if it were one document
+        places = _places_of_chunks(whole, size, np.array([rank]), "sequence", parallel)
     sequence = dict(batch)
     # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
     for name, fill in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
@@ -89,5 +89,6 @@ def _places_of_chunks(
             f"a {unit} of {tokens:,} tokens cannot be divided into {count} chunks; pack again with pack.parallel: "
             f"{parallel}"
         )
+    # (U, chunks): in the example, chunks have 2 and 1 tokens, and begin at [[0, 6], [8, 11]].
     begins: NDArray[np.int64] = bounds[:-1, None] + chunk_lengths[:, None] * chunks
     return ranges(begins.ravel(), np.repeat(chunk_lengths, len(chunks)))

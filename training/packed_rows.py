@@ -62,12 +62,15 @@ class PackedRows:
         self._shards = self._reader.split(split).shards
         # The first row of each shard, and the number of all rows: shards of 3 and 2 rows give 0, 3, 5.
         self._starts = [0, *accumulate(shard.rows for shard in self._shards)]
-        # The processes of a machine share the cache, and the space of a file that was removed from it comes back when
-        # it is no longer mapped: this one maps a quarter of its part at most.
-        room = remote.get("cache_bytes", CACHE_BYTES) // (4 * int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
-        largest = 1 if self.files.is_local else max((shard.bytes for shard in self._shards), default=1)
-        self.max_mapped = max(1, min(OPEN_SHARDS, room // largest))
+        self.max_mapped = OPEN_SHARDS
         """Most shards that are mapped at once; rows in use keep their memory."""
+        if not self.files.is_local and self._shards:
+            # A file that was removed from the cache takes its space until nothing maps it. The processes of a machine
+            # share the cache, so this one maps a quarter of its part at most, and at least one shard.
+            processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+            mapped_bytes = remote.get("cache_bytes", CACHE_BYTES) // (4 * processes)
+            largest = max(shard.bytes for shard in self._shards)
+            self.max_mapped = max(1, min(OPEN_SHARDS, mapped_bytes // largest))
         self._shard = lru_cache(self.max_mapped)(self._open)
 
     def __len__(self) -> int:

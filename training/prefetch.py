@@ -71,8 +71,8 @@ _OPEN: "weakref.WeakSet[TaskThreads]" = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Let threads finish what takes a moment: stopped by the interpreter in the middle of foreign code, they abort the
-    process.
+    """Let threads finish what takes a moment. One that the interpreter stops in the middle of foreign code, such as
+    Arrow's, aborts the process.
     """
     for threads in list(_OPEN):
         threads.close()
@@ -156,18 +156,21 @@ class ShardsAhead:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._corpus = steps.corpus
-        # Four steps, or about two shards of rows where shards are larger than steps. The last shard may be short, so
-        # that the number of the last shard is that of the full ones.
-        full_shards = self._corpus.shard_of(len(self._corpus) - 1)
-        rows_per_shard = len(self._corpus) // max(1, full_shards)
+        # How far ahead: four steps, or about two shards, whichever is more rows. Of shards 0 to 3, the last one may be
+        # short, and the rows are divided by 3.
+        last_shard = self._corpus.shard_of(len(self._corpus) - 1)
+        rows_per_shard = len(self._corpus) // max(1, last_shard)
         self._rows = max(4 * steps.rows_per_step, 2 * rows_per_shard)
         self._next_position = -1
         """Before it, nothing new is asked for."""
         self._requested: set[int] = set()
+        """The shards that were asked for last."""
         self._threads = TaskThreads(_DOWNLOADS_AT_ONCE)
 
     def move(self, position: int) -> None:
-        """Ask for the shards after a position. Cheap if little has changed."""
+        """Ask for the shards after a position. Most calls return at once: rows are looked up when a quarter of those
+        ahead are read.
+        """
         if position < self._next_position:
             return
         rows = self._steps.rows(position, position + self._rows).tolist()

@@ -116,8 +116,9 @@ class PackedStream:
         self._ledger = Ledger()
         begun: list[PlannedWindow] = []
         """Windows that are not in the ledger yet."""
+        epoch, first_window, first_row = self._position
         try:
-            places = self._places(*self._position, begun)
+            places = self._places(epoch, first_window, first_row, begun)
             while True:
                 step = list(islice(places, self.rows_per_step))
                 real = len(step)
@@ -130,14 +131,15 @@ class PackedStream:
                             "all: not one step would be full; take fewer rows a step, more epochs, or tail=pad"
                         )
                     break
-                # Every rank must make a last step, so its places are filled.
-                while len(step) < self.rows_per_step:  # with the first rows, again if there are fewer
+                # Every rank must make a last step, so its places are filled: with the first rows of the stream, and
+                # those again if they are too few. They are not trained, and not in the ledger.
+                while len(step) < self.rows_per_step:
                     step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
                 batch = self._batch(step, real)
                 self._count(begun)
                 window, last_row = step[real - 1]
                 self._rows += real
-                # After the last row, row 4 of a window of 5, the next one is row 0 of the next window.
+                # After row 4 of a window of 5, which is its last one, comes row 0 of the next window.
                 if last_row + 1 == len(window.tokens):
                     self._position = (window.epoch, window.number + 1, 0)
                 else:
@@ -151,7 +153,8 @@ class PackedStream:
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
-        return {**self._beginning, **dict(zip(_COUNTS, (*self._position, self._rows), strict=True))}
+        epoch, window, row = self._position
+        return {**self._beginning, "epoch": epoch, "window": window, "row": row, "rows": self._rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, on any number of ranks, workers and rows per step. Not during iteration.
@@ -182,7 +185,7 @@ class PackedStream:
                 )
             for number_in_window in range(row, rows):
                 yield window, number_in_window
-            row = 0  # only the first window begins in its middle
+            row = 0  # only the first window may begin in its middle
 
     def _batch(self, step: "list[Place]", real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""

@@ -82,8 +82,10 @@ def document_logps(logits: torch.Tensor, batch: Mapping[str, Any]) -> DocumentLo
     """
     targets = find_targets(batch)
     index = targets.index.to(logits.device)
-    predicting = logits if logits.ndim == 2 else logits.flatten(0, 1)[index]
-    return sum_logps(token_losses(predicting, targets.tokens.to(logits.device)), targets, batch)
+    predicting = logits if logits.ndim == 2 else logits.flatten(0, 1)[index]  # (n, V)
+    # A token's cross-entropy is its negative log-probability.
+    losses = token_losses(predicting, targets.tokens.to(logits.device))
+    return sum_logps(losses, targets, batch)
 
 
 def sum_logps(losses: torch.Tensor, targets: Targets, batch: Mapping[str, Any]) -> DocumentLogps:
@@ -94,6 +96,7 @@ def sum_logps(losses: torch.Tensor, targets: Targets, batch: Mapping[str, Any]) 
         batch: says where documents begin.
     """
     bounds = document_bounds(batch)
+    # A sum of ones is a count.
     counts = document_sums(torch.ones_like(losses.detach()), targets.index, bounds)
     return DocumentLogps(-document_sums(losses, targets.index, bounds), counts.long())
 
@@ -123,6 +126,7 @@ def find_pairs(sides: torch.Tensor) -> Pairs:
     Raises:
         IntegrityError: a chosen document is not followed by a rejected one.
     """
+    # Of the sides 0 1 -1 0 1, the pairs are documents 0 and 1, and 3 and 4.
     chosen = (sides == CHOSEN).nonzero()[:, 0]
     rejected = (sides == REJECTED).nonzero()[:, 0]
     if not torch.equal(chosen + 1, rejected):
@@ -157,20 +161,22 @@ class PairLosses:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What a loss is made of: float64 (P,) each."""
+    """What a loss is made of: float64 (P,) each, and its two numbers."""
 
     chosen: torch.Tensor
-    """Log-probabilities, or scores."""
+    """Log-probabilities of chosen completions, less those of the reference where the loss has one; or scores."""
     rejected: torch.Tensor
+    """The same of rejected completions."""
     chosen_mean: torch.Tensor
-    """Per trained token."""
+    """`chosen` per trained token."""
     rejected_mean: torch.Tensor
+    """`rejected` per trained token."""
     beta: float
     gamma: float
 
 
 class _Terms(NamedTuple):
-    """float64 (P,) each."""
+    """What a loss gives: float64 (P,) each. The module's text has the formulas."""
 
     losses: torch.Tensor
     chosen_rewards: torch.Tensor
@@ -203,8 +209,9 @@ def _orpo(sides: _Sides) -> _Terms:
 
 
 def _log_odds(mean: torch.Tensor) -> torch.Tensor:
-    """log(p / (1 - p)) of p = exp(mean). By expm1, as 1 - exp(mean) loses all digits where p is near 1."""
+    """log(p / (1 - p)) of p = exp(mean)."""
     mean = mean.clamp(max=_CERTAIN)
+    # log p - log(1 - p). By expm1, because 1 - exp(mean) loses all digits where p is near 1.
     return mean - torch.log(-torch.expm1(mean))
 
 
@@ -259,12 +266,20 @@ def preference_loss(
     if loss.per_token and counts is None:
         raise ConfigError(f"{kind} compares log-probabilities per token: give the counts of document_logps, too")
     pairs = (sides if isinstance(sides, Pairs) else find_pairs(sides)).to(logps.device)
+    # In float64, because a loss is a small difference of large sums.
     values = logps.double()
     if loss.needs_reference and reference is not None:
         values = values - reference.to(logps.device).double()
-    means = values if counts is None else values / counts.to(logps.device).clamp(min=1)
+    means = values
+    if counts is not None:
+        means = values / counts.to(logps.device).clamp(min=1)  # padding has no trained tokens, and is in no pair
     compared = _Sides(
-        values[pairs.chosen], values[pairs.rejected], means[pairs.chosen], means[pairs.rejected], beta, gamma
+        chosen=values[pairs.chosen],
+        rejected=values[pairs.rejected],
+        chosen_mean=means[pairs.chosen],
+        rejected_mean=means[pairs.rejected],
+        beta=beta,
+        gamma=gamma,
     )
     terms = TERMS[kind](compared)
     margins = (terms.chosen_rewards - terms.rejected_rewards).detach()

@@ -119,13 +119,13 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
     Raises:
         ConfigError: it is of something else (says which key differs), or no reference, or damaged.
     """
-    # A float64 for each document; an offset and a digest for each row.
+    # No file of these rows is larger: a float64 for each document; an offset and a digest for each row.
     limit = _HEADER_BYTES + rows * (8 * max_docs + 8 + _DIGEST_BYTES)
     try:
         content = read_regular(path, limit)
         require_bounded(memoryview(content), 0)
         file = pa.ipc.open_file(pa.py_buffer(content))
-        stored = _checked_key(path, file.schema.metadata or {}, key)
+        _require_key(path, file.schema.metadata or {}, key)
         if not file.schema.remove_metadata().equals(_SCHEMA):
             raise ValueError("it has other columns")
         if file.num_record_batches != 1:
@@ -139,7 +139,9 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
         if logps.null_count or logps.values.null_count or digest.null_count:
             raise ValueError("it has values that are null")
         bounds = view(logps.offsets).astype(np.int64)
+        # A file may have values before those of its first row.
         values = view(logps.values)[bounds[0] : bounds[-1]]
+        bounds -= bounds[0]
         if not np.isfinite(values).all():
             raise ValueError("it has values that are no numbers")
         # A column of R digests, of two 64-bit numbers each.
@@ -155,11 +157,11 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
         raise ConfigError(
             f"the reference {path} cannot be read: {escape_line(str(error))[:200]}; delete it, and it is computed again"
         ) from error
-    return Reference(stored, values, bounds - bounds[0], digest_numbers)
+    return Reference(dict(key), values, bounds, digest_numbers)
 
 
-def _checked_key(path: Path, metadata: Mapping[bytes, bytes], expected: Mapping[str, str]) -> dict[str, str]:
-    """What a file's reference is of, from untrusted metadata.
+def _require_key(path: Path, metadata: Mapping[bytes, bytes], expected: Mapping[str, str]) -> None:
+    """Require that a file's reference is of what is expected, by its untrusted metadata.
 
     Raises:
         ConfigError: it is of something else; says which key differs.
@@ -175,7 +177,6 @@ def _checked_key(path: Path, metadata: Mapping[bytes, bytes], expected: Mapping[
                 f"and this training has {expected[name]!r}; put this one into another file, or delete {path.name}, and "
                 "it is computed again from the reference's weights"
             )
-    return dict(expected)
 
 
 def write_reference(path: Path, reference: Reference) -> None:
@@ -190,7 +191,7 @@ def write_reference(path: Path, reference: Reference) -> None:
         lists(reference.bounds, reference.logps, _SCHEMA.field("logps").type),
         digests([digest.tobytes() for digest in reference.digests], _DIGEST_BYTES),
     ]
-    draft = path.with_name(f".{path.name}.part-{os.getpid()}")
+    draft = path.with_name(f".{path.name}.part-{os.getpid()}")  # which another process cannot be writing
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)  # of an earlier process with this number, which was killed

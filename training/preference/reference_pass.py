@@ -7,7 +7,7 @@ from the policy by more than a first step changes, and the first steps of a trai
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,10 +32,11 @@ LogpsOf = Callable[[dict[str, Any]], torch.Tensor]
 """`logps_of(batch)`: the log-probabilities of a batch's D documents, (D,): sums over the trained tokens of each."""
 Progress = Callable[[int, int], None]
 """`progress(done, rows)`: called after each pass, with the rows that are computed on all ranks, of how many."""
+_Value = TypeVar("_Value")
 
 
 def _no_progress(done: int, rows: int) -> None:
-    """Says nothing."""
+    """For callers that do not ask."""
 
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
@@ -179,24 +180,21 @@ def stored_reference(
         )
     count = len(loader.corpus) if rows is None else min(rows, len(loader.corpus))
     world_size = loader.place.world_size
-    is_first = loader.place.rank == 0
     _require_ranks(world_size)
+    is_first = world_size == 1 or dist.get_rank() == 0
     path = Path(file)
-    stored: Reference | None = None
-    refusal: PacktrainError | None = None
+    stored: Reference | PacktrainError | None = None
     if is_first:
         try:
             stored = read_reference(path, key, count, loader.corpus.max_docs)
         except PacktrainError as error:
-            refusal = error
-    # Every rank must do the same, also where the first one refuses: the others would wait for it.
-    states = _summed(np.array([stored is not None, refusal is not None], np.int64), device, world_size)
-    if refusal is not None:
-        raise refusal
-    if states[1]:
-        raise ConfigError(f"the first rank refuses the reference {path}; its message says why")
-    if states[0]:
-        return _shared(stored, key, count, device, world_size)
+            stored = error
+    # Errors too: a rank that went on alone would wait for the others.
+    stored = _from_first_rank(stored, device, world_size)
+    if isinstance(stored, PacktrainError):
+        raise stored
+    if stored is not None:
+        return stored
     if logps_of is None:
         raise ConfigError(
             f"there is no reference {path}, and it cannot be computed from weights that are trained already; put the "
@@ -209,11 +207,9 @@ def stored_reference(
             write_reference(path, reference)
         except StoreError as error:
             failure = error
-    states = _summed(np.array([failure is not None], np.int64), device, world_size)
+    failure = _from_first_rank(failure, device, world_size)
     if failure is not None:
         raise failure
-    if states[0]:
-        raise StoreError(f"the first rank cannot write the reference {path}; its message says why")
     return reference
 
 
@@ -227,19 +223,26 @@ def _computed(
 ) -> Reference:
     """The reference of the first `count` rows: rank r of w computes rows r, r + w, r + 2w, … in batches of the policy's
     size.
+
+    Raises:
+        ConfigError: `logps_of` does not give one number for each document.
+        PacktrainError: a log-probability is not a number.
     """
-    rank, world_size, _ = loader.place
+    rank = loader.place.rank
+    world_size = loader.place.world_size
     size = loader.rows_per_batch
+    # Of this rank's rows; 0 for those of other ranks, so that sums over ranks have those of all.
     lengths = np.zeros(count, np.int64)
     row_digests = np.zeros((count, 2), np.int64)
-    values: dict[int, NDArray[np.float64]] = {}
+    logps_of_rows: dict[int, NDArray[np.float64]] = {}
     # Sharded models need all ranks in every pass, so all make as many passes, and batches are never smaller. Of 5 rows,
-    # rank 1 of 2 computes rows 1 and 3, and then row 0, which is not its own and is dropped.
+    # in batches of 3, rank 1 of 2 gets places 1, 3 and 5: rows 1 and 3, and then row 0, which is computed for nothing.
     passes = -(-count // (world_size * size))
     _LOG.info("computing the reference of %s in %s", plural(count, "row"), plural(passes, "pass", "passes"))
     for number in range(passes):
         places = [(number * size + place) * world_size + rank for place in range(size)]
         batch = loader.batch_of([place % count for place in places])
+        # With static shapes, behind each row are documents of padding, which have no log-probability.
         is_side = batch[SIDES] >= 0
         with torch.no_grad():
             logps = logps_of(dict(batch))
@@ -248,31 +251,32 @@ def _computed(
                 f"logps_of gives a tensor of shape {tuple(logps.shape)} for a batch of {len(is_side):,} documents; it "
                 "must give one number for each document"
             )
-        sides = logps.cpu().double()[is_side].numpy()  # on the CPU: some devices have no float64
-        begin = 0
-        for place in places:
-            if place >= count:
+        batch_logps = logps.cpu().double()[is_side].numpy()  # on the CPU: some devices have no float64
+        begin = 0  # of a row's documents in the batch
+        for row_number in places:
+            if row_number >= count:
                 break
-            row = loader.corpus.row(place)
-            lengths[place] = len(row.seq_lengths)
-            row_digests[place] = digest_of(row)
-            values[place] = sides[begin : begin + lengths[place]]
-            begin += lengths[place]
+            row = loader.corpus.row(row_number)
+            end = begin + len(row.seq_lengths)
+            lengths[row_number] = len(row.seq_lengths)
+            row_digests[row_number] = digest_of(row)
+            logps_of_rows[row_number] = batch_logps[begin:end]
+            begin = end
         progress(min((number + 1) * world_size * size, count), count)
     bounds = offsets_of(_summed(lengths, device, world_size))
-    logps_of_all = np.zeros(bounds[-1])
-    for index, row_values in values.items():
-        logps_of_all[bounds[index] : bounds[index + 1]] = row_values
-    logps_of_all = _summed(logps_of_all, device, world_size)
-    reference = Reference(dict(key), logps_of_all, bounds, _summed(row_digests, device, world_size))
-    unusable = np.flatnonzero(~np.isfinite(reference.logps))
+    all_logps = np.zeros(bounds[-1])
+    for row_number, row_logps in logps_of_rows.items():
+        all_logps[bounds[row_number] : bounds[row_number + 1]] = row_logps
+    all_logps = _summed(all_logps, device, world_size)
+    unusable = np.flatnonzero(~np.isfinite(all_logps))
     if len(unusable):
-        place = int(np.searchsorted(bounds, unusable[0], side="right")) - 1
+        # With bounds 0 2 4 6, document 3 is in row 1: two bounds are at or before it.
+        row_number = int(np.searchsorted(bounds, unusable[0], side="right")) - 1
         raise PacktrainError(
-            f"the reference's log-probability of a document in row {place:,} is {reference.logps[unusable[0]]}: its "
+            f"the reference's log-probability of a document in row {row_number:,} is {all_logps[unusable[0]]}: its "
             "weights are unusable, or its precision too low; nothing was stored"
         )
-    return reference
+    return Reference(dict(key), all_logps, bounds, _summed(row_digests, device, world_size))
 
 
 # Ranks
@@ -299,15 +303,10 @@ def _summed(values: NDArray[Any], device: torch.device, world_size: int) -> NDAr
     return summed
 
 
-def _shared(
-    stored: Reference | None, key: Mapping[str, str], rows: int, device: torch.device, world_size: int
-) -> Reference:
-    """What the first rank has read, on every rank.
-
-    Args:
-        stored: None on all ranks but the first.
-    """
-    bounds = _summed(np.zeros(rows + 1, np.int64) if stored is None else stored.bounds, device, world_size)
-    logps = _summed(np.zeros(bounds[-1]) if stored is None else stored.logps, device, world_size)
-    row_digests = np.zeros((rows, 2), np.int64) if stored is None else stored.digests
-    return Reference(dict(key), logps, bounds, _summed(row_digests, device, world_size))
+def _from_first_rank(value: _Value, device: torch.device, world_size: int) -> _Value:
+    """What the first rank has, on every rank; what others have is not looked at."""
+    if world_size == 1:
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, device=device)
+    return values[0]
