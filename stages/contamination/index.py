@@ -84,7 +84,7 @@ class _Matches(NamedTuple):
 class _PairMatches(NamedTuple):
     """(M,) matches of pairs of an example and an evaluation text, sorted by example, then by text, then by `diagonal`.
 
-    Matches of one diagonal (the distance between both positions) may follow each other in both texts.
+    The diagonal is the distance between both positions: n-grams that follow each other in both texts have the same one.
     """
 
     matches: _Matches
@@ -104,6 +104,7 @@ class ContaminationIndex:
     """
 
     def __init__(self, texts: Sequence[str], asks: Sequence[bool], ngram: int) -> None:
+        # 1. The words of all texts as numbers, in one array.
         words = words_of(texts)
         distinct = pc.unique(words.values)
         self._vocabulary = distinct.filter(pc.not_equal(distinct, END))
@@ -111,17 +112,21 @@ class ContaminationIndex:
         text_lengths = np.diff(text_starts) - 1  # without the end
         text_of_position = np.repeat(np.arange(len(texts)), text_lengths + 1)
 
-        positions = ngram_positions(word_ids, ngram)
+        # 2. Where an n-gram begins that is neither plain nor framed: (P,), and the text of each.
         is_plain = _is_plain(word_ids, self._vocabulary, ngram)
         is_framed = _is_framed(word_ids, text_of_position, ngram)
+        positions = ngram_positions(word_ids, ngram)
         positions = positions[~(is_plain | is_framed)[positions]]
+        text = text_of_position[positions]
         # Counted before common n-grams are removed: a text of which every n-gram is common is a frame itself, and is
         # not compared whole.
-        has_ngrams = np.bincount(text_of_position[positions], minlength=len(texts)) > 0
+        has_ngrams = np.bincount(text, minlength=len(texts)) > 0
+
+        # 3. Of these, those that are not common; once for each text, because shares are of different n-grams.
         hashes = ngram_hashes(word_ids, ngram)[positions]
-        text_counts, first_of_text = _count_texts(hashes, text_of_position[positions])
-        is_common = text_counts[first_of_text] > COMMON_TEXTS
-        positions = positions[first_of_text[~is_common]]
+        text_counts, first_of_text = _count_texts(hashes, text)
+        kept = first_of_text[text_counts[first_of_text] <= COMMON_TEXTS]
+        positions = positions[kept]
 
         self.asks = np.array(asks, np.bool_)
         compared_whole = self.asks & ~has_ngrams & (text_lengths >= SHORTEST)
@@ -130,7 +135,7 @@ class ContaminationIndex:
         self._text_of_position = text_of_position
         self._text_lengths = text_lengths
         # (T,) different n-grams of each text that count; 1 for a text that is compared whole.
-        self._ngram_counts = np.bincount(text_of_position[positions], minlength=len(texts)) + compared_whole
+        self._ngram_counts = np.bincount(text[kept], minlength=len(texts)) + compared_whole
         self._ngrams = NgramLookup(word_ids, ngram, positions)
         # Texts that are compared whole are found by their first words.
         self._whole_texts = NgramLookup(word_ids, SHORTEST, text_starts[:-1][compared_whole])
@@ -146,17 +151,20 @@ class ContaminationIndex:
         matches = self._find(word_ids)
         part = np.searchsorted(part_starts, matches.position, "right") - 1
         pairs = self._pairs_of(matches, part, examples)
+        # Of each pair of an example and an evaluation text:
+        example_of_pair = pairs.example[pairs.pair_starts]
         text_of_pair = pairs.text[pairs.pair_starts]
         shares = self._shares(pairs)
-        starts, lengths = _longest_runs(pairs)
-        is_hit = self.asks[text_of_pair] | (shares >= ANSWER_SHARE)
-        columns = (
-            pairs.example[pairs.pair_starts][is_hit].tolist(),
-            text_of_pair[is_hit].tolist(),
-            shares[is_hit].tolist(),
-            self._read_words(starts[is_hit], lengths[is_hit]),
-        )
-        return [SharedText(*hit) for hit in zip(*columns, strict=True)]
+        longest_starts, longest_lengths = _longest_runs(pairs)
+        shared_texts: list[SharedText] = []
+        # A question is found by any of its n-grams.
+        for pair in np.flatnonzero(self.asks[text_of_pair] | (shares >= ANSWER_SHARE)).tolist():
+            start = longest_starts[pair]
+            length = min(longest_lengths[pair], _SHOWN_WORDS)
+            words = self._vocabulary.take(numbers(self._word_ids[start : start + length])).to_pylist()
+            hit = SharedText(int(example_of_pair[pair]), int(text_of_pair[pair]), float(shares[pair]), " ".join(words))
+            shared_texts.append(hit)
+        return shared_texts
 
     def _number(self, words: pa.ListArray) -> tuple[WordIds, Positions]:
         """(W,) the numbers of the words of N texts, with -1 at each end, and (N + 1,) where texts begin."""
@@ -165,8 +173,8 @@ class ContaminationIndex:
 
     def _find(self, word_ids: WordIds) -> _Matches:
         """The n-grams, and the texts that are compared whole, that are among (W,) words."""
-        # Nearly all words of training data are in no stretch of words that evaluation texts have, too, and are left out
-        # at once. A stretch is kept with the -1 behind it.
+        # Most words of training data are in stretches of fewer than `SHORTEST` words that evaluation texts have, too.
+        # These are left out first; a longer stretch is kept with the -1 behind it.
         stretch_starts, stretch_lengths = stretches(word_ids, SHORTEST)
         kept = ranges(stretch_starts, stretch_lengths + 1)
         kept_ids = word_ids[kept]
@@ -181,10 +189,12 @@ class ContaminationIndex:
     def _find_whole_texts(self, word_ids: WordIds) -> _Matches:
         """The texts that are compared whole, that are among (W,) words."""
         position, index_position = self._whole_texts.find(word_ids)
+        # How many words must be the same: those of the evaluation text that begins there.
         matches = _Matches(position, index_position, self._text_lengths[self._text_of_position[index_position]])
         # Their first words are the same: compare the others, one at a time, and keep those that still match. Behind the
         # last training text is a -1, which equals no word, so "clip" makes no match.
         for step in range(SHORTEST, int(matches.words.max(initial=0))):
+            # A shorter text has matched already.
             is_over = matches.words <= step
             word = word_ids.take(matches.position + step, mode="clip")
             index_word = self._word_ids.take(matches.index_position + step, mode="clip")
@@ -215,22 +225,15 @@ class ContaminationIndex:
         return _PairMatches(matches.take(order), example, text, pair_starts)
 
     def _shares(self, pairs: _PairMatches) -> NDArray[np.float64]:
-        """(pairs,) the share of each text's n-grams that the example has."""
-        # An example may have an n-gram more than once, which counts once. Sorting by the position in the index keeps
-        # the pairs where they are, because a text's positions follow each other.
+        """(pairs,) the share of each text's n-grams that the example has: 0.75 if it has 3 of 4, one of them twice."""
+        # What the example repeats stands together when matches are sorted by their position in the index. That keeps
+        # each pair where it is, because all positions of one text come before those of the next.
         index_position = pairs.matches.index_position
         order = np.lexsort((index_position, pairs.example))
         is_new = differs_from_previous(pairs.example[order], index_position[order])
-        found_ngrams = np.add.reduceat(is_new, pairs.pair_starts, dtype=np.int64)
+        found_ngrams = np.add.reduceat(is_new, pairs.pair_starts, dtype=np.int64)  # counted from start to start
         shares: NDArray[np.float64] = found_ngrams / self._ngram_counts[pairs.text[pairs.pair_starts]]
         return shares
-
-    def _read_words(self, starts: Positions, lengths: Positions) -> list[str]:
-        """The words of the index from some positions on, at most `_SHOWN_WORDS` of each."""
-        lengths = np.minimum(lengths, _SHOWN_WORDS)
-        words = self._vocabulary.take(numbers(self._word_ids[ranges(starts, lengths)])).to_pylist()
-        ends = np.cumsum(lengths)
-        return [" ".join(words[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
 
 def _longest_runs(pairs: _PairMatches) -> tuple[Positions, Positions]:
