@@ -205,7 +205,7 @@ class ContaminationTask:
                 key = (shared.example, file_number, line, asks)
                 if key not in best or shared.share > best[key].share:
                     best[key] = Hit(
-                        id="",
+                        id="",  # ids and sources are given where hits are listed; see `BlockHits`
                         source="",
                         evaluation=self.evaluation.inputs[file_number].shown,
                         evaluation_line=line,
@@ -214,8 +214,9 @@ class ContaminationTask:
                         shared=shared.longest,
                     )
         hits = []
-        for key in sorted(best):
-            example = examples[key[0]]
+        for key in sorted(best):  # so that the record has the same bytes each time
+            example_number, _, _, _ = key
+            example = examples[example_number]
             hits.append((example.line, example.sub, best[key]))
         return BlockHits(len(examples), hits)
 

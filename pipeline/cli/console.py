@@ -90,14 +90,19 @@ class ConsoleObserver(Observer):
     def __init__(self, console: Console) -> None:
         self.console = console
         self._progress: Progress | None = None
+        """Only in a terminal, and while a stage is going on."""
         self._stage = ""
+        """What is going on; "" between stages."""
         self._unit = "rows"
+        """What is counted per second."""
         self._total = 0
+        """The work of the stage, such as bytes; 0 if unknown. Of it, `_done` is done."""
         self._done = 0
         self._rows = 0
+        """Rows of the stage that are done, and their tokens."""
         self._tokens = 0
         self._began_at = 0.0
-        """By the monotonic clock, like `_printed_at`."""
+        """When the stage began, by the monotonic clock, and when a line was printed last."""
         self._printed_at = 0.0
 
     def __enter__(self) -> "ConsoleObserver":
@@ -143,6 +148,7 @@ class ConsoleObserver(Observer):
         """See `Observer`."""
         self._stop()
         seconds = time.monotonic() - self._began_at
+        # Not for a stage that was over at once, nor if another one has ended before.
         if self._stage and seconds >= QUIET_SECONDS:
             rates = f", {self._rates()}" if self._total else ""
             put(self.console, f"{self._stage}: done in {duration(seconds)}{rates}")

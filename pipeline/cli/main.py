@@ -128,7 +128,8 @@ def main() -> None:
             code_of_lost_output = None
         if code == INTERRUPTED:
             interruption.tell()
-    sys.exit(code if code_of_lost_output is None else code_of_lost_output)
+    # A command may end well and its output be lost all the same, as on a full disk.
+    sys.exit(code_of_lost_output or code)
 
 
 def _code_of_command() -> int:
@@ -165,8 +166,8 @@ def _code_of_command() -> int:
         # typer turns any EOFError into Abort, also one of a damaged file, which is no interruption.
         if isinstance(error.__cause__, EOFError):
             raise error.__cause__ from None
-        code = INTERRUPTED
-    return code if isinstance(code, int) else 0
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0  # a command that ends well returns None
 
 
 def _code_of_os_error(error: OSError) -> int:

@@ -102,7 +102,7 @@ def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
     manifest = end.dataset.manifest
     report = end.report
     out = end.dataset.store
-    # A run that found its dataset finished has nothing to tell of it; the report has all.
+    # The run that made the dataset has said all of it, and the report has it.
     if not end.is_new:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):
@@ -116,8 +116,8 @@ def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
     warnings = ((warning, "yellow") for section in shown for warning in section.warnings)
     # A warning may repeat a sentence of the summary: each is printed once.
     yield from dict.fromkeys([*summary, *warnings])
-    engine = manifest.plan["encode"]
-    made_by = f"tokens by {engine['engine']} {engine['engine_version']}"
+    encode_plan = manifest.plan["encode"]
+    made_by = f"tokens by {encode_plan['engine']} {encode_plan['engine_version']}"
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
     if report is not None:
         yield f"report: {out.where(HTML)}"
