@@ -261,10 +261,12 @@ def contamination(
         out (FILE.jsonl): write all hits to this file.
     """
     from ..run.find_contamination import contamination as find
-    from ..store.open_store import cache_root, resolve_place
+    from ..store.open_store import cache_root, is_url, resolve_place
 
-    # Relative paths of a command line start in the working directory, those of a configuration in its own folder.
-    files = [str(Path(path).absolute()) if "://" not in path else path for path in against or ()]
+    files = []
+    for path in against or ():
+        # Relative paths of a command line start in the working directory, those of a configuration in its own folder.
+        files.append(path if is_url(path) else str(Path(path).absolute()))
     loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
     data = loaded.model_dump(mode="json", exclude_unset=True)
     # Without a configuration there is no run to keep hits for, so that they stay in a temporary cache.

@@ -75,7 +75,10 @@ class LiveWindows:
         _check(self.config, split, window_bytes, workers)
         self.split = split
         self.seed = self.config.seed if seed is None else seed
-        self._work = open_workspace(self.config, folder, observer or (Observer() if share[0] else Printed()))
+        if observer is None:
+            # Processes that stream the same inputs would all say the same.
+            observer = Printed() if share[0] == 0 else Observer()
+        self._work = open_workspace(self.config, folder, observer)
         mark_cache(self._work.scratch)
         self._executor = Pool(workers, shard=f"{share[0]}/{share[1]}")
         try:

@@ -51,8 +51,10 @@ class Blocks:
             [block.end - block.start for file in files for block in file.blocks], dtype=np.int64
         )
         """(blocks,) source bytes."""
-        numbers = {source: number for number, source in enumerate(dict.fromkeys(file.source for file in files))}
-        self._sources = [numbers[file.source] for file in files for _ in file.blocks]
+        source_names = dict.fromkeys(file.source for file in files)
+        number_of_source = {name: number for number, name in enumerate(source_names)}
+        self._sources = [number_of_source[file.source] for file in files for _ in file.blocks]
+        """(blocks,) the number of each block's source."""
 
     def windows(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the windows of an epoch in order, each as the numbers of its blocks, ascending.
@@ -72,13 +74,19 @@ class Blocks:
         return dict(rows)
 
     def select(self, numbers: NDArray[np.int64]) -> list[InputFile]:
-        """Return the files of some blocks, each with only these blocks. `numbers` must be ascending."""
-        owners = self._file[numbers]
+        """Return the files of some blocks, in their order, each with only these blocks.
+
+        Args:
+            numbers: the blocks, ascending.
+        """
+        file_numbers = self._file[numbers]
         selected = []
-        for owner in np.unique(owners).tolist():
-            file = self.files[owner]
-            blocks = tuple(file.blocks[index] for index in self._index[numbers[owners == owner]].tolist())
-            selected.append(replace(file, blocks=blocks, not_taken=0))  # rows outside of blocks count once per epoch
+        for file_number in np.unique(file_numbers).tolist():
+            file = self.files[file_number]
+            blocks_of_file = self._index[numbers[file_numbers == file_number]].tolist()
+            blocks = tuple(file.blocks[index] for index in blocks_of_file)
+            # Rows in no block are counted once for an epoch; see `not_taken`.
+            selected.append(replace(file, blocks=blocks, not_taken=0))
         return selected
 
 

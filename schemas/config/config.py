@@ -307,15 +307,19 @@ class RunConfig(ConfigModel):
             )
 
     def _check_alignment(self) -> None:
-        """Raise ValueError if rows cannot be padded as asked."""
+        """Refuse rows that cannot be padded as `pack.align` and `pack.parallel` ask.
+
+        Raises:
+            ValueError: names the nearest lengths that can be.
+        """
         pack = self.pack
         length = self.row_length
         key = "truncate.max_length" if pack.row_length is None else "pack.row_length"
         multiple = pack.alignment.row
         if length % multiple:
-            # For 1,000 and a multiple of 64: 960 or 1024.
+            # For 1,000 and a multiple of 64: 960 or 1024. A length must have at least 2 tokens, and at most 2**24.
             below = length - length % multiple
-            near = " or ".join(str(length) for length in (below, below + multiple) if 2 <= length <= 2**24)
+            near = " or ".join(str(candidate) for candidate in (below, below + multiple) if 2 <= candidate <= 2**24)
             raise ValueError(
                 f"{key} ({length}) must be a multiple of {multiple} for {pack.padded_for}; take "
                 f"{near or 'a smaller multiple or fewer devices'}"
