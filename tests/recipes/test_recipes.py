@@ -246,7 +246,7 @@ HASH = Recipe(
 TOKEN_WEIGHTS = Recipe(
     "",
     {
-        "stages/prep/tokenized.py": [
+        "stages/prep/documents.py": [
             (
                 "        if row.loss_weights is not None and "
                 "any(weight not in (0, 1) for weight in row.loss_weights):\n"

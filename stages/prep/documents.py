@@ -1,4 +1,6 @@
-"""Rows that are already tokenized: token ids, and which of them are trained. One example per row."""
+"""Rows that are whole documents already: a plain text, or token ids with which of them are trained. One example per
+row, kept unchanged.
+"""
 
 from collections import Counter
 from typing import Annotated, Any, ClassVar
@@ -11,7 +13,7 @@ from ...schemas.errors import RowRejectedError
 from ...schemas.rows import IGNORE_INDEX, Example
 from ...schemas.tables.columns import UNPADDED, WEIGHTS
 from .base import Format
-from .columns import Column, Columns
+from .columns import MEDIA, Column, Columns
 
 # `completion_mask` and `assistant_masks` are TRL's.
 MASKS = ("loss_mask", "completion_mask", "assistant_masks", "assistant_mask")
@@ -27,8 +29,22 @@ _PACKED = (
 )
 
 
+class TextFormat(Format):
+    """Texts for language modelling, including white space at their ends."""
+
+    name = "text"
+    columns: ClassVar[Columns] = {"text": Column(str, required=True), **MEDIA}
+    values = "a text"
+
+    def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
+        """See `Format.examples`. Rejects `empty`."""
+        if not row.text:
+            raise RowRejectedError("empty", f"`{self.keys['text']}` is empty")
+        return [Example(line, -1, "", None, None, row.text)]
+
+
 class TokenizedFormat(Format):
-    """Token ids, kept unchanged. Labels are unshifted (at their own token), as Hugging Face models expect.
+    """Token ids. Labels are unshifted (at their own token), as Hugging Face models expect.
 
     A token is trained if its label says so, and all the columns of `MASKS` that a row has. Rows that hold several
     documents are rejected.
