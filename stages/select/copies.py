@@ -12,12 +12,13 @@ from ...schemas.fingerprint import mix64
 
 
 def is_later_copy(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """(K,) whether an earlier document has the same digest.
+    """(K,) whether an earlier document has the same digest. Of the digests a, b, a, a, the last two are later copies.
 
     Args:
         first, second: (K,) the two halves of each digest, in the order of the documents.
     """
-    # Stable: equal documents stay in order, so each but the first of them follows one with its digest.
+    # Stable: equal documents stay in order, so each but the first of them follows one with its digest: a, b, a, a are
+    # sorted in the order 0, 2, 3, 1, in which 2 follows 0 and 3 follows 2.
     order = np.lexsort((second, first))
     document = order[1:]
     document_before = order[:-1]
@@ -27,34 +28,39 @@ def is_later_copy(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> NDAr
 
 
 def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: Sequence[int | None]) -> list[Fraction]:
-    """Return how many times each source goes into the mix: 2.5 means every example twice, and examples with half of the
-    tokens a third time.
+    """How many times each source goes into the mix: 2.5 means every example twice, and examples with half of the tokens
+    a third time.
 
     Without weights, `repeat` times. With weights, the sources' tokens are in the ratio of their weights, and the mix is
     as large as it can be without exceeding any `repeat`. Without any `repeat`, the source with the most tokens for its
-    weight is used once, and the others as often as the weights require.
+    weight is used once, and the others as often as the weights require: sources of 600 and 100 tokens with weights 2
+    and 1 go in once and three times.
 
     Args:
         tokens: tokens of each source. A source without tokens gets 0.
+        weights: `weight` of each source; beside configured ones, None is 0.
+        repeats: `repeat` of each source; None if it is not configured.
     """
     if all(weight is None for weight in weights):
         return [Fraction(repeat or 1) for repeat in repeats]
-    shares = [Fraction(weight) if weight is not None else Fraction(0) for weight in weights]
+    # Exact numbers: rounded ones would move an example over the last pass, and differ between machines.
+    shares = [Fraction(weight or 0) for weight in weights]
     # Tokens of the mix for a weight of 1, if a source is used once: 600 tokens of weight 2 give 300.
-    scales = [
-        (Fraction(available) / share, repeat)
-        for available, share, repeat in zip(tokens, shares, repeats, strict=True)
-        if available and share
-    ]
-    bounds = [scale * repeat for scale, repeat in scales if repeat is not None]
-    scale = min(bounds) if bounds else max((scale for scale, _ in scales), default=Fraction(0))
+    scales: list[Fraction] = []
+    bounds: list[Fraction] = []
+    for available, share, repeat in zip(tokens, shares, repeats, strict=True):
+        if available and share:
+            scales.append(Fraction(available) / share)
+            if repeat is not None:
+                bounds.append(scales[-1] * repeat)
+    scale = min(bounds) if bounds else max(scales, default=Fraction(0))
     return [
         share * scale / available if available else Fraction(0) for share, available in zip(shares, tokens, strict=True)
     ]
 
 
 def draw_keys(count: int, seed: int, source: int) -> NDArray[np.uint64]:
-    """Return (N,) sort keys for the order in which a source's N documents are taken; they depend only on the seed.
+    """(N,) sort keys for the order in which a source's N documents are taken; they depend only on the seed.
 
     Args:
         source: the number of the source, so that sources of equal size are drawn differently.

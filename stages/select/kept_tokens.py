@@ -32,20 +32,30 @@ def range_digests(begins: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any
 
 
 class SupervisedDigests:
-    """Digests of the supervised tokens of documents, between any places.
+    """Digests of the supervised tokens of documents, between any places. As sums, they are looked up for any number of
+    ranges at once, from the sums before each span.
+
+    With h for the hash, documents of 5 and 4 tokens whose spans end at 2, 5 and 4 tokens, of which the second and third
+    are supervised, have:
+
+        span       begins, ends    in its document    digest         sum before it
+        0          0, 2            0, 2               0              0
+        1          2, 5            2, 5               h(5) - h(2)    0
+        2          5, 9            0, 4               h(4) - h(0)    h(5) - h(2)
+        (none)     9                                                 h(5) - h(2) + h(4) - h(0)
 
     Args:
-        index: the spans of the documents.
+        index: the spans of the documents, laid end to end.
         span_counts: (K,) spans of each document.
     """
 
     def __init__(self, index: SpanIndex, span_counts: NDArray[np.integer[Any]]) -> None:
         self._index = index
-        self._bases = np.repeat(index.bases[:-1], span_counts)
-        begins = index.begins[:-1] - self._bases
-        ends = index.ends - self._bases
-        spans = np.where(index.supervised, range_digests(begins, ends), np.uint64(0))
-        self._before: NDArray[np.uint64] = offsets_of(spans, np.uint64)
+        # Hashes are of tokens counted within their document: equal documents have equal digests, wherever they lie.
+        bases = np.repeat(index.bases[:-1], span_counts)
+        digests = range_digests(index.begins[:-1] - bases, index.ends - bases)
+        # (spans + 1,) the digest of all supervised tokens before each span.
+        self._before: NDArray[np.uint64] = offsets_of(np.where(index.supervised, digests, np.uint64(0)), np.uint64)
 
     def between(self, bases: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]) -> NDArray[np.uint64]:
         """(M,) the digest of the supervised tokens of each range.
@@ -58,7 +68,8 @@ class SupervisedDigests:
         return digests
 
     def _digests_before(self, bases: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """(M,) the digest of all supervised tokens before each place, of its document and of those before it.
+        """(M,) the digest of all supervised tokens before each place, of its document and of those before it. Of the
+        place 7 in the example, that is the sum before span 2, and h(2) - h(0) of the span's first two tokens.
 
         Args:
             bases, places: as in `between`: where each document begins, and a place in it or at its end.
@@ -68,7 +79,7 @@ class SupervisedDigests:
         # the end of the last document there is none, so one more that is not supervised stands for it.
         span = np.searchsorted(index.ends, places, side="right")
         is_supervised = np.append(index.supervised, False)[span]
-        # Whole spans before the place, and of a supervised one the part before it. Of others the range is empty.
+        # Of a span that is not supervised, the range is empty, and so its digest 0.
         begins = np.where(is_supervised, index.begins[span], places)
         return self._before[span] + range_digests(begins - bases, places - bases)
 

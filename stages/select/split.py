@@ -88,7 +88,12 @@ def _cut_at(
     overlap: int,
     places: Places,
 ) -> NDArray[np.int64]:
-    """Where to end the piece that begins at each start. The rest never fits into one piece here."""
+    """(K,) where to end the next piece of each document. Its rest never fits into one piece here.
+
+    Args:
+        start, fresh: (K,) where the piece begins, and its first token that is not in the piece before.
+        end: (K,) where the document ends.
+    """
     # 250 tokens in pieces of 100 that overlap by 10: at least 3 pieces, of 90 tokens if they were equal.
     pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
     equal_length = -(-(end - start + (pieces - 1) * overlap) // pieces)
@@ -113,11 +118,16 @@ def _cut_at(
 def _nearest(
     candidates: NDArray[np.int64], target: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """The candidate in low..high that is nearest to each target, the earlier of two equally near; -1 if there is
-    none.
+    """(K,) the candidate in low..high that is nearest to each target, the earlier of two equally near; -1 if there is
+    none. Of the candidates 10, 40, 50 and the target 45 within 20..60, that is 40.
+
+    Args:
+        candidates: places, ascending.
+        target, low, high: (K,) places.
     """
     if not len(candidates):
         return np.full(len(target), -1, dtype=np.int64)
+    # The target is between the candidates `index - 1` and `index`, either of which may not exist.
     index = np.searchsorted(candidates, target, side="right")
     left = candidates[np.maximum(index - 1, 0)]
     right = candidates[np.minimum(index, len(candidates) - 1)]
