@@ -38,7 +38,7 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
 
     Args:
         tokens: tokens of each source. A source without tokens gets 0.
-        weights: `weight` of each source; beside configured ones, None is 0.
+        weights: `weight` of each source; all have one, or none.
         repeats: `repeat` of each source; None if it is not configured.
     """
     if all(weight is None for weight in weights):

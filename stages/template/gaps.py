@@ -9,11 +9,12 @@ the text: the end of the one message and the header of the next. Under ChatML, f
     Hello<|im_end|>               and `header_openers` finds "<|im_start|>"
 
 Headers are learnt where they follow something whose end is known: the beginning of the text, or a user's or a system
-message, which a rendering of its own ends.
+message, which a rendering of its own ends. The samples are those of `sample_conversations`: "a" is what the user says,
+"b" what the assistant answers.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 
 from ...schemas.rows import Message
@@ -27,7 +28,7 @@ message, and is not only a header."""
 
 
 class TemplateGaps:
-    """The gaps of a template.
+    """The gaps of a template. Its properties are learnt when they are first asked for.
 
     Args:
         samples: the gaps of its sample conversations.
@@ -48,12 +49,14 @@ class TemplateGaps:
 
     @cached_property
     def answer_ends(self) -> tuple[str, ...]:
-        """The ends of answers that end a conversation."""
+        """The ends of answers that end a conversation: ("<|im_end|>",) under ChatML. Several, if they differ with
+        tools; none, if the template leaves last answers open.
+        """
         return self._ends(self.samples.after_answers)
 
     @cached_property
     def call_ends(self) -> tuple[str, ...]:
-        """The ends of calls that end a conversation."""
+        """The ends of calls that end a conversation; as `answer_ends`."""
         return self._ends(self.samples.after_calls)
 
     def _ends(self, gaps: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,26 +70,22 @@ class TemplateGaps:
 
             "<|im_end|>\\n"                          "<|im_end|>\\n"
             "<|im_end|>\\n<|im_start|>assistant"     "<|im_end|>\\n", because the second token opens headers
+            "<|end|><|endoftext|>"                  "<|end|>", if every text ends with the second token
 
         Args:
             gap: what follows the turn's last source span.
         """
         opener = self.header_openers.search(gap)
-        end = self._without_tail(gap[: opener.start()] if opener is not None else gap)
-        if self.special_tokens.search(end):
+        end = gap[: opener.start()] if opener is not None else gap
+        if self.text_tail and end.rstrip().endswith(self.text_tail):
+            without_tail = end.rstrip().removesuffix(self.text_tail)
+            # A tail whose token is the only one also ends the turn.
+            if self.special_tokens.search(without_tail):
+                end = without_tail
+        if is_blank(end) or self.special_tokens.search(end):
             return end
-        if opener is not None:
-            return end if is_blank(end) else None
-        return end if is_blank(end) or self._last_answer_ends_as_earlier else None
-
-    def _without_tail(self, end: str) -> str:
-        """The end of a turn without what the template writes at every text's end."""
-        stripped_end = end.rstrip()
-        if not self.text_tail or not stripped_end.endswith(self.text_tail):
-            return end
-        without_tail = stripped_end.removesuffix(self.text_tail)
-        # A tail whose token is the only one also ends the turn.
-        return without_tail if self.special_tokens.search(without_tail) else end
+        # Words without a special token: they end the turn if earlier turns have them, too; else they may be a header.
+        return end if opener is None and self._last_answer_ends_as_earlier else None
 
     @cached_property
     def _last_answer_ends_as_earlier(self) -> bool:
@@ -96,30 +95,30 @@ class TemplateGaps:
 
     @cached_property
     def _closing_tokens(self) -> frozenset[str]:
-        """The special tokens that follow an answer that ends a conversation."""
+        """The special tokens that follow an answer that ends a conversation, and those at which a generation stops."""
         ends = [self._without_opened_turn(gap) for gap in self.samples.after_answers]
         return self.tokens.generation_stops.union(*(self.special_tokens.findall(end) for end in ends))
 
     # How messages begin
 
     def headers(self, role: str) -> tuple[str, ...]:
-        """What the template writes before a message of a role, without the end of what was before it."""
+        """What the template writes before a message of a role, without the end of what was before it: for "user" under
+        ChatML, ("<|im_start|>user\\n",). Several, if the first message of a text has another one.
+        """
+        if role == ASSISTANT and self.opened_turn:
+            return ()  # the template writes it after the question, whatever follows
         if role not in self._headers:
-            self._headers[role] = tuple(dict.fromkeys(self._learn_headers(role)))
+            headers = list(self._headers_at_beginning(role))
+            for previous_role in ("user", "system"):
+                after = self.samples.after(previous_role, role)
+                if after is not None:
+                    headers.append(self.header_after(after.at_end, after.before_next, role))
+            self._headers[role] = tuple(dict.fromkeys(header for header in headers if header))
         return self._headers[role]
 
-    def _learn_headers(self, role: str) -> Iterator[str]:
-        if role == ASSISTANT and self.opened_turn:
-            return  # the template writes it after the question, whatever follows
-        yield from self._headers_at_beginning(role)
-        for previous_role in ("user", "system"):
-            after = self.samples.after(previous_role, role)
-            header = self.header_after(after.at_end, after.before_next, role) if after else ""
-            if header:
-                yield header
-
     def header_after(self, end: str, gap: str, role: str) -> str:
-        """The header in a gap whose beginning is known; "" if that is not sure.
+        """The header in a gap: "<|im_end|>\\n<|im_start|>user\\n" has behind the end "<|im_end|>\\n" the header
+        "<|im_start|>user\\n". "" if the gap does not begin with the end, or that is not sure.
 
         Args:
             end: what follows the message before it where that ends the text.
@@ -147,7 +146,11 @@ class TemplateGaps:
         every text begins.
         """
         for tools in (False, True):
-            header = self._text_beginning(sample_of(role), tools=tools)
+            header = self._without_bos(self.samples.opening(sample_of(role), tools=tools))
+            # Some templates begin texts with the token that also closes answers, such as `<|endoftext|>`.
+            first = self.special_tokens.match(header)
+            if first is not None and first.group() in self._closing_tokens:
+                header = header[first.end() :].lstrip()
             if len(self.special_tokens.sub("", header).split()) > _MAX_HEADER_WORDS:
                 continue
             # "[gMASK]<sop><|user|>" yields itself, "<sop><|user|>" and "<|user|>".
@@ -158,15 +161,9 @@ class TemplateGaps:
                     break
                 header = header[first.end() :]
 
-    def _text_beginning(self, message: Message, *, tools: bool) -> str:
-        """What the template writes before a first message, without the text's own first token."""
-        text = self.samples.opening(message, tools=tools)
-        if self._bos:
-            text = text.removeprefix(self._bos).lstrip()
-        first = self.special_tokens.match(text)
-        if first is not None and first.group() in self._closing_tokens:
-            text = text[first.end() :].lstrip()
-        return text
+    def _without_bos(self, text: str) -> str:
+        """A text without its own first token, if it begins with that."""
+        return text.removeprefix(self._bos).lstrip() if self._bos else text
 
     @cached_property
     def header_openers(self) -> re.Pattern[str]:
@@ -179,18 +176,16 @@ class TemplateGaps:
             for message in (USER, SYSTEM):
                 tokens.update(self._header_tokens(message, tools=tools)[:1])
         for role in ("system", "user", "tool"):
-            tokens.update(self._first_tokens(self.headers(role)))
+            headers = self.headers(role)
+            for header in headers:
+                token = self.special_tokens.match(header)
+                # A header that is also known without its first token, as `<s><|user|>` and `<|user|>` are, begins the
+                # text: that token is the text's own.
+                if token is not None and header[token.end() :] not in headers:
+                    tokens.add(token.group())
         if self.opened_turn:
             tokens.update(self.special_tokens.findall(self.text_tail)[:1])
         return token_pattern(tokens - self._closing_tokens)
-
-    def _first_tokens(self, headers: Collection[str]) -> Iterator[str]:
-        """The special tokens with which a role's headers begin. Of `<s><|user|>` and `<|user|>`, this is `<|user|>`."""
-        for header in headers:
-            token = self.special_tokens.match(header)
-            # A header that is also known without its first token begins the text: the token is the text's own.
-            if token is not None and header[token.end() :] not in headers:
-                yield token.group()
 
     @cached_property
     def ambiguous_tokens(self) -> re.Pattern[str]:
@@ -199,40 +194,35 @@ class TemplateGaps:
         token closes turns or opens headers.
         """
         ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
-        segments_after_answers = {segment for end in ends for segment in self.tokens.segments(end)}
-        tokens = {token for message in (USER, SYSTEM) for token in self._header_tokens(message, tools=False)}
-        return token_pattern((tokens & segments_after_answers) - self.tokens.generation_stops)
+        tokens_after_answers = {token for end in ends for token in self.special_tokens.findall(end)}
+        header_tokens = {token for message in (USER, SYSTEM) for token in self._header_tokens(message, tools=False)}
+        return token_pattern((header_tokens & tokens_after_answers) - self.tokens.generation_stops)
 
     def _header_tokens(self, message: Message, *, tools: bool) -> list[str]:
         """The special tokens with which a text begins, side by side, and which go on in the same way before later
         messages: those with which headers begin, unless they end the message before.
+
+        `<|im_start|>user` begins a text, and the gap before a later message has `<|im_start|>`, behind which a word
+        follows at once, too.
         """
-        gaps = [
+        gaps = (
             self.samples.between([USER, ANSWER], 0, 1, tools=tools) or "",
             self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools) or "",
             self.samples.between([USER, USER], 0, 1, tools=tools) or "",
-        ]
-        opening = self.samples.opening(message, tools=tools)
-        if self._bos:
-            opening = opening.removeprefix(self._bos).lstrip()
-        # `<|im_start|>user` begins a text, and the gap before a later message has `<|im_start|>` with a word behind it.
+        )
+        continued_in_gaps = {
+            (token.group(), self.tokens.continuation(gap, token.end()))
+            for gap in gaps
+            for token in self.special_tokens.finditer(gap)
+        }
+        opening = self._without_bos(self.samples.opening(message, tools=tools))
         tokens: list[str] = []
         token = self.special_tokens.match(opening)
         while token is not None:
-            if self._comes_again(token, gaps):
+            if (token.group(), self.tokens.continuation(opening, token.end())) in continued_in_gaps:
                 tokens.append(token.group())
             token = self.special_tokens.match(opening, token.end())
         return tokens
-
-    def _comes_again(self, token: re.Match[str], gaps: Iterable[str]) -> bool:
-        """Whether a token of a text's beginning also stands in one of the gaps, and goes on there in the same way."""
-        continuation = self.tokens.continuation(token.string, token.end())
-        for gap in gaps:
-            for later_token in self.special_tokens.finditer(gap):
-                is_same = later_token.group() == token.group()
-                if is_same and self.tokens.continuation(gap, later_token.end()) == continuation:
-                    return True
-        return False
 
     # Templates that open an answer, or write something else, at the end of every text
 
@@ -269,7 +259,10 @@ class TemplateGaps:
         return opener.string[opener.start() :] if opener else ""
 
     def _without_opened_turn(self, gap: str) -> str:
-        """The end of an answer without what a template that always opens a turn writes after every last message."""
+        """The end of an answer without what a template that always opens a turn writes after every last message: of
+        `b<|end|><|assistant|>`, where that is `<|assistant|>`, `<|end|>`. Segment by segment, because what is opened
+        may begin with the end of the question, which an answer has not.
+        """
         segments = self.tokens.segments(gap.rstrip())
         for segment in reversed(self.tokens.segments(self.opened_turn)):
             if not segments or segments[-1] != segment:
