@@ -52,7 +52,9 @@ _KIND_OF_TURN: dict[int, int] = {
 
 
 def merged_spans(spans: Spans) -> Spans:
-    """The spans without empty ones, and like neighbours as one; a prompt span for an empty text."""
+    """The spans without empty ones, and like neighbours as one; a prompt span for an empty text. Of PROMPT to 5,
+    ASSISTANT to 5 and PROMPT to 9, that is PROMPT to 9.
+    """
     merged: list[tuple[int, int, int, float]] = []
     last_end = 0
     for span in zip(*spans, strict=True):
@@ -82,6 +84,9 @@ def text_for_digest(spans: Spans) -> str:
 
 
 def _whole_turn_spans(spans: Spans) -> Spans:
+    """The spans with whole turns instead of their parts, and without stops in the header after a turn: of THOUGHT to
+    12, ASSISTANT to 31 and TOOL_CALL to 47, ASSISTANT to 47.
+    """
     merged: list[tuple[int, int, int, float]] = []
     kind_before = -1
     for end, kind, turn, weight in zip(*spans, strict=True):

@@ -106,14 +106,15 @@ class Renderer:
         renderer = self._with_variables(variables or {})
         if not documents:
             return renderer
+        # Not kept as a variant, and not traced: both would hold the documents of one row.
+        copy_for_row = renderer._copy_for(renderer.template.for_row(documents=documents))
+        copy_for_row._trace = False
         # `profile` is a cached property: set here, it is not learnt for each row. Its samples have no documents.
-        profile = renderer.profile
-        renderer = renderer._copy_for(renderer.template.for_row(documents=documents))
-        renderer.__dict__["profile"] = profile
-        renderer._trace = False  # a trace would hold the documents of one row
-        return renderer
+        copy_for_row.__dict__["profile"] = renderer.profile
+        return copy_for_row
 
     def _with_variables(self, variables: Mapping[str, Any]) -> "Renderer":
+        """The renderer of rows with some variables: this one, if the template reads none of them."""
         read = {name: value for name, value in variables.items() if name in self.variable_names}
         if not read:
             return self
@@ -155,8 +156,8 @@ class Renderer:
                 turns could not be located (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.
         """
-        # A trace knows roles and contents only: it is made without tools.
         traced = None
+        # A trace knows roles and contents only: it is made without tools.
         if self._trace and tools is None:
             traced = self._traces.rendered(prompt + completion, len(prompt))
         if traced is None:

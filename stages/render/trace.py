@@ -23,7 +23,7 @@ placeholder in the text has its origin.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ...schemas.errors import PacktrainError
@@ -70,6 +70,7 @@ class _Trace:
     """
 
     def __init__(self, guards: Sequence[ContentGuard], skeleton: str, spans: Spans, completion_begin: int) -> None:
+        # (index of a content, its guard) for those that ask something.
         self._guards = [(index, guard) for index, guard in enumerate(guards) if guard.has_conditions]
         self._spans = spans
         # The text is cut into contents and literals. Literals are also cut where a span ends or the completion begins,
@@ -79,21 +80,22 @@ class _Trace:
         #     cuts              0, 6, 7, 18, 19, 24
         #     literals          "[user]", "[assistant]", "[end]"
         #     piece indices     2, 0, 3, 1, 4, in contents + literals
-        placeholder_places = [match.start() for match in PLACEHOLDER.finditer(skeleton)]
-        places = {0, len(skeleton), completion_begin, *spans.ends}
-        places.update(placeholder_places)
-        places.update(place + 1 for place in placeholder_places)
-        cuts = sorted(places)
-        pieces = [skeleton[begin:end] for begin, end in pairwise(cuts)]
-        self._literals = [piece for piece in pieces if not PLACEHOLDER.match(piece)]
-        literal_indices = count(len(guards))
-        # (pieces,) index of each piece in `contents + literals`.
-        self._piece_indices = [
-            ord(piece) - FIRST_PLACEHOLDER if PLACEHOLDER.match(piece) else next(literal_indices) for piece in pieces
-        ]
+        cuts = {0, len(skeleton), completion_begin, *spans.ends}
+        for placeholder in PLACEHOLDER.finditer(skeleton):
+            cuts.update(placeholder.span())
+        sorted_cuts = sorted(cuts)
+        self._literals: list[str] = []
+        self._piece_indices: list[int] = []  # of each piece in `contents + literals`
+        for begin, end in pairwise(sorted_cuts):
+            piece = skeleton[begin:end]
+            if PLACEHOLDER.match(piece):
+                self._piece_indices.append(ord(piece) - FIRST_PLACEHOLDER)
+            else:
+                self._piece_indices.append(len(guards) + len(self._literals))
+                self._literals.append(piece)
         # Index of the piece that begins where a span ends, or the completion begins.
-        self._end_pieces = [cuts.index(end) for end in spans.ends]
-        self._completion_piece = cuts.index(completion_begin)
+        self._end_pieces = [sorted_cuts.index(end) for end in spans.ends]
+        self._completion_piece = sorted_cuts.index(completion_begin)
 
     def rendered(self, contents: list[str]) -> Rendered | None:
         """The rendering of a row; None if its contents take another path."""
@@ -161,6 +163,7 @@ class Traces:
             TraceAbortedError, UnprovedError, PacktrainError: there is none.
         """
         guards = [ContentGuard() for _ in roles]
+        # What the template asks of a content below, while it renders, is noted in these.
         ContentProxy.guards = guards
         messages: Messages = [
             _MessageProxy(role=role, content=ContentProxy.of_message(index)) for index, role in enumerate(roles)
@@ -202,38 +205,38 @@ class _PartialRenderings:
         """See `rendered_chat.RenderSelected`."""
         key = (tuple(indices), add_generation_prompt)
         if key not in self._renderings:
-            self._renderings[key] = self._render(indices, add_generation_prompt)
+            next_index = len(indices)
+            # The prompt of a completion that the assistant does not begin is compared with the text itself, character
+            # by character, and so may match another length of it in each row.
+            if add_generation_prompt and next_index < len(self._roles) and self._roles[next_index] != ASSISTANT:
+                raise TraceAbortedError("where the completion begins may depend on the contents")
+            messages = [self._messages[index] for index in indices]
+            rendering = self._template.render(messages, None, add_generation_prompt=add_generation_prompt)
+            self._renderings[key] = rendering
+            if add_generation_prompt:
+                self.prompt_texts[next_index] = rendering.text
         return self._renderings[key]
 
-    def _render(self, indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
-        next_index = len(indices)
-        # The prompt of a completion that the assistant does not begin is compared with the text itself, character by
-        # character, and so may match another length of it in each row.
-        if add_generation_prompt and next_index < len(self._roles) and self._roles[next_index] != ASSISTANT:
-            raise TraceAbortedError("where the completion begins may depend on the contents")
-        messages = [self._messages[index] for index in indices]
-        rendering = self._template.render(messages, None, add_generation_prompt=add_generation_prompt)
-        if add_generation_prompt:
-            self.prompt_texts[next_index] = rendering.text
-        return rendering
 
-
-def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, text_before: str, guard: ContentGuard) -> None:
+def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, prompt_text: str, guard: ContentGuard) -> None:
     """Guard a content against beginning with what the generation prompt has behind a turn's begin, such as an empty
-    thinking block: a turn with such a content begins after it.
+    thinking block: a turn with such a content begins after it. With an empty block in the generation prompt alone, "0"
+    as the placeholder:
 
-    With a prompt that ends in `<|assistant|><think></think>`, the turn of the content `Yes.` begins before `Yes.`, for
-    the text lacks the empty block. The turn of the content `<think></think>Yes.` begins behind the block, as the text
-    begins with the whole prompt. So the trace holds for the first content, and not for the second.
+        skeleton           ...<|assistant|>0<|end|>
+        prompt_text        ...<|assistant|><think></think>
+        content            "Yes." begins the turn; so the trace holds for it
+                           "<think></think>Yes." makes the text begin with all of the prompt, so that its turn begins
+                           behind the block; the guard refuses it
 
     Args:
         begin: where the turn of the placeholder begins.
-        text_before: the messages before it with a generation prompt, rendered.
+        prompt_text: the messages before it with a generation prompt, rendered; "" if that was not asked for.
 
     Raises:
         TraceAbortedError: this cannot be said of the content alone.
     """
-    rest_of_prompt = text_before[begin:]
+    rest_of_prompt = prompt_text[begin:]
     if not rest_of_prompt:
         return
     placeholder = chr(FIRST_PLACEHOLDER + message)
