@@ -21,10 +21,9 @@ from ...stages.select.split import Places, split
 from ...stages.select.truncate import Limits, PairCut, PairLengths, is_without_labels, limits_of_pairs
 from ...stages.tokenize.cut_points import WHITE, Breaks, line_places, skip_white
 from ..store.local import open_unnamed_file
-from .groups import groups_to_draw, set_group_keys
 from .segments import Segments
 from .table import CONTAMINATED, FIRST_SUPERVISED, HELD_OUT, NO_TURNS, PIECE, SPLIT, Documents, Table
-from .units import share_in_groups
+from .units import group_keys_of, set_group_keys, share_in_groups
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -63,7 +62,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         ConfigError: a weight asks for too many copies.
     """
     limits = limits_of(config)
-    pieces = open_unnamed_file(scratch)  # their number is not known before the last document is cut
+    pieces = open_unnamed_file(scratch)  # their number is not known before the last one is made
     segments = Segments.of(table)  # which opens a part when a document of it is split
     for source, rows in table.slices():
         documents = table.documents.at(rows)
@@ -87,11 +86,11 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     if config.pack.share == "group":
         set_group_keys(table, scratch)
     decide_together(table, config, only)
-    pieces.flush()
-    if pieces.tell():
-        table.pieces = np.memmap(pieces, PIECE, "r")
     if config.pack.shares:
-        share_in_groups(table, segments, config, scratch)
+        share_in_groups(table, segments, config, pieces)
+    pieces.flush()
+    if pieces.tell():  # an empty file cannot be mapped
+        table.pieces = np.memmap(pieces, PIECE, "r")
 
 
 def leave_out_pairs(
@@ -176,8 +175,10 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         copies = np.full(rows.stop - rows.start, int(passes), np.uint16)
         tokens_to_draw = float((passes - int(passes)) * tokens_of_sources[number])
         if tokens_to_draw:
-            # Documents that share tokens are drawn together, since only equally many copies of them can share.
-            groups = groups_to_draw(table, rows) if config.pack.shares else np.arange(len(copies))
+            groups = np.arange(len(copies))
+            if config.pack.shares:
+                # Documents that may share tokens are drawn together: only equally many copies of them can share.
+                groups = np.unique(group_keys_of(table, rows), return_inverse=True)[1].astype(np.int64)
             copies += _drawn_documents(groups, tokens, tokens_to_draw, seed=config.seed, source=number)
         # Documents without tokens to mix keep what they have: held-out ones one copy, others none.
         decided = table.documents.copies[rows]

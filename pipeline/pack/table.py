@@ -39,8 +39,8 @@ Pieces: TypeAlias = NDArray[Any]
 """(M,) pieces, each a `PIECE`."""
 HELD_OUT, NO_TURNS, FIRST_SUPERVISED, SPLIT, CONTAMINATED, WEIGHTED, SHARES = (1 << bit for bit in range(7))
 """Bits of `Documents.flags`: held out; assistant turns not located; the first token is supervised; cut into pieces
-before packing; shares text with evaluation rows; some trained token has another loss weight than 1; its piece is in
-`Table.units`."""
+before packing; shares text with evaluation rows; some trained token has another loss weight than 1; shares tokens with
+other documents of its row."""
 GROUP = "group"
 """The column of the file that is not one of `Documents`; it is there if some document has a group."""
 
@@ -170,13 +170,12 @@ class Table:
     groups: pa.Array | None = None
     """(N,) the group of each document, "" if it has none; mapped. None if no document has a group."""
     group_keys: NDArray[np.uint64] | None = None
-    """(N,) equal for documents that may share tokens; mapped. None unless `pack.share` is `group`: see `groups`."""
+    """(N,) equal for documents that may share tokens; mapped. None unless `pack.share` is `group`: see `units`."""
     trained_spans: TrainedSpans | None = None
     """Of a sample of the documents, for the report; None if none was asked for."""
     pieces: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
-    """(S,) the pieces of split documents, in order; mapped. Decided by `outcomes.decide`."""
-    units: Pieces = field(default_factory=lambda: np.zeros(0, PIECE))
-    """The pieces of documents that share tokens, unit by unit; mapped. Decided by `units.share_in_groups`."""
+    """(S,) the pieces of documents that are not packed as one whole piece: first of those that were split, in their
+    order, then of those that share tokens, unit by unit (`units`); mapped. Decided by `outcomes.decide`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
         """Yield (source, documents) for at most `SLICE` documents at a time."""

@@ -20,7 +20,7 @@ from .pairs import sides_of
 from .planned_rows import RowForm
 from .shard import ShardPlan
 from .table import HELD_OUT, PIECE, SHARES, SPLIT, Pieces, Table
-from .units import unit_begins
+from .units import take_units, unit_begins
 
 if TYPE_CHECKING:
     from ...schemas.config.config import RunConfig
@@ -140,61 +140,45 @@ def plan_pieces(
         seed: of the order of rows, if they are shuffled.
     """
     pack = config.pack
+    align = form.alignment.document
     pairs = form.pairs is not None and form.is_packed
+    has_units = form.branches or pairs  # else every piece is placed by itself
     pieces = _pieces_of(table, split, blocks, pairs=pairs)
-    if form.branches or pairs:
-        return _plan_units(pieces, unit_begins(pieces, pairs=pairs), config, seed, pairs=pairs)
-    lengths = np.ascontiguousarray(pieces["length"])
-    if not form.is_packed:  # each in a row of its own, however long
-        plan = plan_rows(lengths, max(2, int(lengths.max(initial=0))), "none")
-    else:
-        # Copies of a piece have one number, by which rows keep them apart.
-        same = (pieces["document"] << 32) + pieces["start"] if has_copies(config) else None
-        plan = plan_rows(
-            lengths,
-            config.longest_piece,
-            pack.strategy,
-            row_length=config.row_length,
-            max_docs=pack.max_docs,
-            align=pack.alignment.document,
-            same=same,
-        )
-    if pack.shuffle:
-        plan = permute_rows(plan, seed)
-    pieces = np.take(pieces, plan.order)  # three times as fast as an index, for records
-    pieces["start"] += plan.starts.astype(np.int32)  # a strategy that cuts repeats nothing
-    pieces["length"] = plan.lengths
-    return plan.certificate, plan.row_offsets, pieces
-
-
-def _plan_units(
-    pieces: Pieces, begins: NDArray[np.int64], config: "RunConfig", seed: int, *, pairs: bool
-) -> tuple[Certificate, NDArray[np.int64], Pieces]:
-    """As `plan_pieces`, of units: each stands in one row, and its pieces in their order.
-
-    Args:
-        begins: (U,) the first piece of each unit.
-        pairs: whether each unit is a preference pair, and so has two pieces.
-    """
-    pack = config.pack
+    begins = unit_begins(pieces, pairs=pairs)
+    sizes = np.ascontiguousarray(pieces["length"])
+    longest = config.longest_piece
     row_length = config.row_length
-    align = pack.alignment.document
-    counts = np.diff(np.append(begins, len(pieces)))
-    padded = -(-pieces["length"].astype(np.int64) // align) * align
-    sizes = sums_of(padded, np.append(begins, len(pieces)))
-    assert sizes.max(initial=0) <= row_length, "a plan would cut longer units without a word"
-    same = ((pieces["document"] << 32) + pieces["start"])[begins] if has_copies(config) else None
-    # Only units of two pieces say how many of them a row may have; `pack.share` does not go with `pack.max_docs`.
-    max_units = pack.max_docs // 2 if pairs and pack.max_docs is not None else None
-    plan = plan_rows(
-        sizes, row_length, pack.strategy, row_length=row_length, max_docs=max_units, align=align, same=same
-    )
+    max_docs = pack.max_docs
+    if has_units:
+        # Every piece of a unit is padded: of pieces of 5 and 3 tokens, aligned to 4, the unit takes 8 + 4 = 12.
+        padded = -(-sizes.astype(np.int64) // align) * align
+        sizes = sums_of(padded, np.append(begins, len(pieces)))
+        longest = row_length
+        assert sizes.max(initial=0) <= row_length, "a plan would cut longer units without a word"
+        if pairs and max_docs is not None:  # a unit of two pieces; with `pack.share`, there is no `max_docs`
+            max_docs //= 2
+    elif not form.is_packed:  # each preference pair in a row of its own, however long
+        longest = max(2, int(sizes.max(initial=0)))
+        row_length = longest
+    same = None
+    if has_copies(config):
+        # Copies of a piece have one number, by which rows keep them apart.
+        same = (pieces["document"][begins] << 32) + pieces["start"][begins]
+    plan = plan_rows(sizes, longest, pack.strategy, row_length=row_length, max_docs=max_docs, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
-    row_offsets = offsets_of(sums_of(counts[plan.order], plan.row_offsets))
+    if not has_units:
+        pieces = np.take(pieces, plan.order)  # for records, three times as fast as an index
+        pieces["start"] += plan.starts.astype(np.int32)  # a strategy that cuts repeats nothing
+        pieces["length"] = plan.lengths
+        return plan.certificate, plan.row_offsets, pieces
+    # A row of 2 units, which have 3 pieces and 2, has 5 pieces.
+    sizes_of_units = np.diff(np.append(begins, len(pieces)))
+    row_offsets = offsets_of(sums_of(sizes_of_units[plan.order], plan.row_offsets))
+    # The plan was of units and their padding; a certificate counts pieces and tokens of documents.
     tokens = int(pieces["length"].sum(dtype=np.int64))
     certificate = replace(plan.certificate, tokens=tokens, pieces=len(pieces))
-    return certificate, row_offsets, np.take(pieces, ranges(begins[plan.order], counts[plan.order]))
+    return certificate, row_offsets, take_units(pieces, begins, plan.order)
 
 
 def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bool) -> Pieces:
@@ -205,56 +189,44 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
     """
     in_window = np.zeros(len(table.block_starts) - 1, np.bool_)
     in_window[blocks] = True
+    documents = table.documents
+    made = table.pieces
+    is_planned = np.zeros(len(documents) if len(made) else 0, np.bool_)
     pieces_of_slices = [np.zeros(0, PIECE)]
-    shares = np.zeros(len(table.documents) if len(table.units) else 0, np.bool_)
     for doc_ids in _packed_in(table, split):
         if not in_window.all():
             doc_ids = doc_ids[in_window[_blocks_of(table, doc_ids)]]
-        if len(shares):
-            in_units = (table.documents.flags[doc_ids] & SHARES) > 0
-            shares[doc_ids[in_units]] = True
-            doc_ids = doc_ids[~in_units]
         if pairs:
-            pieces_of_slices.append(sides_of(table.documents.at(doc_ids), doc_ids))
-        else:
-            pieces_of_slices.append(_whole_or_cut(table, doc_ids))
-    if len(shares):
+            pieces_of_slices.append(sides_of(documents.at(doc_ids), doc_ids))
+            continue
+        if len(made):
+            is_made = (documents.flags[doc_ids] & (SPLIT | SHARES)) > 0
+            is_planned[doc_ids[is_made]] = True
+            doc_ids = doc_ids[~is_made]
+        whole = np.zeros(len(doc_ids), PIECE)
+        whole["document"] = doc_ids
+        whole["start"] = documents.low[doc_ids]
+        whole["length"] = documents.high[doc_ids] - documents.low[doc_ids]
+        pieces_of_slices.append(whole)
+    if len(made):
         # A unit is of the window of its first document, wherever the others are.
-        begins_of_units = unit_begins(table.units)
-        is_in_window = shares[table.units["document"][begins_of_units]]
-        sizes_of_units = np.diff(np.append(begins_of_units, len(table.units)))
-        pieces_of_slices.append(table.units[np.repeat(is_in_window, sizes_of_units)])
+        begins = unit_begins(made)
+        sizes = np.diff(np.append(begins, len(made)))
+        pieces_of_slices.append(made[np.repeat(is_planned[made["document"][begins]], sizes)])
     pieces = np.concatenate(pieces_of_slices)
     pieces_of_slices.clear()  # which would double the memory of what follows
     begins = unit_begins(pieces, pairs=pairs)
-    copies = table.documents.copies[pieces["document"][begins]].astype(np.int64)
+    if len(made):  # which stand last: all are put in the order of their first documents
+        pieces = take_units(pieces, begins, np.argsort(pieces["document"][begins], kind="stable"))
+        begins = unit_begins(pieces)
+    copies = documents.copies[pieces["document"][begins]].astype(np.int64)
     if not (copies > 1).any():
         return pieces
     unit_of_copy = np.repeat(np.arange(len(copies)), copies)
     # The first of r copies stands in the first r-th of the order, the second in the second, and so on. Equal repeats of
     # all documents give one pass after another: of units 0 and 1 twice, the places are 0 .25 .5 .75, so 0 1 0 1.
     place = (ranges(0, copies) + unit_of_copy / len(copies)) / copies[unit_of_copy]
-    units = unit_of_copy[np.argsort(place, kind="stable")]
-    sizes = np.diff(np.append(begins, len(pieces)))
-    return np.take(pieces, ranges(begins[units], sizes[units]))
-
-
-def _whole_or_cut(table: Table, doc_ids: NDArray[np.int64]) -> Pieces:
-    """The pieces of some documents, ascending, each once."""
-    documents = table.documents
-    is_cut = (documents.flags[doc_ids] & SPLIT) > 0
-    uncut = doc_ids[~is_cut]
-    pieces = np.zeros(len(uncut), PIECE)
-    pieces["document"] = uncut
-    pieces["start"] = documents.low[uncut]
-    pieces["length"] = documents.high[uncut] - documents.low[uncut]
-    if len(uncut) == len(doc_ids):
-        return pieces
-    document_of_piece = table.pieces["document"]
-    begins = np.searchsorted(document_of_piece, doc_ids[is_cut], side="left")
-    ends = np.searchsorted(document_of_piece, doc_ids[is_cut], side="right")
-    pieces = np.concatenate([pieces, table.pieces[ranges(begins, ends - begins)]])
-    return np.take(pieces, np.argsort(pieces["document"], kind="stable"))
+    return take_units(pieces, begins, unit_of_copy[np.argsort(place, kind="stable")])
 
 
 def _packed_in(table: Table, split: str) -> Iterator[NDArray[np.int64]]:

@@ -51,7 +51,6 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("pipeline/judge/inside.py", "fdopen"): (1, "inside of the sandbox"),
     ("pipeline/judge/inside.py", "load"): (1, "inside of the sandbox"),
     ("pipeline/judge/sandbox.py", "read_text"): (1, "the package's own"),
-    ("pipeline/pack/groups.py", "memmap"): (1, OURS),
     ("pipeline/pack/outcomes.py", "memmap"): (1, OURS),
     ("pipeline/pack/shard.py", "fromfile"): (1, OURS),
     ("pipeline/pack/spools.py", "memmap"): (3, OURS),

@@ -16,12 +16,11 @@ from ....schemas.config.config import RunConfig
 from ....schemas.ragged import begins_of, offsets_of, sums_of
 from ....stages.forecast.estimate import SharedUnits
 from ....stages.pack.shared_prefixes import share_prefixes
-from ...pack.groups import groups_of_several, set_group_keys
 from ...pack.outcomes import limits_of
 from ...pack.pack import Selected
 from ...pack.segments import Segments
 from ...pack.table import Documents, Table
-from ...pack.units import first_trained
+from ...pack.units import first_trained, groups_of_several, set_group_keys
 from .documents import copies_to_compare
 
 COMPARED_TOKENS = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from packtrain.pipeline.inputs import scan
-from packtrain.pipeline.pack import groups
+from packtrain.pipeline.pack import units
 from packtrain.pipeline.run.plan import plan
 from packtrain.pipeline.stream.live_windows import LiveWindows
 
@@ -177,7 +177,7 @@ def test_large_groups_are_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for folder in folders:
         folder.mkdir()
     _, whole = run_both(configured(folders[0], pack={"row_length": 2048}))
-    monkeypatch.setattr(groups, "GROUP_BYTES", 2_000)
+    monkeypatch.setattr(units, "GROUP_BYTES", 2_000)
     plain, divided = run_both(configured(folders[1], pack={"row_length": 2048}))
     assert documents_of(divided) == documents_of(plain)
     assert stored_tokens(whole) < stored_tokens(divided) < stored_tokens(plain)
