@@ -5,19 +5,19 @@ files beside the data may be gone or damaged.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import yaml
 
 from ...schemas.config.config import RunConfig
-from ...schemas.dataset.manifest import Manifest, SplitRecord
+from ...schemas.dataset.manifest import Manifest
 from ...schemas.dataset.names import REJECTS
 from ...schemas.errors import PacktrainError, StoreError
 from ...schemas.escape import without_secrets
@@ -29,14 +29,16 @@ from ...schemas.report.length_choice import Choice
 from ...schemas.report.report import Made, Packing, Report, Sample, SplitFigures, Training
 from ..dataset.decode import Decoder
 from ..dataset.open_dataset import Finished
-from ..store.open_store import is_url
+from ..store.open_store import Store, is_url
 from .contamination_summary import contamination_of, noted_hits
 from .ledger_lines import supervision_of
 from .shown import shown_rows
 
 PAIRS = "With pack.strategy none, preference pairs are not packed: each is a row of its own."
 _AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException)
+_DAMAGE = (
+    PacktrainError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException
+)  # fmt: skip
 """What reading files beside the data may raise: they may be damaged in any way."""
 _REJECTS_OF_A_REASON = 3
 """Maximum number of rejects per reason and source."""
@@ -46,22 +48,23 @@ _DETAIL_CHARACTERS = 400
 """Maximum number of characters of a reject's detail, which may quote the row."""
 _LINES = 1_000_000
 """Maximum number of lines of rejects.jsonl that are read."""
-Part = TypeVar("Part")
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
     """YAML that reproduces the dataset, without secrets and defaults."""
-
-    def public(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: public(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [public(item) for item in value]
-        return without_secrets(value) if isinstance(value, str) and is_url(value) else value
-
-    data = public(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
+    data = _without_logins(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
     return f"# Relative paths start in {base}\n{text}"
+
+
+def _without_logins(value: Any) -> Any:
+    """The data of a configuration; its URLs have neither passwords nor signatures."""
+    if isinstance(value, dict):
+        return {key: _without_logins(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_logins(item) for item in value]
+    # Other texts stay as they are: a condition or a template may have what looks like a login.
+    return without_secrets(value) if isinstance(value, str) and is_url(value) else value
 
 
 def report_of(
@@ -74,71 +77,93 @@ def report_of(
         configuration: YAML that reproduces it, if it is known.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
-    absent: dict[str, str] = {}
     manifest = dataset.manifest
     plan = manifest.plan
     store = dataset.store
-
-    def attempt(name: str, make: Callable[[], Part]) -> Part | None:
-        try:
-            return make()
-        except PacktrainError as error:
-            absent[name] = str(error)
-        except _DAMAGE as error:
-            absent[name] = (
-                f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
-                f"`packtrain verify {store.where('')}` says whether a file is damaged."
-            )
-        return None
-
+    total = manifest.ledger.total()
+    absent: dict[str, str] = {}
     if choice is None:
         absent["choice"] = _AT_THE_END
-
-    def contamination() -> Contamination:
-        action = str(plan["config"]["contamination"]["action"])
-        return contamination_of(noted_hits(store), plan["evaluation"], manifest.ledger.total().examples_made, action)
-
+    contamination = None
+    if "evaluation" in plan:
+        try:
+            action = str(plan["config"]["contamination"]["action"])
+            contamination = contamination_of(noted_hits(store), plan["evaluation"], total.examples_made, action)
+        except _DAMAGE as error:
+            absent["contamination"] = _describe_damage(error, store)
+    training = None
+    try:
+        rows, rows_absent = shown_rows(dataset, "train", decoder)
+        training = Training(policies_of(plan["config"]), rows, rows_absent)
+    except _DAMAGE as error:
+        absent["training"] = _describe_damage(error, store)
     return make_report(
         "run",
         store.where(""),
         absent,
         choice=choice,
-        flow=Flow(
-            supervision_of(manifest.ledger.total()),
-            dict(manifest.ledger.sources),
-            rejects_of(dataset),
-            store.where(REJECTS),
-        ),
-        contamination=attempt("contamination", contamination) if "evaluation" in plan else None,
-        training=attempt(
-            "training", lambda: Training(policies_of(plan["config"]), *shown_rows(dataset, "train", decoder))
-        ),
+        flow=Flow(supervision_of(total), dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),
+        contamination=contamination,
+        training=training,
         packing=packing_of(manifest),
         made=Made(manifest.hash, configuration),
     )
 
 
-def make_report(kind: str, name: str, absent: dict[str, str], sample: Sample | None = None, **sections: Any) -> Report:
-    """Put sections together.
+def _describe_damage(error: Exception, store: Store) -> str:
+    """Why a section cannot be made."""
+    if isinstance(error, PacktrainError):
+        return str(error)
+    return (
+        f"This section cannot be made: {type(error).__name__}: {str(error).removesuffix('.')}. "
+        f"`packtrain verify {store.where('')}` says whether a file is damaged."
+    )
+
+
+def make_report(
+    kind: str,
+    place: str,
+    absent: dict[str, str],
+    sample: Sample | None = None,
+    *,
+    choice: Choice | None,
+    flow: Flow,
+    contamination: Contamination | None,
+    training: Training | None,
+    packing: Packing | None,
+    made: Made,
+) -> Report:
+    """A report of some sections, made now by this version of packtrain.
 
     Args:
-        name: URL or path of the dataset.
-        sections: see `Report`.
+        kind, absent: see `Report`.
+        place: URL or path of the dataset, whose last part is the report's name.
     """
-    last = name.rstrip("/").rpartition("/")[2] or name
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return Report(kind, last, made_at, version("packtrain"), sample, absent=absent, **sections)
+    return Report(
+        kind=kind,
+        name=place.rstrip("/").rpartition("/")[2] or place,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        packtrain=version("packtrain"),
+        sample=sample,
+        choice=choice,
+        flow=flow,
+        contamination=contamination,
+        training=training,
+        packing=packing,
+        made=made,
+        absent=absent,
+    )
 
 
 def rejects_of(dataset: Finished) -> list[Reject]:
-    """Some rejected rows of each reason and source, in file order; none if the file is gone."""
+    """Some rejected rows of each reason and source, in file order; none if rejects.jsonl is gone."""
     with suppress(OSError, StoreError):
         return some_rejects(_decode_rejects(islice(read_lines(dataset.store.local(REJECTS)), _LINES)))
     return []
 
 
 def _decode_rejects(lines: Iterable[bytes]) -> Iterator[Reject]:
-    """The rejects of lines of rejects.jsonl. A damaged line is left out, which `verify` names."""
+    """The rejects of lines of rejects.jsonl. Damaged lines are left out: `packtrain verify` says which."""
     decoder = msgspec.json.Decoder(Reject)
     for line in lines:
         with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -151,11 +176,15 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
     shown = list[Reject]()
     for reject in rejects:
         kind = (reject.source, reject.reason)
-        if shown_counts[kind] < _REJECTS_OF_A_REASON and len(shown) < _REJECTS and reject.reason != COUNTED_ONLY:
-            shown_counts[kind] += 1
-            is_long = len(reject.detail) > _DETAIL_CHARACTERS
-            detail = reject.detail[: _DETAIL_CHARACTERS - 1] + "…" if is_long else reject.detail
-            shown.append(msgspec.structs.replace(reject, detail=detail))
+        if reject.reason == COUNTED_ONLY or shown_counts[kind] == _REJECTS_OF_A_REASON:
+            continue
+        if len(shown) == _REJECTS:
+            break
+        shown_counts[kind] += 1
+        detail = reject.detail
+        if len(detail) > _DETAIL_CHARACTERS:
+            detail = f"{detail[: _DETAIL_CHARACTERS - 1]}…"
+        shown.append(msgspec.structs.replace(reject, detail=detail))
     return shown
 
 
@@ -164,28 +193,24 @@ def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
     return {source["name"]: str(source.get("mask", config["mask"])["policy"]) for source in config["sources"]}
 
 
-def _split_figures(name: str, split: SplitRecord, manifest: Manifest) -> SplitFigures:
-    """The figures of a split, as page, terminal and card show them."""
-    pairs = manifest.preference
-    return SplitFigures(
-        split=name,
-        rows=split.rows,
-        bound=0 if pairs else sum(window.bound for window in split.windows),
-        fill=0.0 if pairs else split.fill(manifest.row_length),
-        tokens=split.tokens,
-        labels=split.trained,
-        pieces=sum(window.pieces for window in split.windows),
-        padding=split.padding,
-    )
-
-
 def packing_of(manifest: Manifest) -> Packing:
-    """How the splits are packed."""
-    splits = [_split_figures(name, split, manifest) for name, split in manifest.splits.items()]
-    return Packing(
-        manifest.row_length,
-        "pairs" if manifest.preference else manifest.pack.strategy,
-        [split for split in splits if split.rows],
-        manifest.pack.padded_for,
-        manifest.pairs,
-    )
+    """How the splits that have rows are packed."""
+    is_packed = not manifest.preference
+    splits = []
+    for name, split in manifest.splits.items():
+        if not split.rows:
+            continue
+        figures = SplitFigures(
+            split=name,
+            rows=split.rows,
+            # Of preference pairs that are not packed, each is a row, whatever its length.
+            bound=sum(window.bound for window in split.windows) if is_packed else 0,
+            fill=split.fill(manifest.row_length) if is_packed else 0.0,
+            tokens=split.tokens,
+            labels=split.trained,
+            pieces=sum(window.pieces for window in split.windows),
+            padding=split.padding,
+        )
+        splits.append(figures)
+    strategy = manifest.pack.strategy if is_packed else "pairs"
+    return Packing(manifest.row_length, strategy, splits, manifest.pack.padded_for, manifest.pairs)

@@ -90,13 +90,14 @@ class Difference(Shown):
         return f"{self.a} (A) and {self.b} (B) differ in {changed}{same}"
 
     def tables(self) -> Iterator[Table]:
-        rows = ((change.section, *_cells(change)) for change in self.changes)
-        yield Table("", ("section", "what", "A", "B", "change"), rows)
+        changes = [(change.section, *_cells(change)) for change in self.changes]
+        yield Table("", ("section", "what", "A", "B", "change"), changes)
         if self.examples is not None:
-            named = self.examples.named
-            kinds = (
-                (KINDS[kind], self.examples.counts[kind], ", ".join(named[kind][:NAMED_IN_TERMINAL])) for kind in named
-            )
+            counts = self.examples.counts
+            kinds = [
+                (KINDS[kind], counts[kind], ", ".join(ids[:NAMED_IN_TERMINAL]))
+                for kind, ids in self.examples.named.items()
+            ]
             yield Table("Examples", ("which", "how many", "the first"), kinds)
 
 
@@ -113,26 +114,35 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
         InputError: a dataset is missing, unfinished or damaged, or has preference pairs that are not packed.
     """
     observer = observer or Observer()
-    sides = [_open(folder) for folder in (a, b)]
+    dataset_a = _open(a)
+    dataset_b = _open(b)
     name_a = without_secrets(str(a))
     name_b = without_secrets(str(b))
-    left, right = (side.manifest for side in sides)
+    left = dataset_a.manifest
+    right = dataset_b.manifest
     hashes = (left.hash, right.hash)
     if left.hash == right.hash:
         return Difference(name_a, name_b, hashes, identical=True)
+    # Before the documents are read, which takes longer: a plan that is not one is refused at once.
     changed = changes(_figures(left), _figures(right))
     observer.begin("compare", 0, "")
     try:
-        documents = [_documents(side) for side in sides]
+        documents_a = _documents(dataset_a)
+        documents_b = _documents(dataset_b)
     except IntegrityError as error:
         raise InputError(str(error)) from error
     observer.end()
     same_tokenizer = _encoding_of(left) == _encoding_of(right)
-    examples = _compared(*documents, same_tokenizer=same_tokenizer)
-    return Difference(name_a, name_b, hashes, False, changed, examples)
+    examples = _compared(documents_a, documents_b, same_tokenizer=same_tokenizer)
+    return Difference(name_a, name_b, hashes, identical=False, changes=changed, examples=examples)
 
 
 def _open(folder: str | Path) -> Finished:
+    """A finished dataset of packed rows.
+
+    Raises:
+        InputError: it is something else, or damaged.
+    """
     try:
         dataset = open_dataset(folder)
     except IntegrityError as error:
@@ -161,6 +171,7 @@ def _figures(manifest: Manifest) -> Figures:
     """What a manifest says of its plan, its ledger and its rows."""
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
+        # First, so that the sum is among the lines that a terminal shows.
         entries = {"*": asdict(manifest.ledger.total()), **entries}
     splits = {figures.split: asdict(figures) for figures in packing_of(manifest).splits}
     return {
@@ -179,8 +190,8 @@ class _Documents:
 
     ids: pa.Array
     """(N,) as `source/file:line`, from data."""
-    splits: list[str]
-    """(N,) the split of each."""
+    splits: pa.Array
+    """(N,) the split of each, as text."""
     copies: NDArray[np.int32]
     """(N,)"""
     token_identity: NDArray[np.uint64]
@@ -202,11 +213,12 @@ def _documents(dataset: Finished) -> _Documents:
     digests = arrays["digest"]
     halves = np.zeros((0, 2), np.uint64)
     if len(digests):
-        # 16 bytes each; a slice of an array begins behind the begin of its buffer.
-        halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(digests)]
+        # The buffer has 16 bytes for each digest, and the array may be a slice of it: from digest `offset` on.
+        halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)
+        halves = halves[digests.offset : digests.offset + len(digests)]
     return _Documents(
         ids=arrays["id"].cast(pa.large_string()),
-        splits=arrays["split"].to_pylist(),
+        splits=arrays["split"],
         copies=view(arrays["copies"]),
         token_identity=np.stack([*halves.T, *(view(arrays[name]).astype(np.uint64) for name in _TOKENS)]),
         label_identity=np.stack([view(arrays[name]).astype(np.uint64) for name in _LABELS]),
@@ -222,12 +234,17 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
     Args:
         same_tokenizer: whether equal texts have equal tokens in both.
     """
+    # Of A with the ids x y z and B with z x: 1 −1 0.
     place_in_b = view(pc.fill_null(pc.index_in(a.ids, value_set=b.ids), -1)).astype(np.int64)
+    # The examples in both: 0 2 of A are 1 0 of B.
     in_a = np.flatnonzero(place_in_b >= 0)
     in_b = place_in_b[in_a]
-    tokens_differ = (a.token_identity[:, in_a] != b.token_identity[:, in_b]).any(axis=0) | (not same_tokenizer)
+    tokens_differ = np.ones(len(in_a), np.bool_)
+    if same_tokenizer:
+        tokens_differ = (a.token_identity[:, in_a] != b.token_identity[:, in_b]).any(axis=0)
     labels_differ = ~tokens_differ & (a.label_identity[:, in_a] != b.label_identity[:, in_b]).any(axis=0)
-    moved = [a.splits[left] != b.splits[right] for left, right in zip(in_a.tolist(), in_b.tolist(), strict=True)]
+    moved = pc.not_equal(a.splits.take(numbers(in_a)), b.splits.take(numbers(in_b))).to_pylist()
+    # Kind → where such examples are: in B for those that are only there, else in A.
     places = {
         "only_a": np.flatnonzero(place_in_b < 0),
         "only_b": np.delete(np.arange(len(b.ids)), in_b),
@@ -236,11 +253,11 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
         "copies": in_a[a.copies[in_a] != b.copies[in_b]],
         "moved": in_a[np.array(moved, np.bool_)],
     }
-    named = {
-        kind: (b if kind == "only_b" else a).ids.take(numbers(where[:NAMED])).to_pylist()
-        for kind, where in places.items()
-        if len(where)
-    }
+    named: dict[str, list[str]] = {}
+    for kind, where in places.items():
+        if len(where):
+            ids = b.ids if kind == "only_b" else a.ids
+            named[kind] = ids.take(numbers(where[:NAMED])).to_pylist()
     return Examples(
         same=int((~tokens_differ & ~labels_differ).sum()),
         counts={kind: len(places[kind]) for kind in KINDS},
@@ -251,7 +268,10 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
 
 
 def _count_alike(a: _Documents, b: _Documents) -> int:
-    """Count the documents of A that can be paired with one of B that has the same tokens and as many copies."""
+    """Count the documents of A that can be paired with one of B that has the same tokens and as many copies, such as
+    those of a file that was renamed, whose ids differ.
+    """
+    # Three documents of A and two of B with one key are two pairs.
     left, left_counts = np.unique(_keys(a), return_counts=True)
     right, right_counts = np.unique(_keys(b), return_counts=True)
     _, in_left, in_right = np.intersect1d(left, right, assume_unique=True, return_indices=True)
@@ -279,8 +299,8 @@ def difference_lines(everything: bool, difference: Difference) -> Lines:
     if difference.identical:
         yield f"A and B are the same dataset, byte for byte: manifest {difference.manifests[0][:16]}"
         return
-    for side, where, manifest in zip("AB", (difference.a, difference.b), difference.manifests, strict=True):
-        yield f"{side}: {where}, manifest {manifest[:16]}"
+    yield f"A: {difference.a}, manifest {difference.manifests[0][:16]}"
+    yield f"B: {difference.b}, manifest {difference.manifests[1][:16]}"
     lines_left = 0
     for section in dict.fromkeys(change.section for change in difference.changes):
         changes = [change for change in difference.changes if change.section == section]
@@ -289,7 +309,7 @@ def difference_lines(everything: bool, difference: Difference) -> Lines:
         yield ""
         yield Grid("", (section, "A", "B", "change"), [_cells(change) for change in shown])
     if difference.examples is not None:
-        yield from _example_lines(difference.examples, None if everything else NAMED_IN_TERMINAL)
+        yield from _example_lines(difference.examples, NAMED if everything else NAMED_IN_TERMINAL)
     if lines_left:
         yield f"\n{lines_left:,} more differ; --all shows them"
 
@@ -297,33 +317,42 @@ def difference_lines(everything: bool, difference: Difference) -> Lines:
 def _cells(change: Change) -> list[str]:
     """Key, both values, and the change of a number as `▲ +53 (+378.6 %)`."""
     key = ledger_words(change.key) if change.section == "ledger" else change.key
-    cells = [key, _value(change.a), _value(change.b)]
+    cells = [key, _format_value(change.a), _format_value(change.b)]
     # A counter that a side does not have is 0 there.
-    a, b = (0 if side is None else side for side in (change.a, change.b))
-    if not all(isinstance(side, int | float) and not isinstance(side, bool) for side in (a, b)):
+    a = 0 if change.a is None else change.a
+    b = 0 if change.b is None else change.b
+    if not _is_number(a) or not _is_number(b):
         return [*cells, ""]
-    arrow = "▲ +" if b > a else "▼ −"
-    relative = f" ({'+' if b > a else '−'}{share(abs(b - a) / a)})" if a and b else ""
-    return [*cells, f"{arrow}{_value(abs(b - a))}{relative}"]
+    arrow, sign = ("▲", "+") if b > a else ("▼", "−")
+    relative = f" ({sign}{share(abs(b - a) / a)})" if a and b else ""
+    return [*cells, f"{arrow} {sign}{_format_value(abs(b - a))}{relative}"]
 
 
-def _value(value: Any) -> str:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)  # a bool is an int in Python
+
+
+def _format_value(value: Any) -> str:
+    """A number or a setting, at most `VALUE_CHARACTERS`; a dash where a side has none."""
     if value is None:
         return "–"
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
     text = str(value)
     return text if len(text) <= VALUE_CHARACTERS else f"{text[: VALUE_CHARACTERS - 1]}…"
 
 
-def _example_lines(examples: Examples, limit: int | None) -> Iterator[str]:
+def _example_lines(examples: Examples, limit: int) -> Iterator[str]:
+    """How many examples are the same, and how many differ in each way, of which `limit` are named."""
     if not examples.same_tokenizer:
         yield "\nThe tokenizers differ, so all examples that are in both count as examples with other tokens"
     yield f"\n{examples.same:,} examples are the same in both"
-    for kind, named in examples.named.items():
-        shown = named[:limit]
-        not_shown = examples.counts[kind] - len(shown)
-        listed = ", ".join(map(escape_line, shown)) + (f", and {not_shown:,} more" if not_shown else "")
-        yield f"  {examples.counts[kind]:,} {KINDS[kind]}: {listed}"
+    for kind, ids in examples.named.items():
+        count = examples.counts[kind]
+        named = [escape_line(id) for id in ids[:limit]]
+        if count > len(named):
+            named.append(f"and {count - len(named):,} more")
+        yield f"  {count:,} {KINDS[kind]}: {', '.join(named)}"
+    # Those with one id and other labels have the same tokens, too, and are named above.
     if examples.alike > examples.same + examples.counts["labels"]:
         yield f"  {examples.alike:,} have the same tokens in both, whatever their ids"

@@ -57,12 +57,14 @@ _LINES = (
     ("dim", "keys not read, in messages", "keys_not_read"),
     ("dim", "tool calls whose arguments are not JSON", "call_arguments_not_json"),
 )
-"""(style in a terminal, words, field of `SourceLedger`); inner lines are indented. One by reason has
-a line a reason.
+"""(style in a terminal, words, field of `SourceLedger`); inner lines are indented. A field that counts by reason has a
+line for each reason.
 """
+_WORDS = {field: words.strip() for _, words, field in _LINES}
 _USES_NAMED = 8
 """At most so many sources are named, those that are used most often first."""
-_FIELD = re.compile(rf"(.*?)\.?\b({'|'.join(field for *_, field in _LINES)})(?:\.(.*))?")
+_KEY = re.compile(rf"(.*?)\.?\b({'|'.join(_WORDS)})(?:\.(.*))?")
+"""(source, field, reason) of a key such as `chats.examples_dropped.overlong`. Names of sources may have dots, too."""
 FIRST_TOKEN = "first_token"
 """What a supervised token is lost as that comes first in its piece."""
 CHOSEN = frozenset(
@@ -86,42 +88,51 @@ def ledger_grid(ledger: Ledger) -> Grid:
         names = []
     columns = [ledger.sources[name] for name in names]
     if len(names) != 1:
-        names = [*names, "all"]
-        columns = [*columns, ledger.total()]
-    lines = [(style, *line) for style, words, field in _LINES for line in _lines(words, field, columns)]
-    rows = [[words, *(f"{_short(value):,}" for value in values)] for _, words, values in lines]
-    return Grid(caption, ("", *names), rows, styles=[style for style, *_ in lines])
+        names.append("all")
+        columns.append(ledger.total())
+    rows = []
+    styles = []
+    for style, words, field in _LINES:
+        for line, values in _lines(words, field, columns).items():
+            if any(values):
+                rows.append([line, *map(_format_number, values)])
+                styles.append(style)
+    return Grid(caption, ("", *names), rows, styles=styles)
+
+
+def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> dict[str, list[float]]:
+    """Words → the values of a field in each column; of a field that counts by reason, for each reason."""
+    values = [getattr(column, field) for column in columns]
+    if not isinstance(values[0], dict):
+        return {words: values}
+    lines = {}
+    for reason in sorted({reason for counts in values for reason in counts}):
+        # What the weights of sources do not draw is no loss, as other examples that are dropped are.
+        line = "  not drawn" if reason == NOT_DRAWN else words
+        lines[f"{line}: {reason}"] = [counts.get(reason, 0) for counts in values]
+    return lines
+
+
+def _format_number(value: float) -> str:
+    """A whole number in full, any other (a sum of loss weights) with six digits."""
+    return f"{int(value):,}" if value == int(value) else f"{float(f'{value:.6g}'):,}"
 
 
 def ledger_words(key: str) -> str:
-    """The words of a line, by its key in a flat ledger: `chats: dropped: overlong` for
+    """The words of a line, by its key in a flat ledger: `chats: examples dropped: overlong` for
     `chats.examples_dropped.overlong`; the key itself if it is none.
     """
-    match = _FIELD.fullmatch(key)
+    match = _KEY.fullmatch(key)
     if match is None:
         return key
     source, field, reason = match.groups()
-    group = {"examples": "examples", "tokens": "tokens"}.get(field.partition("_")[0], "")
-    words = next(words.strip() for _, words, name in _LINES if name == field)
-    words = f"{group} {words}" if group and not words.startswith((group, "of these", "copies")) else words
-    return ": ".join(part for part in ("all sources" if source == "*" else source, words, reason) if part)
-
-
-def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> Iterator[tuple[str, list[float]]]:
-    """(words, values) of a field with a value that is not 0."""
-    values = [getattr(column, field) for column in columns]
-    every: dict[str, list[float]] = {words: values}
-    if isinstance(values[0], dict):
-        every = {
-            f"{'  not drawn' if key == NOT_DRAWN else words}: {key}": [value.get(key, 0) for value in values]
-            for key in sorted({key for value in values for key in value})
-        }
-    yield from ((line, numbers) for line, numbers in every.items() if any(numbers))
-
-
-def _short(value: float) -> float:
-    """With six digits; whole numbers as such."""
-    return int(value) if value == int(value) else float(f"{value:.6g}")
+    words = _WORDS[field]
+    # In the table, `dropped` stands below `examples made` or `tokens encoded`. Here it stands alone.
+    unit = field.partition("_")[0]
+    if unit in ("examples", "tokens") and not words.startswith((unit, "of these", "copies")):
+        words = f"{unit} {words}"
+    source = "all sources" if source == "*" else source
+    return ": ".join(part for part in (source, words, reason) if part)
 
 
 # Supervised tokens
@@ -142,22 +153,23 @@ def describe_supervision(supervision: Supervision) -> str:
     supervised = supervision.supervised
     if not supervised:
         return "No token is supervised: nothing is trained."
-    counts = f"{supervision.trained:,} of {plural(supervised, 'supervised token')}"
+    of_all = plural(supervised, "supervised token")
     if not supervision.lost:
-        return f"Trained: all of {plural(supervised, 'supervised token')}."
-    parts = (f"{share(count / supervised)} {_lost_as(reason)}" for reason, count in supervision.lost.items())
-    return f"Trained: {share(supervision.trained / supervised)}, {counts}. The rest: {'; '.join(parts)}."
+        return f"Trained: all of {of_all}."
+    rest = "; ".join(f"{share(count / supervised)} {_lost_as(reason)}" for reason, count in supervision.lost.items())
+    return f"Trained: {share(supervision.trained / supervised)}, {supervision.trained:,} of {of_all}. The rest: {rest}."
 
 
 def _lost_as(reason: str) -> str:
+    """How tokens are lost, by their reason in `Supervision.lost`."""
     if reason == FIRST_TOKEN:
         return "first tokens of pieces"
     return "truncated: max_length" if reason == "max_length" else f"dropped: {reason}"
 
 
 def supervision_style(supervision: Supervision) -> str:
-    """The style of the sentence in a terminal, by the share that is lost without having been asked for. The first token
-    of a document is lost always.
+    """The style of the sentence in a terminal, by the share that is lost although the configuration does not ask for
+    it. First tokens do not count: nothing could predict them.
     """
     lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN and reason != FIRST_TOKEN)
     lost_share = lost / supervision.supervised if supervision.supervised else 1.0
@@ -167,8 +179,8 @@ def supervision_style(supervision: Supervision) -> str:
 
 
 def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
-    """Yield what a run loses without having been asked for it: much of the supervised tokens, and rows that cannot be
-    used.
+    """Yield what a run loses although its configuration does not ask for it: much of the supervised tokens, and rows
+    that cannot be used.
 
     Args:
         rejects: the path of rejects.jsonl.
@@ -177,7 +189,7 @@ def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
     if supervision_style(supervision) != "bold green":
         yield describe_supervision(supervision)
     if rejected_of(total):
-        yield next(describe_unused(total, rejects))
+        yield _describe_rejected(total, rejects)
 
 
 # What is not used
@@ -191,16 +203,43 @@ def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
         rejects: the path of rejects.jsonl; "" if it is not written.
     """
     rejected = rejected_of(total)
-    dropped = {reason: count for reason, count in total.examples_dropped.items() if reason not in rejected}
     if rejected:
-        listed = f" All: {rejects}" if rejects else ""
-        amount = plural(sum(rejected.values()), "row or example", "rows or examples")
-        yield f"Rejected: {amount} of {plural(total.rows_read, 'row')} ({_counted(rejected)}{listed}"
+        yield _describe_rejected(total, rejects)
     if total.rows_filtered:
-        yield f"Filtered: {plural(sum(total.rows_filtered.values()), 'row')} ({_counted(total.rows_filtered)}"
+        amount = plural(sum(total.rows_filtered.values()), "row")
+        yield f"Filtered: {amount} ({_list_counts(total.rows_filtered)}). {_explain(total.rows_filtered)}"
+    dropped = {reason: count for reason, count in total.examples_dropped.items() if reason not in rejected}
     if dropped:
-        amount = plural(sum(dropped.values()), "example")
-        yield f"Dropped: {amount} of {total.examples_made:,} ({_counted(dropped)}"
+        amount = f"{plural(sum(dropped.values()), 'example')} of {total.examples_made:,}"
+        yield f"Dropped: {amount} ({_list_counts(dropped)}). {_explain(dropped)}"
+
+
+def _describe_rejected(total: SourceLedger, rejects: str) -> str:
+    """How many rows or examples cannot be used, and why; see `describe_unused`."""
+    rejected = rejected_of(total)
+    amount = plural(sum(rejected.values()), "row or example", "rows or examples")
+    of_all = plural(total.rows_read, "row")
+    place = f" All: {rejects}" if rejects else ""
+    return f"Rejected: {amount} of {of_all} ({_list_counts(rejected)}). {_explain(rejected)}{place}"
+
+
+def _list_counts(counts: Mapping[str, int]) -> str:
+    """`overlong 3, empty 1`: the most frequent first."""
+    return ", ".join(f"{name} {count:,}" for name, count in _by_count(counts))
+
+
+def _explain(reasons: Mapping[str, int]) -> str:
+    """`overlong: It is longer …`: what the most frequent reason means, and what to do. If it is the only one, its name
+    is not repeated.
+    """
+    (reason, _), *others = _by_count(reasons)
+    meaning = REASONS.get(reason, OWN_REASON)
+    return f"{reason}: {meaning}" if others else meaning
+
+
+def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """(name, count), the most frequent first, of equal ones by name."""
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def describe_contents(total: SourceLedger) -> Iterator[str]:
@@ -211,38 +250,18 @@ def describe_contents(total: SourceLedger) -> Iterator[str]:
         of_all = share(total.examples_equal / packed)
         yield f"Copies: {equal} equal to an earlier one ({of_all}); duplicates=drop leaves them out."
     if total.examples_with_special:
-        counts = sorted(total.special_in_contents.items(), key=lambda pair: (-pair[1], pair[0]))
-        named = ", ".join(f"{token} {count:,}" for token, count in counts)
+        named = _list_counts(total.special_in_contents)
         examples = plural(total.examples_with_special, "example has", "examples have")
         yield (
             f"Special tokens: {examples} some in the contents ({named}), which are real ones for the model; "
             "remove them, or leave such rows out (where)."
         )
     if total.call_arguments_not_json:
-        yield _describe_calls(total)
-
-
-def _describe_calls(total: SourceLedger) -> str:
-    """Say that the arguments of tool calls are no JSON."""
-    calls = plural(total.call_arguments_not_json, "tool call has", "tool calls have")
-    return (
-        f"Tool calls: {calls} arguments that are not the JSON of an object; the template writes them as they stand. "
-        "Correct them, if the model is to learn calls that can be parsed."
-    )
-
-
-def _counted(reasons: Mapping[str, int]) -> str:
-    """`overlong 3, empty 1). overlong: It is longer …`: the reasons, and the meaning of the most frequent one."""
-    counts = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    most_frequent = counts[0][0]
-    listed = ", ".join(f"{reason} {count:,}" for reason, count in counts)
-    name = f"{most_frequent}: " if len(counts) > 1 else ""
-    return f"{listed}). {name}{meaning_of(most_frequent)}"
-
-
-def meaning_of(reason: str) -> str:
-    """What a reason means, and what to do."""
-    return REASONS.get(reason, OWN_REASON)
+        calls = plural(total.call_arguments_not_json, "tool call has", "tool calls have")
+        yield (
+            f"Tool calls: {calls} arguments that are not the JSON of an object; the template writes them as they "
+            "stand. Correct them, if the model is to learn calls that can be parsed."
+        )
 
 
 # How often examples are used
@@ -263,20 +282,23 @@ def uses_sentence(sources: Mapping[str, SourceLedger]) -> str:
         f"{name} {_format_times(average_uses[name])} ({_format_examples(sources[name])})"
         for name in by_use[:_USES_NAMED]
     ]
-    words = f"Examples are used: {', '.join(listed)}"
     if len(by_use) > _USES_NAMED:
-        words += f", and {len(by_use) - _USES_NAMED:,} more sources less often"
+        listed.append(f"and {len(by_use) - _USES_NAMED:,} more sources less often")
+    sentence = f"Examples are used: {', '.join(listed)}."
     together = sum(entry.copies_together for entry in sources.values())
     if together:
-        return f"{words}. {plural(together, 'copy stands', 'copies stand')} in a row with another one."
-    return f"{words}."
+        sentence += f" {plural(together, 'copy stands', 'copies stand')} in a row with another one."
+    return sentence
 
 
 def _uses_of(entry: SourceLedger) -> float | None:
-    """How often an example of a source is packed, on average over those that could be; None if there are none."""
+    """How often an example of a source is packed, on average over those that could be; None if there are none.
+
+    Of 100 examples, 40 drawn with 10 further copies: 0.5 times.
+    """
     drawn = entry.examples_packed.get("train", 0)
-    every = drawn + entry.examples_dropped.get(NOT_DRAWN, 0)
-    return (drawn + entry.examples_repeated) / every if every else None
+    could_be = drawn + entry.examples_dropped.get(NOT_DRAWN, 0)
+    return (drawn + entry.examples_repeated) / could_be if could_be else None
 
 
 def _format_examples(entry: SourceLedger) -> str:
@@ -292,8 +314,4 @@ def _format_times(uses: float) -> str:
         return "once"
     if uses < 0.005:
         return "less than 0.01 times"
-    digits = 1 if uses >= 1 else 2
-    if uses >= 10 or uses == int(uses):
-        digits = 0
-    number = f"{uses:,.{digits}f}"
-    return f"{number.rstrip('0').rstrip('.') if digits else number} times"
+    return f"{uses:,.2f}".rstrip("0").rstrip(".") + " times"

@@ -49,26 +49,22 @@ def report(folder: str | Path, *, write: bool = False) -> Report:
         OutputError: a file cannot be written.
     """
     dataset = open_dataset(folder)
-    result = report_again(dataset)
-    if write:
-        write_report(result, dataset.store)
-    # The notes are for people in Python; page and numbers say the same in their sections.
-    return replace(result, notes=list(answers(result)))
-
-
-def report_again(dataset: Finished) -> Report:
-    """The report of a dataset that was finished before. Only the run's own report knows the comparison of lengths, and
-    the configuration: they are taken from there if it is of this dataset.
-    """
     choice = None
     configuration = ""
-    with suppress(Exception):  # of any kind: it is not part of the dataset, and somebody else may have written it
+    # Only the run's own report knows the comparison of lengths, and the configuration: they are taken from there if it
+    # is of this dataset. Errors may be of any kind, because it is no part of the dataset, and anybody may have written
+    # it.
+    with suppress(Exception):
         stored = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
         if stored.made is not None and stored.made.manifest == dataset.manifest.hash:
             report_html(stored)  # raises for values that no page can show, which are not taken
             choice = stored.choice
             configuration = stored.made.configuration
-    return report_of(dataset, choice, configuration)
+    result = report_of(dataset, choice, configuration)
+    if write:
+        write_report(result, dataset.store)
+    # The notes are for people in Python; page and numbers say the same in their sections.
+    return replace(result, notes=list(answers(result)))
 
 
 def write_report(report: Report, out: Store, name: str = "report") -> tuple[str, str]:

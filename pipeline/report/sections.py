@@ -1,7 +1,6 @@
 """The sections of a report: a question, its answer in a sentence, and tables. Page, terminal and card show the same."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from ...schemas.dataset.ledger import Ledger, SourceLedger, reasons_of, rejected_of
 from ...schemas.report.flow import Flow
@@ -35,8 +34,6 @@ QUESTIONS = {
 """The question of each section."""
 _SOURCES = 40
 """Maximum number of rows of a table with one row a source."""
-_BATCH = 64
-"""Unpacked examples of the batch for which the number of packed rows is named."""
 _LOSES_MUCH = 0.05
 """Lost share of a source's tokens from which the report warns of it."""
 _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
@@ -45,29 +42,31 @@ _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
 
 def sections(report: Report) -> list[Section]:
     """The sections of a report. Where one is missing, it says why. Without evaluation data, one is not there."""
-    makers: dict[str, Callable[[Any], Section]] = {
-        "choice": choice_section,
-        "flow": _flow,
-        "contamination": contamination_section,
-        "training": lambda training: _training(training, report.flow),
-        "packing": lambda packing: _packing(packing, estimated=report.sample is not None),
-        "made": _made,
+    choice = report.choice
+    flow = report.flow
+    contamination = report.contamination
+    training = report.training
+    packing = report.packing
+    made: dict[str, Section | None] = {
+        "choice": choice_section(choice) if choice is not None else None,
+        "flow": _flow(flow) if flow is not None else None,
+        "contamination": contamination_section(contamination) if contamination is not None else None,
+        "training": _training(training, flow) if training is not None else None,
+        "packing": _packing(packing, is_estimate=report.sample is not None) if packing is not None else None,
+        "made": _made(report.made) if report.made is not None else None,
     }
-    sections_of_report = []
-    for name, make in makers.items():
-        figures = getattr(report, name)
-        if figures is not None:
-            sections_of_report.append(make(figures))
-        elif name != "contamination" or name in report.absent:
-            sections_of_report.append(
-                Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say."))
-            )
-    return sections_of_report
+    if contamination is None and "contamination" not in report.absent:
+        del made["contamination"]
+    return [
+        section or Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say."))
+        for name, section in made.items()
+    ]
 
 
 def answers(report: Report) -> Iterator[str]:
     """Yield the answer of each section that a report has, and what it warns of."""
     for section in sections(report):
+        # The others say only why they are missing.
         if getattr(report, section.name) is not None:
             yield section.sentence
             yield from section.warnings
@@ -107,7 +106,7 @@ def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tu
     total = ledger.total()
     supervision = supervision_of(total)
     yield describe_supervision(supervision), supervision_style(supervision)
-    yield _packing(packing, estimated=False).sentence, ""
+    yield _packing(packing, is_estimate=False).sentence, ""
     yield from ((line, "") for line in describe_unused(total, rejects))
     if uses := uses_sentence(ledger.sources):
         yield uses, ""
@@ -120,50 +119,56 @@ def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tu
 def _flow(flow: Flow) -> Section:
     ledger = Ledger(dict(flow.sources))
     total = ledger.total()
-    tables = [ledger_grid(ledger)]
     rejected = rejected_of(total)
     reasons = reasons_of(total)
+    sentences = [describe_supervision(flow.supervision), _describe_rows(total)]
+    if rejected:
+        unusable = plural(sum(rejected.values()), "row or example", "rows or examples")
+        sentences.append(f"{unusable} could not be used.")
+    if uses := uses_sentence(flow.sources):
+        sentences.append(uses)
+    tables = [ledger_grid(ledger)]
     if rejected:
         rows = [[reason, f"{number:,}", reasons.get(reason, "")] for reason, number in rejected.items()]
         place = f"; all of them: {flow.rejects_file}" if flow.rejects_file else ""
         tables.append(Grid(f"What could not be used, and what to do{place}", ("reason", "how many", ""), rows))
     folded = []
     if flow.rejects:
-        shown = [
+        head = ("source", "file", "line", "reason", "")
+        rows = [
             [reject.source, reject.file, f"{reject.line:,}", reject.reason, reject.detail] for reject in flow.rejects
         ]
-        folded.append(Grid("Some of these rows", ("source", "file", "line", "reason", ""), shown, text_columns=5))
+        folded.append(Grid("Some of these rows", head, rows, text_columns=5))
     meanings = [[reason, meaning] for reason, meaning in reasons.items() if reason not in rejected]
     if meanings:
-        folded.append(Grid("What the other reasons mean", ("reason", "meaning"), meanings, 2))
-    sentence = f"{describe_supervision(flow.supervision)} {_flow_sentence(total, sum(rejected.values()))}"
-    if uses := uses_sentence(flow.sources):
-        sentence += f" {uses}"
+        folded.append(Grid("What the other reasons mean", ("reason", "meaning"), meanings, text_columns=2))
     warnings = [*losing_sources(flow), *describe_contents(total)]
-    return Section("flow", QUESTIONS["flow"], sentence, tables, folded, warnings)
+    return Section("flow", QUESTIONS["flow"], " ".join(sentences), tables, folded, warnings)
 
 
-def _flow_sentence(total: SourceLedger, unusable: int) -> str:
+def _describe_rows(total: SourceLedger) -> str:
+    """How many rows became how many tokens, and which share of these is lost."""
     examples = sum(total.examples_packed.values())
-    encoded = total.tokens_encoded
-    words = (
+    sentence = (
         f"Of {plural(total.rows_read, 'row')}, {total.rows_used:,} were used. They gave "
         f"{plural(total.examples_made, 'example')}, of which {examples:,} {'is' if examples == 1 else 'are'} "
         f"packed as {plural(total.tokens_packed, 'token')}."
     )
+    encoded = total.tokens_encoded
+    # What the weights of the sources leave out is left out by choice: it is no loss.
     not_drawn = total.tokens_dropped.get(NOT_DRAWN, 0)
     lost = sum(total.tokens_truncated.values()) + sum(total.tokens_dropped.values()) - not_drawn
     if encoded:
-        words += f" {share(lost / encoded)} of the encoded tokens are lost." if lost else " No token was lost."
+        sentence += f" {share(lost / encoded)} of the encoded tokens are lost." if lost else " No token was lost."
     if not_drawn:
-        words += f" {share(not_drawn / encoded)} of the encoded tokens are not drawn, by the weights of the sources."
-    if unusable:
-        words += f" {plural(unusable, 'row or example', 'rows or examples')} could not be used."
-    return words
+        sentence += f" {share(not_drawn / encoded)} of the encoded tokens are not drawn, by the weights of the sources."
+    return sentence
 
 
 def losing_sources(flow: Flow) -> Iterator[str]:
-    """Which of several sources lose much of their text to the configured limits."""
+    """Which of several sources lose much of their text to the configured limits: a mixture whose average loses little
+    may lose most of one source.
+    """
     lost_shares = dict[str, float]()
     for name, entry in flow.sources.items():
         lost = sum(entry.tokens_truncated.values())
@@ -171,7 +176,8 @@ def losing_sources(flow: Flow) -> Iterator[str]:
         lost_shares[name] = lost / max(entry.tokens_encoded, 1)
     by_loss = sorted(lost_shares, key=lambda name: -lost_shares[name])
     losing = [f"{name} {share(lost_shares[name])}" for name in by_loss if lost_shares[name] >= _LOSES_MUCH]
-    if losing and len(lost_shares) > 1:  # named are as many as a table has columns
+    # Of a single source, the sentence on lost tokens says the same. As many are named as the ledger has columns.
+    if losing and len(lost_shares) > 1:
         yield f"Of their tokens, these sources lose to the limits: {', '.join(losing[:COLUMNS])}."
 
 
@@ -182,34 +188,39 @@ def _training(training: Training, flow: Flow | None) -> Section:
     ledger = Ledger(dict(flow.sources) if flow is not None else {})
     total = ledger.total()
     policies = dict.fromkeys(training.policies.values())
-    tokens = total.document_tokens
-    labels = total.labels_trained
-    weight = total.weight_trained
-    turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
-    sentence = (
-        f"The loss falls on {share(labels / tokens)} of the packed tokens, {plural(labels, 'token')}{turns} "
-        f"(mask: {', '.join(policies)})."
-        if tokens
-        else "Nothing is packed, so nothing is trained."
-    )
+    sentence = "Nothing is packed, so nothing is trained."
+    if total.document_tokens:
+        turns = f" in {plural(total.turns_trained, 'turn')} of the assistant" if total.turns_trained else ""
+        sentence = (
+            f"The loss falls on {share(total.labels_trained / total.document_tokens)} of the packed tokens, "
+            f"{plural(total.labels_trained, 'token')}{turns} (mask: {', '.join(policies)})."
+        )
     warnings = []
     if total.turns_without_stop:
         ends = plural(total.turns_without_stop, "trained turn")
         warnings.append(f"{ends} without an end-of-turn token: there the model does not learn to stop.")
-    if weight:
+    if total.weight_trained:
         warnings.append("Tokens have loss weights: a trainer that ignores them trains another objective.")
+    # Columns that say the same of every source are left out.
+    head = ["source", "examples", "tokens", "trained"]
+    if len(policies) > 1:
+        head.append("mask")
+    head.append("of all trained")
+    if total.weight_trained:
+        head.append("of the loss")
+    by_labels = sorted(ledger.sources.items(), key=lambda source: -source[1].labels_trained)
     rows = []
-    for name, entry in sorted(ledger.sources.items(), key=lambda source: -source[1].labels_trained)[:_SOURCES]:
-        row = [name, f"{sum(entry.examples_packed.values()):,}", large(entry.document_tokens)]
-        row.append(share(entry.labels_trained / max(entry.document_tokens, 1), fixed=True))
-        if len(policies) > 1:
-            row.append(training.policies.get(name, ""))
-        row.append(share(entry.labels_trained / max(labels, 1), fixed=True))
-        if weight:
-            row.append(share(entry.weight_trained / weight, fixed=True))
-        rows.append(row)
-    head = ["source", "examples", "tokens", "trained", *(["mask"] if len(policies) > 1 else []), "of all trained"]
-    head += ["of the loss"] if weight else []
+    for name, entry in by_labels[:_SOURCES]:
+        cells = {
+            "source": name,
+            "examples": f"{sum(entry.examples_packed.values()):,}",
+            "tokens": large(entry.document_tokens),
+            "trained": share(entry.labels_trained / max(entry.document_tokens, 1), fixed=True),
+            "mask": training.policies.get(name, ""),
+            "of all trained": share(entry.labels_trained / max(total.labels_trained, 1), fixed=True),
+            "of the loss": share(entry.weight_trained / (total.weight_trained or 1.0), fixed=True),
+        }
+        rows.append([cells[column] for column in head])
     return Section("training", QUESTIONS["training"], sentence, [Grid("By source", head, rows)], warnings=warnings)
 
 
@@ -219,34 +230,29 @@ def _training(training: Training, flow: Flow | None) -> Section:
 def packing_grid(packing: Packing) -> Grid:
     """Rows, bound and fill of each split; of preference pairs that are not packed, their tokens instead."""
     if packing.strategy == "pairs":
-        rows = [
-            [
-                split.split,
-                f"{split.rows:,}",
-                f"{split.tokens:,}",
-                share(_trained(split)),
-                f"{split.tokens / split.rows:,.0f}",
-            ]
-            for split in packing.splits
-        ]
+        rows = []
+        for split in packing.splits:
+            mean = f"{split.tokens / split.rows:,.0f}"
+            rows.append([split.split, f"{split.rows:,}", f"{split.tokens:,}", share(_trained(split)), mean])
         return Grid("Preference pairs", ("split", "pairs", "tokens", "of completions", "tokens a pair"), rows)
-    padded = bool(packing.padded_for)
-    rows = [
-        [
-            split.split,
-            f"{split.rows:,}",
-            f"{split.bound:,}" if split.bound else "–",
-            share(split.fill, 2, fixed=True),
-            *([share(split.padding / (split.rows * packing.row_length), 2)] if padded else []),
-            f"{split.tokens:,}",
-            share(_trained(split)),
-            f"{split.pieces / (2 if packing.pairs else 1) / split.rows:.1f}",
-        ]
-        for split in packing.splits
-    ]
-    padding = ["padding"] if padded else []
     unit = f"{_unit(packing)} a row"
-    return Grid("Packing", ("split", "rows", "bound", "full", *padding, "tokens", "trained", unit), rows)
+    head = ["split", "rows", "bound", "full", "padding", "tokens", "trained", unit]
+    if not packing.padded_for:
+        head.remove("padding")
+    rows = []
+    for split in packing.splits:
+        cells = {
+            "split": split.split,
+            "rows": f"{split.rows:,}",
+            "bound": f"{split.bound:,}" if split.bound else "–",
+            "full": share(split.fill, 2, fixed=True),
+            "padding": share(split.padding / (split.rows * packing.row_length), 2),
+            "tokens": f"{split.tokens:,}",
+            "trained": share(_trained(split)),
+            unit: f"{_units_of_row(split, packing):.1f}",
+        }
+        rows.append([cells[column] for column in head])
+    return Grid("Packing", head, rows)
 
 
 def _unit(packing: Packing) -> str:
@@ -254,12 +260,17 @@ def _unit(packing: Packing) -> str:
     return "pairs" if packing.pairs else "documents"
 
 
+def _units_of_row(split: SplitFigures, packing: Packing) -> float:
+    """How many documents a row of a split holds on average, or how many pairs, which are two pieces each."""
+    return split.pieces / (2 if packing.pairs else 1) / split.rows
+
+
 def _trained(split: SplitFigures) -> float:
     """The share of a split's tokens that is trained."""
     return split.labels / split.tokens if split.tokens else 0.0
 
 
-def _packing(packing: Packing, *, estimated: bool) -> Section:
+def _packing(packing: Packing, *, is_estimate: bool) -> Section:
     if not packing.splits:
         return Section("packing", QUESTIONS["packing"], "There are no packed rows.")
     main = next((split for split in packing.splits if split.split == "train"), packing.splits[0])
@@ -269,28 +280,23 @@ def _packing(packing: Packing, *, estimated: bool) -> Section:
             "each a row of its own."
         )
         return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
-    about = "About " if estimated else ""
-    sentence = (
-        f"{about}{plural(main.rows, 'row')} of {packing.row_length:,} tokens, {share(main.fill, 2)} full, "
-        f"by {packing.strategy}"
-    )
+    rows = f"{plural(main.rows, 'row')} of {packing.row_length:,} tokens"
+    if is_estimate:
+        rows = f"About {rows}"
+    bound = ""
     if main.bound:
-        sentence += "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
-    units_of_row = max(main.pieces, 1) / (2 if packing.pairs else 1) / main.rows
-    sentence += f". A row holds {units_of_row:,.1f} {_unit(packing)} on average"
-    rows = max(1, round(_BATCH / units_of_row))
-    # Not of a few rows: no training makes batches of so few.
-    if units_of_row > 1 and 4 * rows <= main.rows:
-        batch = f"{rows:,} packed rows" if rows > 1 else "1 packed row"
-        sentence += f"; a batch of {batch} replaces one of {_BATCH} {_unit(packing)} without packing"
-    sentence += "."
+        bound = "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
+    sentences = [
+        f"{rows}, {share(main.fill, 2)} full, by {packing.strategy}{bound}.",
+        f"A row holds {_units_of_row(main, packing):,.1f} {_unit(packing)} on average.",
+    ]
     for split in packing.splits:
         if split is not main:
-            sentence += f" {split.split}: {plural(split.rows, 'row')}, {share(split.fill, 2)} full."
+            sentences.append(f"{split.split}: {plural(split.rows, 'row')}, {share(split.fill, 2)} full.")
     if packing.padded_for:
-        padding = main.padding / (main.rows * packing.row_length)
-        sentence += f" Padding for {packing.padded_for} takes {share(padding, 2)} of the rows."
-    return Section("packing", QUESTIONS["packing"], sentence, [packing_grid(packing)])
+        padding = share(main.padding / (main.rows * packing.row_length), 2)
+        sentences.append(f"Padding for {packing.padded_for} takes {padding} of the rows.")
+    return Section("packing", QUESTIONS["packing"], " ".join(sentences), [packing_grid(packing)])
 
 
 # How is it made again?

@@ -62,3 +62,6 @@ class Flow(Shown):
 
     def tables(self) -> Iterator[Table]:
         yield from Ledger(self.sources).tables()
+        if self.rejects:
+            rows = [(reject.source, reject.file, reject.line, reject.reason, reject.detail) for reject in self.rejects]
+            yield Table("Some rejected rows", ("source", "file", "line", "reason", "detail"), rows)

@@ -111,11 +111,13 @@ class Choice(Shown):
         return f"{plural(self.documents, 'document')} at {self.key} {self.max_length:,}; {advised}"
 
     def tables(self) -> Iterator[Table]:
-        points = (
-            (point.max_length, point.documents_cut, point.documents_lost, point.rows, share(point.fill), point.tokens)
+        head = (self.key, "cut", "left out", "trained tokens lost", "rows", "full", "tokens")
+        rows = [
+            (point.max_length, point.documents_cut, point.documents_lost, point.labels_lost, point.rows,
+             share(point.fill), point.tokens)
             for point in self.points
-        )
-        yield Table("At each length", (self.key, "cut", "left out", "rows", "full", "tokens"), points)
+        ]  # fmt: skip
+        yield Table("At each length", head, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ why. Texts in these structs come from the data and must be escaped.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..dataset.ledger import Ledger
 from ..notebook import Shown, Table
 from ..units import plural, share
 from .evaluation_hits import Contamination
@@ -126,18 +125,6 @@ class Report(Shown):
             )
             caption = f"Packing by {self.packing.strategy}"
             yield Table(caption, ("split", "rows", "fill", "tokens", "trained tokens"), splits)
-        if self.choice is not None:
-            points = (
-                (point.max_length, point.rows, share(point.fill), point.documents_cut, point.documents_lost,
-                 point.tokens_lost, point.labels_lost)
-                for point in self.choice.points
-            )  # fmt: skip
-            head = ("max_length", "rows", "fill", "documents cut", "left out", "tokens lost", "trained tokens lost")
-            yield Table("Which max_length", head, points)
-        if self.flow is not None:
-            yield from Ledger(self.flow.sources).tables()
-            rejects = (
-                (reject.source, reject.file, reject.line, reject.reason, reject.detail) for reject in self.flow.rejects
-            )
-            if self.flow.rejects:
-                yield Table("Some rejected rows", ("source", "file", "line", "reason", "detail"), rejects)
+        for section in (self.choice, self.flow, self.contamination):
+            if section is not None:
+                yield from section.tables()

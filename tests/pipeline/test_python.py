@@ -114,7 +114,7 @@ def parts_of(value: Any) -> Iterator[Any]:
 
 
 def test_parts_of_results_are_short_too(here: Path) -> None:
-    """A shell shows the ledger of a source, the comparison of lengths or a histogram in a line, never in pages."""
+    """A shell shows the ledger of a source, or the comparison of lengths in a line, never in pages."""
     report = packtrain.report("packed")
     dataset = packtrain.open("packed")
     kinds = set()
@@ -122,7 +122,7 @@ def test_parts_of_results_are_short_too(here: Path) -> None:
         if isinstance(part, Shown):
             kinds.add(type(part).__name__)
             assert len(repr(part)) <= REPR_CHARACTERS, repr(part)
-    assert kinds >= {"Report", "Choice", "Histogram", "Flow", "Ledger", "SourceLedger", "ShownRow"}
+    assert kinds >= {"Report", "Choice", "Flow", "Ledger", "SourceLedger", "ShownRow"}
     total = dataset.ledger.total()
     assert f"{total.rows_read:,} rows read" in repr(total)
     assert f"<td>{total.tokens_packed:,}</td>" in total._repr_html_()
