@@ -2,6 +2,7 @@
 cache before it is cut.
 """
 
+import glob
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def _found_input(url: str, size: int | None, metadata: dict[str, Any]) -> FoundI
 
 def _file_metadata(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     """The store's metadata of each file, by its path."""
-    if set("*?[") & set(path):
+    if glob.has_magic(path):
         matches = sorted(fs.glob(path, detail=True).items())
         return {name: metadata for name, metadata in matches if metadata["type"] == "file"}
     info = fs.info(path)

@@ -5,6 +5,7 @@ error, because its files might be read twice, or endlessly. Paths are texts here
 """
 
 import fnmatch
+import glob
 import os
 import stat
 from collections.abc import Hashable, Iterator, Sequence
@@ -27,8 +28,6 @@ _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 # Files of `datasets.Dataset.save_to_disk` and `DatasetDict.save_to_disk`.
 _DATASET_FILE = "state.json"
 _DATASET_DICT_FILE = "dataset_dict.json"
-_PATTERN_CHARACTERS = frozenset("*?[")
-"""Characters that make a name a pattern."""
 _ANY_DEPTH = "**"
 
 
@@ -93,7 +92,7 @@ def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> li
     if is_folder:
         return _folder_files(path, where)
     # A file may be called `a[1].jsonl`: what is there is meant as it is written.
-    if os.path.lexists(path) or not _PATTERN_CHARACTERS & set(text):
+    if os.path.lexists(path) or not glob.has_magic(text):
         return [path]
     return _pattern_files(path, where)
 
@@ -126,7 +125,7 @@ def _pattern_files(path: str, where: str) -> list[str]:
     # Folders that match a pattern are not entered; the pattern itself says how deep it goes. Of `data/2*/**`, the
     # folder is `data`, and the pattern `2*`, `**`, `*`.
     names = path.split("/")
-    first = next(index for index, name in enumerate(names) if _PATTERN_CHARACTERS & set(name))
+    first = next(index for index, name in enumerate(names) if glob.has_magic(name))
     folder = "/".join(names[:first]) or ("/" if first else "")
     pattern = names[first:]
     if pattern[-1] == _ANY_DEPTH:

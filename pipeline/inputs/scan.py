@@ -273,22 +273,36 @@ def join_small(files: Sequence[InputFile], readers: Collection[str] = ()) -> lis
 def _small_groups(files: Sequence[InputFile], readers: Collection[str]) -> Iterator[list[InputFile]]:
     """Groups of neighbours that can share a block; see `join_small`. A file that is encoded on its own is one."""
     group: list[InputFile] = []
-    size = 0
+    group_bytes = 0
     for file in files:
-        weight = 0 if file.source in readers else _weight(file)
-        is_full = weight == 0 or size + weight > BLOCK_BYTES
-        if group and (is_full or not _are_alike(group[0], file)):
+        if file.source in readers or not _is_small(file):
+            if group:
+                yield group
+                group = []
+                group_bytes = 0
+            yield [file]
+            continue
+        counted_bytes = file.blocks[0].end - file.blocks[0].start + FILE_BYTES
+        if group and (group_bytes + counted_bytes > BLOCK_BYTES or not _are_alike(group[0], file)):
             yield group
             group = []
-            size = 0
+            group_bytes = 0
         group.append(file)
-        size += weight
-        if weight == 0 or _ends_group(file, weight):
+        group_bytes += counted_bytes
+        if _ends_group(file, counted_bytes):
             yield group
             group = []
-            size = 0
+            group_bytes = 0
     if group:
         yield group
+
+
+def _is_small(file: InputFile) -> bool:
+    """Whether a file may share a block with others: it is one block of few bytes, all of whose rows are taken."""
+    if len(file.blocks) != 1:
+        return False
+    block = file.blocks[0]
+    return not block.too_long and block.take is None and block.end - block.start <= SMALL_BYTES
 
 
 def _are_alike(left: InputFile, right: InputFile) -> bool:
@@ -296,19 +310,14 @@ def _are_alike(left: InputFile, right: InputFile) -> bool:
     return left.source == right.source and left.blocks[0].kind == right.blocks[0].kind
 
 
-def _ends_group(file: InputFile, weight: int) -> bool:
-    """Whether a file is the last of its group, with the probability `weight / MEAN_BYTES`."""
-    # The first 64 bits of the hash are a number from 0 to 1 that only the file's content decides: a file of a quarter
-    # of the mean ends a group with a probability of a quarter.
-    return int(file.blocks[0].hash[:16], 16) * MEAN_BYTES < weight << 64
+def _ends_group(file: InputFile, counted_bytes: int) -> bool:
+    """Whether a file is the last of its group, with the probability `counted_bytes / MEAN_BYTES`.
 
-
-def _weight(file: InputFile) -> int:
-    """Bytes to count for a file; 0 if it is encoded on its own."""
-    if len(file.blocks) != 1 or file.blocks[0].too_long or file.blocks[0].take is not None:
-        return 0
-    size = file.blocks[0].end - file.blocks[0].start
-    return 0 if size > SMALL_BYTES else size + FILE_BYTES
+    The first 64 bits of its hash are a number from 0 to 1 that only the file's content decides: a file of a quarter of
+    `MEAN_BYTES` ends its group if that number is below a quarter.
+    """
+    number = int(file.blocks[0].hash[:16], 16) / 2**64
+    return number < counted_bytes / MEAN_BYTES
 
 
 def _join(files: list[InputFile]) -> InputFile:

@@ -1,5 +1,6 @@
 """Names of sources that a user gives by their paths alone."""
 
+import glob
 import re
 from collections.abc import Sequence
 from itertools import takewhile
@@ -8,7 +9,6 @@ from urllib.parse import urlsplit
 from ..store.open_store import is_url
 from .file_kinds import split_name
 
-_PATTERN = re.compile(r"[*?\[]")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 """Characters that the name of a source cannot have; see `SourceConfig.name`."""
 _CHARACTERS = 64
@@ -41,7 +41,7 @@ def _base_name(path: str) -> str:
         path = f"{url.netloc}{url.path}".partition("@")[0] if url.scheme == "hf" else url.path
     names = path.rstrip("/").split("/")
     # Of `web/**/*.parquet`, only `web` is fixed.
-    fixed = list(takewhile(lambda name: not _PATTERN.search(name), names))
+    fixed = list(takewhile(lambda name: not glob.has_magic(name), names))
     base = fixed[-1] if fixed else ""
     # Only the name of a file has a suffix: `v1.5/*` is called `v1.5`.
     if len(fixed) == len(names):

@@ -16,7 +16,7 @@ from ...schemas.errors import BusyError, OutputError
 from ...schemas.escape import escape_line
 from ...schemas.files import lock
 from ...schemas.jsontext import indented_json, parse_json
-from .local import LocalStore, store_error, sync_folder
+from .local import LocalStore, store_error, sync_folder, writing_to
 
 RECORD_SUFFIX = ".run.json"
 """The suffix of the file that says which command makes a file."""
@@ -139,17 +139,13 @@ class AppendedFile:
 
     def keep(self, count: int) -> None:
         """Keep the first lines alone."""
-        try:
+        with writing_to(self.path):
             os.ftruncate(self._descriptor, self._line_ends[count])
-        except OSError as error:
-            raise store_error(error, self.path) from error
 
     def append(self, data: bytes) -> None:
         """Write whole lines, and sync them: a line that was reported as done outlives a power failure."""
         unwritten = memoryview(data)
-        try:
+        with writing_to(self.path.parent):
             while unwritten:  # one call may write only a part
                 unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise store_error(error, self.path.parent) from error

@@ -15,7 +15,7 @@ import secrets
 import stat
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -216,63 +216,57 @@ class LocalStore(Store):
         # The machine and the process: `sweep` removes drafts whose process is gone.
         path = self.root / f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            try:
+            with writing_to(self.root):
                 self.root.mkdir(parents=True, exist_ok=True)
                 with path.open("xb") as file:
                     yield Draft(path, file)
-            except OSError as error:
-                raise store_error(error, self.root) from error
         finally:
             # Missing after `put`; still there after `create`, beside the new name.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
     def put(self, draft: Draft, name: str) -> None:
-        self._give_name(draft, name, os.replace)
+        target = self.path(name)
+        with writing_to(target.parent):
+            # First the bytes, then the name: a power failure between the two leaves no name without its content.
+            draft.file.flush()
+            os.fsync(draft.file.fileno())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.path.replace(target)
+            sync_folder(target.parent)
 
     def create(self, draft: Draft, name: str) -> bool:
         """As `put`, unless the name exists: then False."""
-        return self._give_name(draft, name, os.link)
+        target = self.path(name)
+        with writing_to(target.parent):
+            draft.file.flush()
+            os.fsync(draft.file.fileno())
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                target.hardlink_to(draft.path)
+            except FileExistsError:
+                return False
+            sync_folder(target.parent)
+        return True
 
     def put_bytes(self, name: str, data: bytes) -> bool:
         with self.draft() as draft:
             draft.file.write(data)
             return self.create(draft, name)
 
-    def _give_name(self, draft: Draft, name: str, link: Callable[[Path, Path], None], *, sync: bool = True) -> bool:
-        """Give a draft its name. False if the name exists, and must not.
-
-        Args:
-            link: `os.replace`, or `os.link`, which fails if the name exists.
-            sync: wait until first its bytes, then its name are on the disk.
-        """
-        target = self.path(name)
-        try:
-            draft.file.flush()
-            if sync:
-                os.fsync(draft.file.fileno())
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                link(draft.path, target)
-            except FileExistsError:
-                return False
-            if sync:
-                sync_folder(target.parent)
-        except OSError as error:
-            raise store_error(error, target.parent) from error
-        return True
-
     def replace_bytes(self, name: str, data: bytes) -> None:
-        with self.draft() as draft:
+        target = self.path(name)
+        with self.draft() as draft, writing_to(target.parent):
+            # Not synced, unlike `put`: a note that is lost in a power failure is written again.
             draft.file.write(data)
-            # Not synced: a note that is lost in a power failure is written again.
-            self._give_name(draft, name, os.replace, sync=False)
+            draft.file.flush()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft.path.replace(target)
 
     def remove(self, name: str) -> None:
-        try:
-            self.path(name).unlink(missing_ok=True)
-        except OSError as error:
-            raise store_error(error, self.path(name).parent) from error
+        path = self.path(name)
+        with writing_to(path.parent):
+            path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
         # A draft is named `.tmp-MACHINE-PROCESS-RANDOM`. Drafts of other machines stay, because nothing here tells
@@ -309,6 +303,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Raise errors of the operating system as `store_error` of a folder."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, folder) from error
 
 
 def store_error(error: OSError, folder: Path) -> StoreError:
@@ -357,7 +360,7 @@ def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
     Raises:
         StoreError: the disk is full.
     """
-    try:
+    with writing_to(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # the caller closes it
@@ -367,8 +370,6 @@ def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
             file = tempfile.TemporaryFile()  # noqa: SIM115
         if size:
             os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        raise store_error(error, folder) from error
     return file
 
 

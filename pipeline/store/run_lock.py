@@ -20,7 +20,7 @@ import msgspec
 from ...schemas.errors import BusyError, OutputError
 from ...schemas.escape import escape
 from ...schemas.files import lock
-from .local import LocalStore, Store, store_error
+from .local import LocalStore, Store, writing_to
 
 LOCK_FILE = "_run/lock"
 # `read_run_lock` takes the lock for an instant to see whether it is free. So a lock that is taken is tried again.
@@ -101,11 +101,9 @@ def read_run_lock(out: Store) -> tuple[LockHolder | None, bool | None]:
 def _open_locked(out: LocalStore, *, shared: bool) -> int:
     """The descriptor of the locked file."""
     path = out.path(LOCK_FILE)
-    try:
+    with writing_to(out.root):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise store_error(error, out.root) from error
     for _ in range(_ATTEMPTS):
         # None: the file system has no locks, so the work goes on without one.
         if lock.lock(descriptor, wait=False, shared=shared) is not False:

@@ -59,7 +59,7 @@ def _value_bytes(column: pa.Array) -> tuple[int, int]:
     """The bytes of all values of a column within lists and objects, and of the longest."""
     while not pa.types.is_dictionary(column.type):
         if pa.types.is_struct(column.type):
-            column = column.flatten()[0]
+            column = column.flatten()[0]  # the only one: the batch was read for one column of the file
         elif isinstance(column, pa.ExtensionArray):
             column = column.storage
         elif isinstance(column, pa.MapArray):

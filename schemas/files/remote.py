@@ -135,8 +135,13 @@ class Remote:
                 self._pause_or_raise(error, failures, name)
 
     def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
-        """What one of obstore's functions gives for an object; for object stores. Raises what `ask` raises."""
+        """What one of obstore's functions, such as `head` or `put`, gives for an object; for object stores.
 
+        Args:
+            verb: the function's name. obstore itself is imported only here: most users need no object store.
+
+        Raises what `ask` raises.
+        """
         return self.ask(name, partial(self._request_once, verb, name, *arguments, **options))
 
     def _request_once(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
@@ -161,7 +166,7 @@ class Remote:
             ConfigError, FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than
                 `max_bytes`.
         """
-        received = 0  # bytes; after a failure, the next attempt asks for those behind them
+        received = 0  # bytes that were given; after a failure, the next attempt asks for those behind them
         failures = 0
         while size is None or received < size:
             try:
@@ -281,15 +286,11 @@ class Remote:
     def _final_error(self, error: Exception, where: str) -> Exception | None:
         """What to raise in place of a client's error, if the same request can never succeed; else None."""
         status = _status(error)
-        # When the last request of an upload is repeated because its answer was lost, the store knows the upload no
-        # more.
+        # The answer to the last request of an upload was lost, and obstore has repeated the request: the store has the
+        # object, and does not know the upload any more. The whole put is repeated, though the status is 404.
         if "NoSuchUpload" in str(error):
-            is_missing = False
-            is_temporary = True
-        else:
-            is_missing = isinstance(error, FileNotFoundError) or status in (404, 410)
-            is_temporary = _is_temporary(error, status)
-        if is_missing:
+            return None
+        if isinstance(error, FileNotFoundError) or status in (404, 410):
             return FileNotFoundError(f"there is no {where}")
         # 412: the request's condition failed. The only condition that packtrain sets is that the name is free.
         if type(error).__name__ == "AlreadyExistsError" or status == 412:
@@ -299,7 +300,7 @@ class Remote:
                 f"{where}: the store refuses ({describe_error(error)}); give credentials that may read, write and list "
                 "there, by the environment or the options of the storage"
             )
-        if not is_temporary:
+        if not _is_temporary(error, status):
             return RemoteError(
                 f"{where} cannot be read or written: {describe_error(error)}; fix that, then {self.resume}"
             )

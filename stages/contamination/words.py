@@ -64,7 +64,8 @@ def _normalise(text: str) -> bytes:
         text = _ENTITIES.sub(lambda match: unescape(match[0]), text)
     if not text.isascii():
         if _MARKS.search(text):
-            # Of some letters, only the small one has a form with the mark: so compose, make small, compose again.
+            # Of some letters, only the small one has a form with the mark: H and a line below stay two characters, h
+            # and the line become ẖ. So compose, make small, compose again.
             text = unicodedata.normalize("NFC", text).encode().translate(_ASCII_TABLE).decode()
             text = unicodedata.normalize("NFC", text)
         text = _BEYOND_ASCII.sub(lambda match: _fold(match[0]), text)
