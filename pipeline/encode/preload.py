@@ -88,7 +88,8 @@ def _load() -> None:
         if tokenizer is None:
             return
         try:
-            load_engine(engine, tokenizer.json)
+            # The first text takes fastokens a tenth of a second, which no worker need spend.
+            load_engine(engine, tokenizer.json).encode(["a"])
         except TokenizerError:
             reference_tokenizer(tokenizer.json)
 

@@ -150,7 +150,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         part = draft.size_and_hash
         # The content's hash is in the name, so that two runs never write different bytes under one name.
         name = f"encoded/{key[:2]}/{key}-{part.hash[:16]}.arrow"
-        store.put(draft, name)
+        store.put_checked(draft, name)
     # Of the rejects, only those of rows that gave examples are counted so far.
     rows_used = len({example.line for example in prepared.examples}) - counts.total(REJECTED)
     _add_counts_of_rows(counts, prepared, encoder.renderer)

@@ -122,6 +122,15 @@ class Store(ABC):
             StoreError: the disk is full, or writing failed.
         """
 
+    def put_checked(self, draft: Draft, name: str) -> None:
+        """As `put`, for a file whose hash is compared before a later run uses it, as that of an encoded part. A power
+        failure may damage it, and then it is made again: so nothing waits until it is on the disk.
+
+        Raises:
+            StoreError: the disk is full, or writing failed.
+        """
+        self.put(draft, name)
+
     @abstractmethod
     def put_bytes(self, name: str, data: bytes) -> bool:
         """Create a name with this content. False if the name already exists."""
@@ -234,6 +243,10 @@ class LocalStore(Store):
             target.parent.mkdir(parents=True, exist_ok=True)
             draft.path.replace(target)
             sync_folder(target.parent)
+
+    def put_checked(self, draft: Draft, name: str) -> None:
+        # Waiting for the disk took workers 0.3 of the 8 seconds of a run on 189 MB.
+        self._give_name(draft, name, os.replace, sync=False)
 
     def create(self, draft: Draft, name: str) -> bool:
         """As `put`, unless the name exists: then False."""

@@ -291,7 +291,9 @@ class Format(ABC):
                 decoded = decode_json(value, f"`{self.keys[name]}`", decode, kind=kind) if value.strip() else None
                 setattr(row, name, decoded)
         for name in self._nested_fields:
-            require_shallow(getattr(row, name), f"`{self.keys[name]}`")
+            value = getattr(row, name)
+            if value is not None:  # as most are: the call and its text cost a fiftieth of encoding chats
+                require_shallow(value, f"`{self.keys[name]}`")
         return row
 
     def prepare(self, items: Iterable[tuple[int, bytes | Mapping[str, Any]]]) -> PreparedBlock:

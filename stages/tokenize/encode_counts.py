@@ -97,11 +97,11 @@ class EncodeCounts:
         for name in sorted({name if name in counted or len(counted) < MOST_ROLES else OTHERS for name in names}):
             self.add(ROLES, name, line)
 
-    def add_special(self, example: Example, tokens: Counter[str]) -> None:
-        """Count the special tokens in the contents of an example."""
+    def add_special(self, example: Example, tokens: Iterable[str]) -> None:
+        """Count the special tokens in the contents of an example, each as often as it is given."""
         self.add(WITH_SPECIAL, "", example.line, example.sub)
         names = self.by_kind.setdefault(SPECIAL, {})
-        for token, count in sorted(tokens.items()):
+        for token, count in sorted(Counter(tokens).items()):
             name = escape_line(token[:_ROLE_CHARACTERS])
             if name not in names and len(names) >= MOST_ROLES:
                 name = OTHERS

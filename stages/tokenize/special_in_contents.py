@@ -4,7 +4,6 @@ A user who writes `<|im_end|>` in a message ends the turn there, for the model. 
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,20 +34,23 @@ class SpecialTokenSearch:
         self._ends = tuple(text for text in (affixes.eos, affixes.suffix_text) if text)
         self._begins = tuple(text for text in (affixes.prefix_text,) if text)
 
-    def find(self, example: Example) -> Counter[str]:
-        """The special tokens in an example's texts or messages, with their numbers. Examples of one row share their
-        prompt: each counts what is in its own completion.
+    def find(self, example: Example) -> list[str]:
+        """The special tokens in an example's texts or messages, each as often as it stands there. Examples of one row
+        share their prompt: each counts what is in its own completion.
         """
         is_only_example = example.sub < 0
         prompt = example.prompt if is_only_example else None
-        tokens = Counter[str]()
+        tokens: list[str] = []
         for side in (prompt, example.completion, example.text, example.rejected):
             if isinstance(side, str):
-                tokens.update(self._find_in_text(self._without_affixes(side)))
+                tokens += self._find_in_text(self._without_affixes(side))
             elif side:
                 for message in side:
-                    for text in _texts(message):
-                        tokens.update(self._find_in_text(text))
+                    for value in message.values():
+                        # Most values are texts: without a generator for each message, and with a list that is mostly
+                        # empty in place of a Counter, this takes a third of the time, which was a tenth of encoding.
+                        for text in (value,) if isinstance(value, str) else _texts(value):
+                            tokens += self._find_in_text(text)
         return tokens
 
     def _without_affixes(self, text: str) -> str:
@@ -69,7 +71,7 @@ class SpecialTokenSearch:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """The texts in a message."""
+    """The texts in a value of a message."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
