@@ -2,15 +2,15 @@
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
 not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's order and the size of
-each file. A checkpoint without it, or with a file of another size, was cut short and is skipped, as is one with weights
-that are not finite. Where the loader stood is arithmetic: steps times rows of a step.
+each file. A checkpoint without it, or with a file of another size, was cut short and is skipped.
+Where the loader stood is arithmetic: steps times rows of a step.
 """
 
 import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from ...schemas.errors import BusyError, ConfigError, StoreError
 from ...schemas.files import lock
 from ...schemas.files.foreign import LISTING_BYTES, read_regular
 from ...schemas.jsontext import parse_json
-from .finite import refuse_not_finite
 from .train_config import PreferenceConfig
 
 _LOG = logging.getLogger(__name__)
@@ -139,20 +138,40 @@ def writing(description: str) -> Iterator[None]:
 
 
 def last_whole(out: Path, max_step: int | None = None) -> Path | None:
-    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones, and those with weights that are not
-    finite, are skipped, with a warning.
-    """
+    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones are skipped, with a warning."""
     checkpoints = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
     for step, path in sorted(checkpoints, reverse=True):
         if max_step is not None and step > max_step:
             continue
         try:
-            state = read_checkpoint(path)
-            refuse_not_finite(path, [*state.files])
-        except (ConfigError, SafetensorError) as error:
-            _LOG.warning("skipped: %s", error if isinstance(error, ConfigError) else f"{path}: {error}")
+            read_checkpoint(path)
+        except ConfigError as error:
+            _LOG.warning("skipped: %s", error)
         else:
             return path
+    return None
+
+
+def find_not_finite(weights: Iterable[tuple[str, Any]]) -> str | None:
+    """The name of the first weight with NaN or infinity; None if all are finite.
+
+    A finite loss can have a gradient of NaN: its step spoils the weights, and no later step repairs them, so what is
+    saved is looked at first.
+
+    Args:
+        weights: names and tensors. Of sharded ones, this rank's part is looked at.
+    """
+    for name, weight in weights:
+        if not weight.is_floating_point():
+            continue  # quantised to integers
+        part = getattr(weight, "ds_tensor", weight)  # of ZeRO-3
+        if hasattr(part, "to_local"):  # of FSDP 2
+            part = part.to_local()
+        part = part.detach()
+        if part.element_size() < 2:  # float8 has no isfinite
+            part = part.float()
+        if not bool(part.isfinite().all()):
+            return name
     return None
 
 

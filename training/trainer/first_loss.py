@@ -1,4 +1,4 @@
-"""What the first loss of a training must be, or should be near: ln 2 of dpo, and that of a model that guesses."""
+"""What the first dpo loss of a training must be: ln 2."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,6 @@ from ...schemas.errors import ReferenceMismatchError
 from ..attention.probe_setup import chances
 from ..preference.losses import LOGPS_CHOSEN, LOGPS_REJECTED, PairLosses
 from . import Say
-from .train_config import PreferenceConfig
 
 LN_2 = math.log(2)
 """The dpo loss of a model that is its own reference."""
@@ -85,17 +84,3 @@ class FirstLossProof:
         if self.loss is None:
             self.loss = loss
             self._say(f"first loss proved: {loss:.7g} = ln 2")
-
-
-def loss_of_guessing(config: PreferenceConfig | None, vocabulary: int) -> float | None:
-    """The loss of a model that knows nothing; None where it says nothing, because there is no telling.
-
-    Args:
-        config: of pairs; None if tokens are trained.
-        vocabulary: the number of token ids.
-    """
-    tokens = math.log(max(2, vocabulary))
-    if config is None:
-        return tokens
-    # Of ipo it is 1/(4·β²) whatever the model, and of simpo it depends on the margin alone.
-    return {"dpo": LN_2, "reward": LN_2, "orpo": tokens + config.beta * LN_2}.get(config.loss)

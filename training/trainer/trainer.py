@@ -23,7 +23,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,6 @@ from ..models.model import (
     may_leave_weights_unused,
     name_dataset,
     refuse_other_tokenizer,
-    vocabulary_of,
 )
 from ..models.reward_model import score_every_position
 from ..models.sharded import find_shards
@@ -56,15 +54,14 @@ from ..preference.reference_pass import hash_weights
 from ..rank_info import detect_rank
 from . import Say, checkpoint, print_line
 from .evaluate import HeldOut, held_out_loader, held_out_metrics, measure, open_held_out
-from .finite import not_finite
-from .first_loss import FirstLossProof, loss_of_guessing
+from .first_loss import FirstLossProof
 from .heads import chunk_losses, fuse_loss
-from .loss import Forward, forget_compiled, offloaded
+from .loss import Forward, forget_compiled
 from .objective import Objective, TokenObjective
 from .pair_objective import PairObjective, refuse_other_rows
 from .pair_reference import REFERENCE, PairReference
 from .train_config import CUT, TrainConfig, training_arguments, validated
-from .watch import ConsoleLog, EarlyWarnings, Meter
+from .watch import ConsoleLog, Meter
 
 _LOG = logging.getLogger(__name__)
 TARGETS = "targets"
@@ -136,7 +133,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     ) -> None:
         config = validated(config)
         base = base or Path.cwd()
-        self.offloads = config.offload_activations
         self.unproved = config.probe
         args = training_arguments(config, base, detect_rank().world_size)
         cuda = args.device.type == "cuda"
@@ -196,7 +192,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(model))))
         self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
 
     def _load_model(self, config: TrainConfig, base: Path, held_out_rows: int) -> Any:
@@ -299,8 +294,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self._begin(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
-        with offloaded(self.model) if self.offloads else nullcontext():
-            return self.objective.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
+        return self.objective.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
 
     def _check_attention(self) -> None:
         """Raise LeakError if something has changed the attention since training began."""
@@ -322,7 +316,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.applied = applied_on(self.model, batch["input_ids"].device)
         self.say(f"attention: {self.applied.name}, {self.applied.kernel} ({self.applied.reason})")
         if self.resumed_from is not None:
-            self._require_finite_weights()  # sharded ones, too, which are not looked at before they are loaded
+            self._require_finite_weights()  # files of the same size may still be damaged
         if self.unproved:
             # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
             with self.meter.paused(), self.accelerator.autocast():
@@ -362,7 +356,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         Raises:
             PacktrainError: some weights are NaN or infinite, on any rank.
         """
-        spoilt = not_finite(self.model_wrapped.named_parameters())
+        spoilt = checkpoint.find_not_finite(self.model_wrapped.named_parameters())
         flag = torch.tensor([int(spoilt is not None)], device=self.args.device)
         if self.args.world_size > 1:
             flag = self.accelerator.gather(flag).max()
