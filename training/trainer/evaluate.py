@@ -25,7 +25,7 @@ from ..attention.packed_attention import use_packed
 from ..batch import flatten, untrained
 from ..loader import PackedLoader, StepDocument
 from ..models.adapter import put_adapter
-from ..models.model import add_adapters, check_fits, default_device, load_model
+from ..models.model import add_adapters, check_fits, default_device, describe_merging, load_model
 from ..packed_rows import PackedRows
 from ..preference.reference import Reference
 from ..targets import find_targets, token_losses
@@ -272,8 +272,6 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
             return add_adapters(model, config.lora, config.seed)
         return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
-        raise ConfigError(
-            f"{folder} holds no whole weights; `packtrain export {folder} --to model -o FOLDER` makes them"
-        )
+        raise ConfigError(f"{folder} is a sharded checkpoint; {describe_merging(folder)}")
     of_checkpoint = config.model.model_copy(update={"path": str(folder), "config": None})
     return load_model(of_checkpoint, base, config.seed)

@@ -40,6 +40,7 @@ from ..attention.probe_report import ProbeReport
 from ..branches import require_attention
 from ..loader import PackedLoader
 from ..models.model import (
+    SHARDS,
     add_adapters,
     check_fits,
     find_tokenizer,
@@ -49,7 +50,6 @@ from ..models.model import (
     refuse_other_tokenizer,
 )
 from ..models.reward_model import score_every_position
-from ..models.sharded import find_shards
 from ..preference.reference_pass import hash_weights
 from ..rank_info import detect_rank
 from . import Say, checkpoint, print_line
@@ -439,7 +439,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self.accelerator.wait_for_everyone()  # every rank writes files of its own
             if self.args.should_save:
                 with writing():
-                    if find_shards(folder) is not None:  # transformers writes none beside shards, and export needs it
+                    if (folder / SHARDS).is_dir():  # transformers writes no configuration beside sharded weights
                         self.model.config.save_pretrained(folder)
                     if self.tokenizer is not None:
                         self.tokenizer.save_pretrained(str(folder))
