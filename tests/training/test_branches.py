@@ -10,7 +10,7 @@ import torch
 from packtrain.schemas.errors import AttentionError, ConfigError, IntegrityError, LeakError
 from packtrain.training.attention import varlen
 from packtrain.training.attention.isolation_probe import probe
-from packtrain.training.attention.kernels import HALF, KeyBounds, along, flash, per_document
+from packtrain.training.attention.kernels import HALF, KeyBounds, flash, gather_paths, per_document
 from packtrain.training.attention.packed_attention import use_packed
 from packtrain.training.attention.varlen import packed_varlen
 from packtrain.training.batch import collate, flatten, unpack
@@ -182,7 +182,7 @@ def test_the_loop_sees_what_a_dense_mask_shows() -> None:
 
 def test_gradients_along_paths_are_added_in_float32() -> None:
     tokens = torch.ones(1, 1, 1, dtype=torch.bfloat16, requires_grad=True)
-    gathered = along(tokens, torch.zeros(1000, dtype=torch.int64))
+    gathered = gather_paths(tokens, torch.zeros(1000, dtype=torch.int64))
     gathered.sum().backward()
     assert tokens.grad is not None
     assert float(tokens.grad) == 1000  # bfloat16 alone stops at 256
@@ -226,9 +226,9 @@ def test_the_probe_sees_paths_and_nothing_else(kind: str, monkeypatch: pytest.Mo
     def with_a_stranger(tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
         changed = paths.clone()
         changed[-2] = 0 if int(paths[-2]) else 1  # the last piece sees a token that is not of its path
-        return along(tokens, changed)
+        return gather_paths(tokens, changed)
 
-    monkeypatch.setattr(varlen, "along", with_a_stranger)
+    monkeypatch.setattr(varlen, "gather_paths", with_a_stranger)
     failed = {check.name for check in probe(model, batch=batch).checks if not check.passed}
     assert "equivalence" in failed
 

@@ -43,11 +43,11 @@ def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tenso
     sizes = []
     with _nothing_stays_compiled(model), torch.enable_grad():
         for group in groups:
-            if states is None or is_sharded:  # whose weights are gone after a backward pass
+            if states is None or is_sharded:  # sharded weights are gone after a backward pass
                 states = _forward(model, call, to_the_end=is_sharded)
             embedded, hidden = states
-            hidden = hidden.reshape(*group.shape, -1)
-            # Each hidden state by a random factor, so that no gradients cancel out.
+            hidden = hidden.reshape(*group.shape, -1)  # (B, T, dimensions), also of models that give (T, dimensions)
+            # One backward pass for all states of the group: each by a random factor, so that no gradients cancel out.
             factors = torch.randn(hidden.shape, device=hidden.device, dtype=torch.float32).to(hidden.dtype)
             total = (hidden * factors * group.to(hidden.device)[..., None]).sum()
             try:
@@ -56,6 +56,7 @@ def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tenso
                 if is_out_of_memory(error):
                     raise
                 raise UntestedError(message_of(error)) from error
+            # Of each token the largest of its dimensions, which is 0 only if all are.
             sizes.append(gradient.float().abs().amax(-1).reshape(group.shape).to(group.device))
     return sizes
 
@@ -64,7 +65,11 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     """One forward pass: the embeddings, cut off from what made them, and the last hidden states.
 
     Args:
-        to_the_end: run everything, for hooks that must; else it ends with the hidden states.
+        to_the_end: run everything, as sharded models need, whose hooks at the end gather and free weights; else it ends
+            with the hidden states.
+
+    Raises:
+        UntestedError: the model has no embeddings, or runs them or its decoder not once.
     """
     embedded: list[torch.Tensor] = []
     hidden: list[torch.Tensor] = []
@@ -78,18 +83,7 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
         if not to_the_end:
             raise _HiddenStatesKnown
 
-    inner = unwrap(model)
-    decoder = inner
-    if hasattr(inner, "get_input_embeddings"):
-        embedding = inner.get_input_embeddings()
-        decoder = inner.get_decoder() if hasattr(inner, "get_decoder") else inner
-        if decoder is inner:  # as of Llama 4, whose decoder is the part that holds the embeddings
-            decoder = next((part for part in inner.children() if embedding in part.modules()), inner)
-    else:  # not of transformers: the largest embedding, and the outputs
-        tables = [part for part in inner.modules() if isinstance(part, torch.nn.Embedding)]
-        embedding = max(tables, key=lambda part: part.num_embeddings, default=None)
-    if embedding is None or decoder is None:
-        raise UntestedError("it has no embeddings")
+    embedding, decoder = _embedding_and_decoder(unwrap(model))
     hooks = [embedding.register_forward_hook(cut), decoder.register_forward_hook(keep)]
     try:
         call()
@@ -101,6 +95,29 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     if len(embedded) != 1 or len(hidden) != 1:
         raise UntestedError(f"its embedding ran {len(embedded)} times, and its decoder {len(hidden)}")
     return embedded[0], hidden[0]
+
+
+def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
+    """What makes embeddings of token ids, and what makes the last hidden states of them.
+
+    Args:
+        model: without wrappers.
+
+    Raises:
+        UntestedError: there are none.
+    """
+    if hasattr(model, "get_input_embeddings"):
+        embedding = model.get_input_embeddings()
+        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+        if decoder is model:  # as Llama 4 says, whose decoder is the part that holds the embeddings
+            decoder = next((part for part in model.children() if embedding in part.modules()), model)
+    else:  # not of transformers: the embedding of most ids, and the model's outputs
+        tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
+        embedding = max(tables, key=lambda part: part.num_embeddings, default=None)
+        decoder = model
+    if embedding is None or decoder is None:
+        raise UntestedError("it has no embeddings")
+    return embedding, decoder
 
 
 @contextmanager

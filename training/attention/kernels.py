@@ -9,8 +9,8 @@ another is exactly zero. Its price is a loop in Python.
 repeats them itself; a check of `enable_gqa` came later.
 
 A piece of a row may continue another one, as documents do that share their first tokens (`branches`). Its queries are
-its own tokens, and its keys those of its whole path: `along` gathers them, and both kernels take other bounds for keys
-than for queries. Queries are the last tokens of the keys:
+its own tokens, and its keys those of its whole path: `gather_paths` gives them, and both kernels take other bounds for
+keys than for queries. Queries are the last tokens of the keys:
 
     queries (own tokens)        q3 q4        query 3 sees keys 0 to 3, query 4 keys 0 to 4
     keys (tokens of the path)   k0 k1 k2 k3 k4
@@ -52,7 +52,10 @@ _WHY_NOT: dict[tuple[str, int | None], str] = {}
 
 
 def why_not_flash(device: torch.device) -> str:
-    """Why `flash` does not run on a device; empty if it does. Compiled code may call it, once it has been asked."""
+    """Why `flash` does not run on a device; empty if it does.
+
+    Compiled code may call it for devices for which it was called before: then it only reads a dict.
+    """
     key = (device.type, device.index)
     if key in _WHY_NOT:
         return _WHY_NOT[key]
@@ -81,12 +84,13 @@ def why_no_varlen() -> str:
 
 @cache
 def _options(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of a function's arguments."""
     return frozenset(inspect.signature(function).parameters)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _is_told_of_groups() -> bool:
-    """Whether `varlen_attn` must be told that there are fewer key heads than query heads."""
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled code cannot read a signature
+def _takes_enable_gqa() -> bool:
+    """Whether `varlen_attn` takes `enable_gqa`, and then refuses fewer key heads than query heads without it."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in _options(varlen_attn)
@@ -125,7 +129,11 @@ def flash(
     width = -(-max(head_dim, value_dim) // 8) * 8
     query = functional.pad(query, (0, width - head_dim))
     key = functional.pad(key, (0, width - head_dim))
-    grouped = {"enable_gqa": query.shape[1] != key.shape[1]} if _is_told_of_groups() else {}
+    options: dict[str, Any] = {}
+    if _takes_enable_gqa():
+        options["enable_gqa"] = query.shape[1] != key.shape[1]
+    # The kernel counts the tokens before the query that it sees, without itself; -1 is all. None are seen after it.
+    before = -1 if window is None else window - 1
     out: torch.Tensor = varlen_attn(
         query,
         key,
@@ -135,14 +143,14 @@ def flash(
         longest,
         longest if key_bounds is None else key_bounds.longest,
         scale=scale,
-        window_size=(-1 if window is None else window - 1, 0),
-        **grouped,
+        window_size=(before, 0),
+        **options,
     )
     return out[..., :value_dim]
 
 
-class _Along(torch.autograd.Function):  # type: ignore[misc]
-    """`along` with gradients that are added in float32: a token that hundreds of paths share would lose most of a
+class _GatherPaths(torch.autograd.Function):  # type: ignore[misc]
+    """`gather_paths`, whose gradients are added in float32: a token that hundreds of paths share would lose most of its
     gradient in bfloat16, where CUDA rounds at each addition.
     """
 
@@ -161,9 +169,9 @@ class _Along(torch.autograd.Function):  # type: ignore[misc]
         return sums.index_add_(0, paths, gradient.to(precise)).to(gradient.dtype), None
 
 
-def along(tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
-    """Gather the tokens of all paths: (T, G, E) and int64 (K,) → (K, G, E). Costs the memory of its result."""
-    out: torch.Tensor = _Along.apply(tokens, paths)
+def gather_paths(tokens: torch.Tensor, paths: torch.Tensor) -> torch.Tensor:
+    """The keys or values of all paths: (T, G, E) and int64 (K,) → (K, G, E). Costs the memory of its result."""
+    out: torch.Tensor = _GatherPaths.apply(tokens, paths)
     return out
 
 
@@ -206,12 +214,11 @@ def per_document(
     key_lengths = lengths if key_bounds is None else key_bounds.cu.diff().tolist()
     # Each tensor is split once, so that the backward pass joins gradients once.
     documents = zip(query.split(lengths), key.split(key_lengths), value.split(key_lengths), strict=True)
-    outputs = [
-        _attend(*document, scale=scale, window=window, softcap=softcap, sinks=sinks)
-        for document in documents
-        if len(document[0])
-    ]
-    return torch.cat(outputs) if outputs else query.new_zeros(0, query.shape[1], value.shape[2])
+    outputs = [value.new_zeros(0, query.shape[1], value.shape[2])]  # for a row without documents
+    for queries, keys, values in documents:
+        if len(queries):  # batches of a fixed shape have empty documents
+            outputs.append(_attend(queries, keys, values, scale=scale, window=window, softcap=softcap, sinks=sinks))
+    return torch.cat(outputs)
 
 
 def _attend(
@@ -225,11 +232,14 @@ def _attend(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """One document: (L, H, E), (P + L, G, E), (P + L, G, V) → (L, H, V). P tokens of its path are before it."""
-    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))  # (1, H, L, E)
+    # As torch takes them: (1, H, L, E), (1, G, P + L, E), (1, G, P + L, V).
+    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     grouped = q.shape[1] != k.shape[1]
     before = len(key) - len(query)
-    mask: Any = None  # (L, P + L), true where a token may look
-    if softcap is not None or sinks is not None or before or (window is not None and window < len(query)):
+    # Without a mask torch takes a faster way, of causal attention alone, whose first query sees the first key only.
+    is_plainly_causal = before == 0 and (window is None or window >= len(query))
+    mask: Any = None  # bool (L, P + L), true where a token may look
+    if softcap is not None or sinks is not None or not is_plainly_causal:
         positions = torch.arange(len(key), device=query.device)
         # How far back each key is of each query, which has position P + i; with P = 2 and L = 2:
         # [[2, 1, 0, -1], [3, 2, 1, 0]].
@@ -240,7 +250,9 @@ def _attend(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
         )
     else:  # written out, in float32 or better, because torch has no fused kernel with softcap or sinks
-        k, v = (tensor.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for tensor in (k, v))
+        queries_per_key = q.shape[1] // k.shape[1]
+        k = k.repeat_interleave(queries_per_key, dim=1)
+        v = v.repeat_interleave(queries_per_key, dim=1)
         scores = (q @ k.transpose(2, 3)).to(torch.promote_types(q.dtype, torch.float32)) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)

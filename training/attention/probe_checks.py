@@ -24,8 +24,10 @@ Call = Callable[[Batch], Any]
 
 
 def run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.dtype]:
-    """That the model runs as it trains, dropout included; no check if it does. And the least exact dtype in which it
-    computes.
+    """Run the model as it trains, dropout included.
+
+    Returns:
+        The check that failed, or none; and the least exact dtype in which the model computes.
     """
     dtypes = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
@@ -45,9 +47,11 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     """That documents have no gradient with respect to each other, and one with respect to themselves."""
     documents = documents_of(batch)
     numbers = range(len(documents))
-    pieces = [torch.zeros_like(batch["labels"], dtype=torch.bool) for _ in documents]
-    for piece, document in zip(pieces, documents, strict=True):
+    pieces = []
+    for document in documents:
+        piece = torch.zeros_like(batch["labels"], dtype=torch.bool)  # (1, T), true at the document's own tokens
         piece[:, document.begin : document.end] = True
+        pieces.append(piece)
     try:
         influence_of_documents = influences(model, lambda: call(batch), pieces)
     except Exception as error:  # any other error of the model is a result
@@ -56,9 +60,9 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
         return [Check("runs", False, type(error).__name__, "a backward pass", message_of(error))]
     # matrix[d][e]: how much document d's hidden states depend on document e's embeddings.
     matrix = [_influence_on(influence, documents, number) for number, influence in enumerate(influence_of_documents)]
-    pairs = [(d, e) for d in numbers for e in numbers if d != e]
-    d, e = max(pairs, key=lambda pair: _nan_highest(matrix[pair[0]][pair[1]]))
-    leak = matrix[d][e]
+    leaks = {(d, e): matrix[d][e] for d in numbers for e in numbers if d != e}
+    d, e = max(leaks, key=lambda pair: _nan_highest(leaks[pair]))
+    leak = leaks[d, e]
     weakest = min(matrix[number][number] for number in numbers)
     detail = f"gradient of document {d}'s hidden states with respect to document {e}'s embeddings"
     if leak == 0:
@@ -99,31 +103,27 @@ def check_equivalence(
     """Documents of a packed batch compared with themselves alone.
 
     Args:
+        documents: which ones.
+        dtype: the least exact one in which the model computes, which says how different they may be.
         keeps_logits: the model takes `logits_to_keep`, and only `COMPARED_TOKENS` tokens of each document are compared,
             because the logits of all tokens would take much memory.
+        name: of the check.
     """
     device = batch["input_ids"].device
     longest = max(len(document.path) for document in documents)
     size = f"documents of up to {longest:,} tokens in a row of {batch['input_ids'].shape[1]:,}"
     tokens = [_compared_tokens(document, keeps_logits).to(device) for document in documents]
-
-    def logits_at(batch: Batch, places: torch.Tensor) -> torch.Tensor:
-        """float64 (places, V)."""
-        if not keeps_logits:
-            return logits_of(call(batch))[0, places].double()
-        arguments = {key: value for key, value in batch.items() if key != "labels"}
-        return logits_of(call({**arguments, "logits_to_keep": places}))[0].double()
-
     differences = []
     try:
         with torch.no_grad():
             # A document's tokens 0 and 4, whose piece begins at 20, are at 20 and 24 of the row; alone, they come after
             # the tokens that it shares with other pieces.
             places = torch.cat([numbers + document.begin for numbers, document in zip(tokens, documents, strict=True)])
-            packed_logits = logits_at(batch, places).split([len(numbers) for numbers in tokens])
+            packed_logits = _logits_at(call, batch, places, keeps_logits).split([len(numbers) for numbers in tokens])
             for packed, document, numbers in zip(packed_logits, documents, tokens, strict=True):
-                alone = logits_at(cut_out(batch, document), numbers + document.shared)
-                # Of a token's logits; of scores, one for each token, that of a document's.
+                alone = _logits_at(call, cut_out(batch, document), numbers + document.shared, keeps_logits)
+                # How much the logits of a token differ from each other. A reward model has one score for each token:
+                # how much those of the document differ.
                 compared = 0 if alone.shape[-1] == 1 else -1
                 spread = (alone - alone.mean(dim=compared, keepdim=True)).pow(2).mean().sqrt()
                 differences.append(float((packed - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
@@ -137,6 +137,19 @@ def check_equivalence(
     is_same = differences[worst] <= limit
     result = "as alone" if is_same else f"the one at token {documents[worst].begin:,} is not what it is alone"
     return Check(name, is_same, f"{differences[worst]:.2g}", f"at most {limit:g}", f"{size}: {result}")
+
+
+def _logits_at(call: Call, batch: Batch, places: torch.Tensor, keeps_logits: bool) -> torch.Tensor:
+    """float64 (places, V): the logits at some places of a batch.
+
+    Args:
+        keeps_logits: have the model compute no others, by `logits_to_keep`.
+    """
+    if not keeps_logits:
+        return logits_of(call(batch))[0, places].double()
+    # Without labels: the model's own loss needs all logits.
+    arguments = {key: value for key, value in batch.items() if key != "labels"}
+    return logits_of(call({**arguments, "logits_to_keep": places}))[0].double()
 
 
 def _compared_tokens(document: PackedDocument, keeps_logits: bool) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...schemas.errors import AttentionError
-from .kernels import HALF, MAX_HEAD_DIM, KeyBounds, along, flash, per_document, why_not_flash
+from .kernels import HALF, MAX_HEAD_DIM, KeyBounds, flash, gather_paths, per_document, why_not_flash
 
 NAME = "packed_varlen"
 """Its name in transformers."""
@@ -56,7 +56,7 @@ def packed_varlen(
         AttentionError: the layer needs something that this function does not compute, or there are no bounds.
     """
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    _refuse(module, query, key, attention_mask, dropout, causal, kwargs)
+    _require_supported(module, query, key, attention_mask, dropout, causal, kwargs)
     rows, _, length, head_dim = query.shape
     bounds, longest = find_bounds(kwargs, rows, length, _name_of(module))
     scale = head_dim**-0.5 if scaling is None else float(scaling)
@@ -66,13 +66,13 @@ def packed_varlen(
     takes_flash = flash_can and not why_not_flash(query.device)
     if takes_flash:
         query, key, value = _in_half(module, query, key, value)
-    # Rows end to end, and heads after tokens: (B, H, T, E) → (B·T, H, E).
+    # Rows end to end, and heads after tokens, as kernels take them: (B, H, T, E) → (B·T, H, E).
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
     key_bounds = None
     paths = kwargs.get("paths")
-    if paths is not None:
-        k = along(k, paths)
-        v = along(v, paths)
+    if paths is not None:  # documents share tokens: each sees the keys of its whole path
+        k = gather_paths(k, paths)
+        v = gather_paths(v, paths)
         key_bounds = KeyBounds(kwargs["cu_paths"], kwargs["max_path"])
     if takes_flash:
         out = flash(q, k, v, bounds, longest, scale=scale, window=window, key_bounds=key_bounds)
@@ -132,7 +132,7 @@ def _name_of(module: torch.nn.Module) -> str:
     return type(module).__name__ if index is None else f"{type(module).__name__} of layer {index}"
 
 
-def _refuse(
+def _require_supported(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -141,7 +141,14 @@ def _refuse(
     causal: bool,
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raise AttentionError if attention within documents would differ from this layer's own."""
+    """Raise AttentionError if attention within documents would differ from this layer's own.
+
+    Args:
+        query, key: as `packed_varlen` gets them.
+        mask: its `attention_mask`.
+        causal: whether the layer's own attention looks at earlier tokens only.
+        kwargs: further arguments of the layer.
+    """
     unknown = next((name for name in _UNKNOWN if kwargs.get(name) is not None), None)
     if query.shape[2] != key.shape[2]:
         problem = (
@@ -186,18 +193,22 @@ def window_of(module: torch.nn.Module, passed: int | None) -> int | None:
     if passed is not None:
         return int(passed)
     config: Any = getattr(module, "config", None)
-    of_layer = getattr(module, "sliding_window", None)
-    of_config = getattr(config, "sliding_window", None)
+    window = getattr(module, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None)
     index = getattr(module, "layer_idx", None)
     if layer_types is not None and index is not None and index < len(layer_types):
-        has_window = layer_types[index] == "sliding_attention"
-        window = of_config if of_layer is None else of_layer
+        # The configuration says which layers have one, such as ["full_attention", "sliding_attention", …].
+        if layer_types[index] != "sliding_attention":
+            return None
+        may_take_config = True
     else:
-        has_window = getattr(config, "model_type", None) not in _WITHOUT_WINDOWS
-        uses_configs = of_layer is None and getattr(config, "use_sliding_window", True)
-        window = of_config if uses_configs else of_layer
-    return int(window) if has_window and isinstance(window, int) and window > 0 else None
+        if getattr(config, "model_type", None) in _WITHOUT_WINDOWS:
+            return None
+        # Qwen2's older configurations have a window that this switches off.
+        may_take_config = getattr(config, "use_sliding_window", True)
+    if window is None and may_take_config:
+        window = getattr(config, "sliding_window", None)
+    return int(window) if isinstance(window, int) and window > 0 else None
 
 
 # Bounds
@@ -247,11 +258,15 @@ def _checked_bounds(
     """
     if longest is None:
         longest = int((bounds[1:] - bounds[:-1]).max())
-    elif not isinstance(longest, int):  # reading a tensor waits; an int stays symbolic in compiled code
+    elif not isinstance(longest, int):  # of an int, compiled code would make a constant here
         longest = int(longest)
-    is_wrong = rows != 1 or (key_bounds is not None and key_bounds is not bounds and key_bounds.shape != bounds.shape)
-    if not torch.compiler.is_compiling():  # as far as can be seen without waiting for a device
-        is_wrong |= longest > length or (bounds.device.type == "cpu" and int(bounds[-1]) != length)
+    is_wrong = rows != 1
+    if key_bounds is not None:  # values on a device are not compared, because that waits for it
+        is_wrong |= key_bounds.shape != bounds.shape
+    if not torch.compiler.is_compiling():
+        is_wrong |= longest > length
+        if bounds.device.type == "cpu":
+            is_wrong |= int(bounds[-1]) != length
     if is_wrong:
         raise AttentionError(
             f"{layer}: cu_seq_lens_q, cu_seq_lens_k and max_length_q are not those of this row of {length:,} tokens "
@@ -284,18 +299,20 @@ def _bounds_of_positions(positions: torch.Tensor, rows: int, length: int, layer:
             "is a cache, pass use_cache=False"
         )
     positions = positions.expand(rows, -1)
-    is_first = torch.ones_like(positions[:, :1], dtype=torch.bool)
-    begins = torch.cat((is_first, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
-    starts = begins.nonzero().reshape(-1)
+    # bool (B·T,): whether a document begins at a token, as the first token of each row always does.
+    is_first_of_row = torch.ones_like(positions[:, :1], dtype=torch.bool)
+    is_begin = torch.cat((is_first_of_row, positions[:, 1:] != positions[:, :-1] + 1), dim=1).reshape(-1)
+    starts = is_begin.nonzero().reshape(-1)  # 0 3 5 7 in the example
+    first_positions = positions.reshape(-1)[starts]  # 0 0 7 0
     # A row may begin within a document. Within a row, only a branch begins above 0, and its batch has `paths`: a layer
     # without them belongs to a model that drops arguments.
-    is_branch = (positions.reshape(-1)[starts] > 0) & (starts % length > 0)
+    is_branch = (first_positions > 0) & (starts % length > 0)
     if bool(is_branch.any()):
-        position = int(positions.reshape(-1)[starts[is_branch][0]])
+        position = int(first_positions[is_branch][0])
         raise AttentionError(
             f"{layer}: a piece begins at position {position:,}, but this layer got no `paths`: the model drops them, "
             "and would train without the shared tokens; pack with pack.share: none, or take "
             "PackedLoader(unpacked=True)"
         )
-    bounds = torch.cat((starts, torch.tensor([begins.numel()], device=starts.device))).to(torch.int32)
+    bounds = torch.cat((starts, torch.tensor([is_begin.numel()], device=starts.device))).to(torch.int32)
     return bounds, int((bounds[1:] - bounds[:-1]).max())
