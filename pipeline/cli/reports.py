@@ -273,11 +273,11 @@ def contamination(
     if config is not None:
         data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
     with show_progress() as observer:
-        found = find(data, hits=out, observer=observer, base=base)
-    print_lines(_contamination_lines(found, out))
+        result = find(data, hits=out, observer=observer, base=base)
+    print_lines(_contamination_lines(result, out))
 
 
-def _contamination_lines(found: "Contamination", out: Path | None) -> "Lines":
+def _contamination_lines(result: "Contamination", out: Path | None) -> "Lines":
     """What shares text with evaluation rows.
 
     Args:
@@ -285,10 +285,10 @@ def _contamination_lines(found: "Contamination", out: Path | None) -> "Lines":
     """
     from ..report.contamination_summary import contamination_section
 
-    section = contamination_section(found)
+    section = contamination_section(result)
     yield section.sentence
     yield from section.tables
     if out is not None:
         yield f"all hits: {out}"
-    elif found.examples:
+    elif result.examples:
         yield "--out hits.jsonl writes all hits", "dim"

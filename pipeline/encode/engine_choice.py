@@ -132,7 +132,6 @@ def _try_engine(
     # Shared before the workers start, so that the process that they are forked from loads it once for all of them.
     spec = EncodeSpec.of(render, engine)
     share_tokenizer(spec, cache)
-    executor.start()
     # Kept for all comparisons, and loaded while workers load theirs.
     reference = TokenizersEngine(render.tokenizer.json)
     key = EncoderKey.of(cache, spec)

@@ -58,9 +58,6 @@ class Executor(ABC):
     def close(self) -> None:
         """Free the workers."""
 
-    def start(self) -> None:  # noqa: B027  # an executor may have nothing to start
-        """Start what workers need, without waiting for it; else the first task does."""
-
     def renew(self) -> None:  # noqa: B027  # an executor may have no workers of its own
         """End idle workers: the next task starts others, without what these had loaded."""
 

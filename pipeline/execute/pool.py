@@ -159,11 +159,6 @@ class Pool(Executor):
                 worker.process.join()
             worker.pipe.close()
 
-    def start(self) -> None:
-        """See `Executor`."""
-        with suppress(OSError):  # which the first task meets, too
-            start_server()
-
     def renew(self) -> None:
         """See `Executor`."""
         self.close()

@@ -5,8 +5,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, field_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -82,26 +81,19 @@ def alone(key: str, kind: Any) -> BeforeValidator:
 
 def _describe_keys(model: type["ConfigModel"], parent: str = "") -> Iterator[str]:
     """The keys of a section, and those of the sections in it, as in the Args of a docstring:
-    `truncate.max_length (int, default 2048): Maximum length of an example, …`.
+    `truncate.max_length (default 2048): Maximum length of an example, …`.
 
     Args:
         parent: the path of the section itself, with a dot at its end; "" at the top.
     """
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
-        default = "required" if field.is_required() else f"default {_shown_default(field.get_default())}"
         # A section's key often has no sentence of its own: the section has.
         description = field.description or (section.summary if section is not None else "")
-        text = " ".join(description.split())
-        about = f"{parent}{name} ({_shown_type(field.annotation)}, {default}): {text}"
-        yield textwrap.fill(
-            about,
-            112,
-            initial_indent=" " * 4,
-            subsequent_indent=" " * 8,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+        default = "required" if field.is_required() else f"default {field.get_default()!r}"
+        # As one paragraph: it was wrapped for the source.
+        text = f"{parent}{name} ({default}): {' '.join(description.split())}"
+        yield textwrap.fill(text, 112, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
         if section is not None:
             in_list = get_origin(field.annotation) is tuple
             yield from _describe_keys(section, f"{parent}{name}{'[]' if in_list else ''}.")
@@ -114,24 +106,6 @@ def section_of(annotation: Any) -> "type[ConfigModel] | None":
         if isinstance(kind, type) and issubclass(kind, ConfigModel):
             return kind
     return None
-
-
-def _shown_default(value: Any) -> str:
-    return "a section of defaults" if isinstance(value, BaseModel) else repr(value)
-
-
-def _shown_type(annotation: Any) -> str:
-    """A key's type as `help` shows it: `int or None` for `Optional[int]`, `'a' or 'b'` for `Literal["a", "b"]`."""
-    if get_origin(annotation) is Literal:
-        return " or ".join(map(repr, get_args(annotation)))
-    if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_shown_type(kind) for kind in get_args(annotation))
-    if get_origin(annotation) is Annotated:
-        return _shown_type(get_args(annotation)[0])
-    if isinstance(annotation, type) and get_origin(annotation) is None:
-        return "None" if annotation is type(None) else annotation.__name__
-    inner = ", ".join(_shown_type(kind) for kind in get_args(annotation) if kind is not Ellipsis)
-    return f"{getattr(get_origin(annotation), '__name__', str(annotation))}[{inner}]"
 
 
 class ConfigModel(BaseModel):
@@ -149,7 +123,9 @@ class ConfigModel(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """The schema describes each key by itself."""
+        """The JSON Schema of a section. pydantic would describe it by `__doc__`, with all its keys, and each key once
+        more by itself.
+        """
         schema = handler.resolve_ref_schema(handler(core_schema))
         schema["description"] = cls.summary
         return schema
