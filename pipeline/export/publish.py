@@ -113,10 +113,9 @@ def _make_repository(api: Any, repository: str, target: str, *, private: bool) -
     Raises:
         OutputError: it is there, and public where a private one is wanted.
     """
-    # None leaves a repository of an organisation to the organisation's own default.
-    url = api.create_repo(
-        repo_id=repository, repo_type=_REPOSITORY_TYPE, private=True if private else None, exist_ok=True
-    )
+    # Not False: None leaves a repository of an organisation to the organisation's own default.
+    visibility = True if private else None
+    url = api.create_repo(repo_id=repository, repo_type=_REPOSITORY_TYPE, private=visibility, exist_ok=True)
     # Asked again: a repository that was there keeps what it is, and rows that went out cannot be taken back.
     if private and not api.repo_info(repo_id=repository, repo_type=_REPOSITORY_TYPE).private:
         raise OutputError(
@@ -157,6 +156,7 @@ def _hub_client(target: str) -> Iterator[Any]:
         problem = f"the Hub answers {status} ({message})" if status else f"the upload failed ({message})"
         # 429: too many requests, which passes; other such codes are about the name or the token.
         is_users_mistake = isinstance(error, hub.errors.HFValidationError) or (400 <= status < 500 and status != 429)
-        raise (ConfigError if is_users_mistake else StoreError)(
+        kind = ConfigError if is_users_mistake else StoreError
+        raise kind(
             f"{target}: {problem}; check the name, and that the token may write there, then run the same command again"
         ) from error

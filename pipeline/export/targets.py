@@ -1,6 +1,6 @@
 """Where a finished dataset can go: into the format of another trainer, or to the Hugging Face Hub."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,22 +75,29 @@ def export(
         OutputError: the destination holds something, or cannot be written.
         StoreError: the Hub failed, or cannot be reached.
     """
-    to_hub = to.startswith(HUB)
-    # (option, whether it is given, whether it is for this kind of target, what it is for)
-    options = (
-        ("--eos-id", eos_id is not None, not to_hub, "olmo-core"),
-        ("--private", private, to_hub, "hf://OWNER/NAME"),
-        ("--dry-run", dry_run, to_hub, "hf://OWNER/NAME"),
-        ("--out", out is not None, not to_hub, "a format or a model"),
-    )
-    for name, is_given, is_for_target, target in options:
-        # An option that would do nothing is refused: with an ignored --private, rows would be public.
-        if is_given and not is_for_target:
-            raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")
-    if to_hub:
+    # An option that would do nothing is refused: with an ignored --private, rows would be public.
+    if to.startswith(HUB):
+        _refuse({"--eos-id": eos_id is not None}, "olmo-core", to)
+        _refuse({"--out": out is not None}, "a format or a model", to)
         return publish(folder, to, private=private, dry_run=dry_run, observer=observer)
+    _refuse({"--private": private, "--dry-run": dry_run}, f"{HUB}OWNER/NAME", to)
     if out is None:
         raise ConfigError("--out DIR is needed: the folder to write")
     note = write_export(folder, out, to, eos_id=eos_id, observer=observer)
     splits = {name: ExportedSplit(**split) for name, split in note["splits"].items()}
     return Exported(str(out), to, splits, note["files"], note["bytes"])
+
+
+def _refuse(options: Mapping[str, bool], target: str, to: str) -> None:
+    """Refuse options that are given, and do nothing for this target.
+
+    Args:
+        options: name → whether it is given.
+        target: what they are for.
+
+    Raises:
+        ConfigError: names the first such option.
+    """
+    for name, is_given in options.items():
+        if is_given:
+            raise ConfigError(f"{name} is for --to {target}, not for {to[:80]}; leave it out")

@@ -64,16 +64,23 @@ def dataset_card(manifest: Manifest, address: str = OWN_PLACE) -> bytes:
 
 def _front(manifest: Manifest) -> dict[str, Any]:
     """What the Hub and `datasets` read: files and tags."""
-    paths = []
+    data_files = []
+    # The training rows first: the Hub shows the first split.
     for name, split in sorted(manifest.splits.items(), key=lambda split: (split[0] != "train", split[0])):
-        if files := sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards}):
-            paths.append({"split": name, "path": files[0] if len(files) == 1 else files})
-    kinds = [] if manifest.preference else ["packed"]
-    kinds += ["preference"] if manifest.preference or manifest.pairs else []
+        # `train/shards/00000.arrow` and all others of its folder are `train/shards/*.arrow`.
+        patterns = sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards})
+        if patterns:
+            data_files.append({"split": name, "path": patterns[0] if len(patterns) == 1 else patterns})
+    tags = ["packtrain"]
+    if not manifest.preference:
+        tags.append("packed")
+    if manifest.preference or manifest.pairs:
+        tags.append("preference")
+    tags.append("tokenized")
     return {
-        "configs": [{"config_name": "default", "data_files": paths}],
+        "configs": [{"config_name": "default", "data_files": data_files}],
         "task_categories": ["text-generation"],
-        "tags": ["packtrain", *kinds, "tokenized"],
+        "tags": tags,
     }
 
 
@@ -86,7 +93,9 @@ def _text(manifest: Manifest, address: str) -> str:
     configured = [source["name"] for source in config["sources"] if source["name"] in manifest.ledger.sources]
     names = dict.fromkeys([*configured, *manifest.ledger.sources])
     ledger = Ledger({name: manifest.ledger.sources[name] for name in names})
-    sources = [{key: source[key] for key in _OF_SOURCES if _says(source.get(key))} for source in config["sources"]]
+    total = ledger.total()
+    sources = [{key: source[key] for key in _OF_SOURCES if _is_set(source.get(key))} for source in config["sources"]]
+    settings = {"sources": sources} | {key: config[key] for key in _SETTINGS}
     policy = POLICIES[config["mask"]["policy"]]
     versions = plan["versions"]
     origin = [
@@ -96,6 +105,8 @@ def _text(manifest: Manifest, address: str) -> str:
         ("tokens by", f"{plan['encode']['engine']} {plan['encode']['engine_version']}"),
         ("versions", ", ".join(f"{name} {versions[name]}" for name in sorted(versions))),
     ]
+    # Without a split, `load_dataset` gives a mapping of splits, and `load_from_disk` does if there are several.
+    chosen_split = '["train"]' if len(manifest.splits) > 1 or not is_own_place else ""
     return _template().render(
         unpacked_pairs=manifest.preference,
         pairs=manifest.pairs,
@@ -104,8 +115,8 @@ def _text(manifest: Manifest, address: str) -> str:
         tokens=sum(split.tokens for split in manifest.splits.values()),
         row_length=manifest.row_length,
         longest=manifest.longest_piece,
-        total=ledger.total(),
-        supervision=describe_supervision(supervision_of(ledger.total())),
+        total=total,
+        supervision=describe_supervision(supervision_of(total)),
         policy=Markup(policy.name),
         policy_sentence=Markup(policy.sentence),
         weighted=manifest.weighted,
@@ -114,16 +125,16 @@ def _text(manifest: Manifest, address: str) -> str:
         ledger=_table(ledger_grid(ledger)),
         columns=[(Markup(field.name), COLUMNS[field.name].sentence) for field in schema_of(manifest.schema)],
         load=Markup("load_from_disk" if is_own_place else "load_dataset"),
-        chosen=Markup('["train"]' if len(manifest.splits) > 1 or not is_own_place else ""),
+        chosen=Markup(chosen_split),
         address=Markup(json.dumps(address)),
         here=is_own_place,
-        settings=_fenced(_yaml({"sources": sources} | {key: config[key] for key in _SETTINGS})),
-        made=_table(Grid("", ("", "hash or version"), origin, 2)),
+        settings=_fenced(_yaml(settings)),
+        made=_table(Grid("", ("", "hash or version"), origin, text_columns=2)),
     )
 
 
-def _says(value: Any) -> bool:
-    """Whether a key of a source says something."""
+def _is_set(value: Any) -> bool:
+    """Whether a key of a source has a value of its own."""
     return any(value.values()) if isinstance(value, Mapping) else value not in (None, "none")
 
 
@@ -152,24 +163,31 @@ def _inline(text: str) -> str:
     line = escape_line(text if len(text) <= _CLIP else f"{text[: _CLIP - 1]}…")
     line = _ACTIVE.sub(r"\\\g<0>", line)
     line = "".join(_ENTITIES.get(character, character) for character in line)
+    # `https://` loses its colon and `www.` its point, without which Markdown makes no link of them.
     return _LINK.sub(lambda match: "&#58;" if match[1] else "&#46;", line)
 
 
 def _table(grid: Grid) -> Markup:
     """A grid as a table. Indented words stay so, and those that a terminal shows bold are bold."""
-    lines = [list(map(_inline, grid.head))]
-    lines.append(["---" if at < grid.text_columns else "---:" for at in range(len(grid.head))])
-    for number, cells in enumerate(grid.rows):
-        first = _inline(cells[0].lstrip(" "))
-        if grid.styles and "bold" in grid.styles[number] and not cells[0].startswith(" "):
+    lines = [[_inline(name) for name in grid.head]]
+    lines.append(["---" if column < grid.text_columns else "---:" for column in range(len(grid.head))])
+    for number, row in enumerate(grid.rows):
+        words, *others = row
+        first = _inline(words.lstrip(" "))
+        # Markdown drops spaces at the beginning of a cell.
+        if words.startswith(" "):
+            first = f"&emsp;{first}"
+        elif grid.styles and "bold" in grid.styles[number]:
             first = f"**{first}**"
-        lines.append(["&emsp;" * cells[0].startswith(" ") + first, *map(_inline, cells[1:])])
+        lines.append([first, *(_inline(cell) for cell in others)])
     return Markup("\n".join(f"| {' | '.join(cells)} |" for cells in lines))
 
 
 def _fenced(text: str) -> Markup:
     """YAML as a block of code that its own text cannot end."""
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    # A longer run of backticks than any in the text: only such a one would end the block.
+    longest = max((len(backticks) for backticks in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
     return Markup(f"{fence}yaml\n{text.rstrip()}\n{fence}")
 
 

@@ -24,7 +24,7 @@ QUESTION = "Is the evaluation data in it?"
 _COUNTS = 40
 """Maximum number of rows of a table with one row a source and evaluation file."""
 _SHOWN_HITS = 12
-"""Hits that a report keeps."""
+"""Maximum number of hits that a report shows."""
 _MOST_OF_TEXT = 0.8
 """Share of an evaluation text that counts as most of it."""
 
@@ -46,6 +46,7 @@ class _Tally:
 
     def add(self, example_hits: Sequence[Hit]) -> None:
         """Count one example, by all of its hits."""
+        # An example may share text with many rows of a file, and with question and answer of one.
         largest_shares: dict[_SourceAndFile, float] = {}
         for hit in example_hits:
             pair = (hit.source, hit.evaluation)
@@ -126,7 +127,7 @@ def contamination_of(
 
 
 def _text_of(hit: Hit) -> tuple[str, int, str]:
-    """What two hits have in common that show the same text."""
+    """What two hits that show the same text have in common."""
     return hit.evaluation, hit.evaluation_line, hit.shared
 
 
@@ -152,9 +153,9 @@ def noted_hits(out: Store) -> Iterator[Hit]:
 
 
 def contamination_section(contamination: Contamination) -> Section:
-    """Examples that share text with evaluation rows, by source and evaluation file."""
+    """Examples that share text with evaluation rows, by source and evaluation file, and some of the texts."""
     rows_of_counts = [
-        [count.source, count.evaluation, *(f"{value:,}" for value in (count.examples, count.most, count.rows))]
+        [count.source, count.evaluation, f"{count.examples:,}", f"{count.most:,}", f"{count.rows:,}"]
         for count in contamination.counts[:_COUNTS]
     ]
     head_of_counts = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
@@ -167,7 +168,8 @@ def contamination_section(contamination: Contamination) -> Section:
     largest = Grid("Some of them, the largest share first", head_of_hits, rows_of_hits, text_columns=5)
     tables = [table for table in (counts, largest) if table.rows]
     sentence = contamination.sentence
-    if contamination.examples:
-        actions = {"drop": " They are left out.", "report": " They are kept, because `action` is `report`."}
-        sentence += actions.get(contamination.action, "")
+    if contamination.examples and contamination.action == "drop":
+        sentence += " They are left out."
+    elif contamination.examples and contamination.action == "report":
+        sentence += " They are kept, because `action` is `report`."
     return Section("contamination", QUESTION, sentence, tables)

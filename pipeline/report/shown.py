@@ -1,13 +1,16 @@
 """A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from ...schemas.dataset.document_table import DocumentOrigin
 from ...schemas.errors import PacktrainError
 from ...schemas.report.shown_rows import ShownDocument, ShownPiece, ShownRow
 from ..dataset.decode import Decoder, Piece, find_decoder, load_decoder, pieces
 from ..dataset.open_dataset import Finished, open_dataset
 
 ROWS = 6
+"""Rows that a report shows."""
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""
 LEAST_CHARACTERS = 160
@@ -18,7 +21,10 @@ _UNTRAINED = 400
 """About the most text of a stretch that is not trained: what is trained should be seen at a glance."""
 _STRETCHES = 8
 """Maximum number of stretches of a document that are shown: half from its start, half from its end."""
+_LEAST_STRETCH = 40
+"""Least text of a stretch that is shown."""
 _GAP = " … "
+"""Stands where text was left out."""
 
 
 def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer: str | Path | None = None) -> ShownRow:
@@ -73,75 +79,88 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         return _pair(dataset, split, number, decoder, room)
     pieces_of_row = pieces(dataset, number, split)
     listed = pieces_of_row if room is None else pieces_of_row[:LISTED]
+    room_of_piece = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     parents = {piece.continues for piece in listed if piece.continues is not None}
     origins = dataset.origins({piece.doc_id for piece in listed} | parents)
-    room_of_piece = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
     documents = []
     for piece in listed:
-        origin = origins.get(piece.doc_id)
-        id = str(piece.doc_id) if origin is None else origin.id
-        source = "" if origin is None else origin.source
+        id, source = _name(piece.doc_id, origins)
         texts, shortened = _texts(piece, decoder, room_of_piece)
-        parent = origins.get(piece.continues) if piece.continues is not None else None
-        continues = "" if piece.continues is None else str(piece.continues) if parent is None else parent.id
-        documents.append(
-            ShownDocument(
-                id,
-                source,
-                piece.start,
-                len(piece.ids),
-                piece.trained,
-                texts,
-                shortened,
-                continues,
-                piece.shared,
-                piece.side,
-            )
+        document = ShownDocument(
+            id=id,
+            source=source,
+            start=piece.start,
+            tokens=len(piece.ids),
+            trained=piece.trained,
+            pieces=texts,
+            shortened=shortened,
+            continues=_name(piece.continues, origins)[0] if piece.continues is not None else "",
+            shared=piece.shared,
+            side=piece.side,
         )
+        documents.append(document)
     tokens = sum(len(piece.ids) for piece in pieces_of_row)
     return ShownRow(split, number, tokens, dataset.manifest.row_length, documents)
+
+
+def _name(doc_id: int, origins: Mapping[int, DocumentOrigin]) -> tuple[str, str]:
+    """(id, source) of a document; (its number, "") if documents.parquet does not list it."""
+    origin = origins.get(doc_id)
+    return (origin.id, origin.source) if origin is not None else (str(doc_id), "")
 
 
 def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: int | None) -> ShownRow:
     """A preference pair that is not packed: the prompt, which is not trained, and both completions, which are."""
     row = dataset.row(number, split).to_pylist()[0]
     doc_id = row["doc_ids"][0]
-    origin = dataset.origins([doc_id]).get(doc_id)
-    id = str(doc_id) if origin is None else origin.id
-    source = "" if origin is None else origin.source
-    texts = []
+    id, source = _name(doc_id, dataset.origins([doc_id]))
+    documents = []
     for part in ("prompt", "chosen", "rejected"):
         ids = row[f"{part}_ids"]
-        trained = part != "prompt"
+        is_trained = part != "prompt"
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
-        full_text = decoder.spans([row["prompt_ids"] if trained else [], ids])[1]
+        before = row["prompt_ids"] if is_trained else []
+        _, full_text = decoder.spans([before, ids])
         text = full_text if room is None else _clipped(full_text, room // 3)
-        shown = [ShownPiece(text, float(trained), len(ids))] if ids else []
-        shortened = text != full_text
-        labels = len(ids) if trained else 0
-        texts.append(ShownDocument(id, source, 0, len(ids), labels, shown, shortened, side=part))
-    tokens = sum(document.tokens for document in texts)
-    return ShownRow(split, number, tokens, tokens, texts, pair=True)
+        document = ShownDocument(
+            id=id,
+            source=source,
+            start=0,
+            tokens=len(ids),
+            trained=len(ids) if is_trained else 0,
+            pieces=[ShownPiece(text, weight=float(is_trained), tokens=len(ids))] if ids else [],
+            shortened=text != full_text,
+            side=part,
+        )
+        documents.append(document)
+    tokens = sum(document.tokens for document in documents)
+    return ShownRow(split, number, tokens, tokens, documents, pair=True)
 
 
 def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[ShownPiece], bool]:
-    """A document's stretches as text, and whether text was left out."""
-    spans = list(piece.stretches())
+    """A document's stretches as text, and whether text was left out.
+
+    Args:
+        room: about how many characters; None for all.
+    """
+    stretches = list(piece.stretches())
+    # Nearly all tokens have at least one character, so text of more tokens than `room` is not decoded as a whole: a
+    # document may have 128 Ki tokens.
     if room is None or len(piece.ids) <= room:
-        texts = decoder.spans([ids for _, ids in spans])
-        each_text = list(zip(spans, texts, strict=True))
-        fits = all(weight > 0 or len(text) <= _UNTRAINED for (weight, _), text in each_text)
-        if room is None or (fits and sum(map(len, texts)) <= room):
-            return [ShownPiece(text, weight, len(ids)) for (weight, ids), text in each_text], False
+        texts = decoder.spans([ids for _, ids in stretches])
+        shown = [ShownPiece(text, weight, len(ids)) for (weight, ids), text in zip(stretches, texts, strict=True)]
+        long_unread = any(len(part.text) > _UNTRAINED for part in shown if not part.weight)
+        if room is None or (sum(map(len, texts)) <= room and not long_unread):
+            return shown, False
     half = _STRETCHES // 2
-    kept = spans if len(spans) <= _STRETCHES else [*spans[:half], *spans[-half:]]
-    room_of_span = max(room // len(kept), 40)
+    kept = stretches if len(stretches) <= _STRETCHES else [*stretches[:half], *stretches[-half:]]
+    room_of_each = max(room // len(kept), _LEAST_STRETCH)
     shown = []
     for weight, ids in kept:
-        room_of_text = room_of_span if weight > 0 else min(room_of_span, _UNTRAINED)
-        shown.append(ShownPiece(_short_text(decoder, ids, room_of_text), weight, len(ids)))
-    if len(kept) < len(spans):
-        tokens_between = sum(len(ids) for _, ids in spans[half:-half])
+        text = _short_text(decoder, ids, room_of_each if weight else min(room_of_each, _UNTRAINED))
+        shown.append(ShownPiece(text, weight, len(ids)))
+    if len(kept) < len(stretches):
+        tokens_between = sum(len(ids) for _, ids in stretches[half:-half])
         shown.insert(half, ShownPiece(_GAP, 0, tokens_between))
     return shown, True
 
@@ -150,10 +169,15 @@ def _short_text(decoder: Decoder, ids: list[int], room: int) -> str:
     """The start and the end of a stretch's text, about `room` characters."""
     if len(ids) <= room:
         return _clipped(decoder.text(ids), room)
-    half = room // 2  # nearly all tokens have at least one character, so as many tokens are enough
-    return decoder.text(ids[:half])[:half].rstrip("\ufffd") + _GAP + decoder.text(ids[-half:])[-half:].lstrip("\ufffd")
+    # As many tokens as characters are enough. Where they are cut off, a character may have lost some of its bytes,
+    # which decode as U+FFFD.
+    half = room // 2
+    start = decoder.text(ids[:half])[:half].rstrip("\ufffd")
+    end = decoder.text(ids[-half:])[-half:].lstrip("\ufffd")
+    return start + _GAP + end
 
 
 def _clipped(text: str, room: int) -> str:
     """The start and the end of a text, about `room` characters."""
-    return text if len(text) <= room else text[: room // 2] + _GAP + text[-(room // 2) :]
+    half = room // 2
+    return text if len(text) <= room else text[:half] + _GAP + text[-half:]

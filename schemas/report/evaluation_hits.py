@@ -60,9 +60,17 @@ class Contamination(Shown):
 
     def tables(self) -> Iterator[Table]:
         counts = ((count.source, count.evaluation, count.examples, count.most, count.rows) for count in self.counts)
-        head = ("source", "evaluation file", "examples", "nearly all", "evaluation rows")
+        head = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
         yield Table("Examples that share text", head, counts)
-        hits = (
+        hits = [
             (hit.id, hit.evaluation, hit.evaluation_line, hit.kind, share(hit.share), hit.shared) for hit in self.shown
+        ]
+        head = (
+            "example",
+            "evaluation file",
+            "line",
+            "of its",
+            "share of it",
+            "the longest run of words that both share",
         )
-        yield Table("The strongest", ("example", "evaluation file", "line", "of", "share", "shared text"), hits)
+        yield Table("Some of them, the largest share first", head, hits)

@@ -59,10 +59,10 @@ class SharedUnits:
         more = size_counts(self.units // align, capacity) - size_counts(-(-self.members // align), capacity)
         if self.scale == 1:
             return counts + more
-        # Of a sample, more documents of a size may be left out than there are. The pieces of all sizes are then made
-        # fewer, so that their tokens stay those that are stored.
         sizes = np.arange(capacity + 1)
         expected = counts + more * self.scale
+        # A sample may have more documents of a size, times the scale, than there are: −3 pieces of size 7, say. There
+        # are then 0, and the pieces of all sizes are made fewer, so that together they store as many tokens as before.
         possible = np.maximum(expected, 0)
         share = float(expected @ sizes) / max(float(possible @ sizes), 1.0)
         return np.rint(possible * share).astype(np.int64)
@@ -91,14 +91,16 @@ def rows_and_bound(
     if STRATEGIES[strategy].joins_documents:  # which ignores alignment and `max_docs`
         rows = -(-int(kept.sum(dtype=np.int64)) // limit)
         return rows, rows
-    align = config.pack.alignment.document
     full_pieces = 0
     sizes = kept
     if STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split":
+        # Of 70 tokens at a limit of 32, two full pieces and one of 6.
         full_pieces = int((kept // limit).sum())
         sizes = kept % limit
-    units = -(-sizes[sizes > 0] // align)
-    counts = size_counts(units, row_length // align)
+    # Sizes are counted in multiples of what pieces are padded to: 10 tokens with a multiple of 8 are 2.
+    align = config.pack.alignment.document
+    multiples = -(-sizes[sizes > 0] // align)
+    counts = size_counts(multiples, row_length // align)
     counts[-(-limit // align)] += full_pieces
     if shared is not None:
         counts = shared.in_place_of_members(counts, align)
@@ -127,10 +129,12 @@ def estimate(
     documents = int(np.count_nonzero(is_packed))
     tokens = int(kept.tokens.sum())
     labels = int(kept.labels[is_packed].sum())
+    # What sharing saves is known of documents by comparing their tokens, of pairs by the lengths of their prompts.
     saved = shared.saved if shared is not None else kept.saved
     stored = tokens - (saved or 0)
     is_shared = saved is not None and config.pack.shares
     packed = stored if is_shared else tokens
+    # Pairs that are not packed are a row each.
     rows, bound = documents, documents
     if stats.are_packed:
         rows, bound = rows_and_bound(

@@ -78,9 +78,10 @@ class LengthStats:
         low = self.lengths[owners] - np.int32(limit) if keep_end else np.zeros_like(owners)
         begins = np.maximum(self.begins[spans], low)
         ends = np.minimum(self.ends[spans], low + np.int32(limit))
-        # The first remaining token has no label.
         trained = np.maximum(ends - begins, 0)
-        return np.where(long, self._summed(owners, trained - ((begins == low) & (trained > 0))), self.labels_each)
+        # The first remaining token has no label, because nothing before it predicts it.
+        first_tokens = (begins == low) & (trained > 0)
+        return np.where(long, self._summed(owners, trained - first_tokens), self.labels_each)
 
     def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
         """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
@@ -99,11 +100,13 @@ class LengthStats:
         if STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split":
             tokens = self.lengths.astype(np.int64)
             labels = self.labels_in_pieces(limit)
+            # A run decides whether to pack a document before it cuts it into pieces.
             trained = self.labels_each
         else:
             kept_of_long = 0 if config.truncate.overlong == "drop" else limit
             tokens = np.where(long, kept_of_long, self.lengths).astype(np.int64)
-            labels = trained = self.labels_within(limit, keep_end=config.truncate.keep == "end")
+            labels = self.labels_within(limit, keep_end=config.truncate.keep == "end")
+            trained = labels
         if not config.keep_untrained:
             tokens = np.where(trained > 0, tokens, 0)
         return Kept(tokens, tokens, labels, long)

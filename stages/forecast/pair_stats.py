@@ -61,14 +61,22 @@ class PairStats:
         if not self.are_packed:
             tokens = np.where(is_left_out, 0, kept.all).astype(np.int64)
             return Kept(tokens, tokens, _labels_of(kept), is_long)
+        # Each side is padded by itself. The rejected one has the prompt again, or where it is shared, its last token.
         align = config.pack.alignment.document
-        sides = (kept.prompt + kept.chosen, limits.repeated(kept.prompt) + kept.rejected)
-        in_row = sum(-(-side.astype(np.int64) // align) * align for side in sides)
+        chosen = (kept.prompt + kept.chosen).astype(np.int64)
+        rejected = (limits.repeated(kept.prompt) + kept.rejected).astype(np.int64)
+        chosen_padded = -(-chosen // align) * align
+        rejected_padded = -(-rejected // align) * align
+        in_row = chosen_padded + rejected_padded
         tokens = np.where(is_left_out, 0, kept.all.astype(np.int64) + kept.prompt)
-        saved = int(np.maximum(kept.prompt - 1, 0)[~is_left_out].sum()) if config.pack.can_share else None
+        saved = None
+        if config.pack.can_share:
+            saved = int(np.maximum(kept.prompt - 1, 0)[~is_left_out].sum())
         return Kept(tokens, np.where(is_left_out, 0, in_row), _labels_of(kept), is_long, saved)
 
 
 def _labels_of(parts: PairLengths) -> NDArray[np.int64]:
-    """(N,) trained labels of each pair: of completions without a prompt, nothing predicts the first tokens."""
+    """(N,) trained labels of each pair: all tokens of both completions. Without a prompt, nothing predicts the first
+    token of either.
+    """
     return parts.completions.astype(np.int64) - np.where(parts.prompt == 0, 2, 0)

@@ -41,9 +41,10 @@ def read_documents(selected: Selected) -> LengthStats:
     tokens = lengths * sample.copies.astype(np.int64)
     plain_tokens = int(tokens[sample.plain_texts].sum())
     bounds = sample.bounds
-    # A document that is packed three times counts three times.
+    # A document that is packed three times counts three times: copies of 2 1 3 are of the documents 0 0 1 2 2 2.
     document_of_copy = np.repeat(np.arange(len(doc_ids)), sample.copies)
     if len(document_of_copy) > len(doc_ids):
+        # And so do its trained spans: with 2 1 1 spans each, those are 0 1 0 1 2 3 3 3.
         offsets = offsets_of(sample.counts)
         bounds = bounds[ranges(offsets[document_of_copy], sample.counts[document_of_copy])]
     return LengthStats(
@@ -62,9 +63,11 @@ def read_pairs(selected: Selected) -> PairStats:
     config = selected.config
     sample = _read_sample(selected)
     assert (sample.counts == 2).all()
+    # Of a pair with a prompt of 5 tokens and completions of 3 and 4: (5, 8) and (8, 12).
     completions = sample.bounds.reshape(-1, 2, 2)
     prompt = completions[:, 0, 0]
-    chosen, rejected = (completions[:, side, 1] - completions[:, side, 0] for side in (0, 1))
+    chosen = completions[:, 0, 1] - completions[:, 0, 0]
+    rejected = completions[:, 1, 1] - completions[:, 1, 0]
     parts = PairLengths(prompt, chosen, rejected)
     limits = limits_of(config, pairs=True)
     # What the padding of both sides may take more.
@@ -139,6 +142,7 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
     copies = documents.copies.copy()
     for source, first, last in zip(selected.config.sources, bounds, bounds[1:], strict=False):
         of_source = documents.at(slice(first, last))
+        # Outcome 0 is packed.
         fits = np.isin(of_source.outcome, (0, _NOT_DRAWN))
         drawn_copies = of_source.copies[fits & ~of_source.has(HELD_OUT)]
         average = drawn_copies.mean() if len(drawn_copies) else source.repeat or 1
