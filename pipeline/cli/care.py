@@ -12,7 +12,7 @@ from ...schemas.errors import ConfigError, InputError, did_you_mean
 from ...schemas.escape import escape_line, without_secrets
 from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ...schemas.units import plural, size
-from .options import Config, Folder, Format, Input, Json, Set, load_run
+from .options import Config, Folder, Format, Input, Json, Set, choices, load_run
 from .output import print_json, print_line, print_lines, show_progress
 
 if TYPE_CHECKING:
@@ -179,13 +179,9 @@ def _prepared_lines(output: Path, counts: "PrepCounts") -> "Lines":
         yield f"  the first rejected row: {escape_line(counts.first_reject)}"
 
 
-def _targets(incomplete: str) -> list[str]:
-    return [target for target in _TARGETS if target.startswith(incomplete)]
-
-
 def export(
     folder: str,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help=_TO_HELP, autocompletion=_targets)],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=_TO_HELP, autocompletion=choices(*_TARGETS))],
     out: Annotated[str | None, typer.Option("--out", "-o")] = None,
     eos_id: int | None = None,
     private: bool = False,

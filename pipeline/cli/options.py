@@ -14,7 +14,7 @@ from ...schemas.tables.row_formats import ROW_FORMATS
 from .completion import setting_completer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ...schemas.config.config import RunConfig
     from ..configfile import Setting
@@ -52,8 +52,10 @@ Out = Annotated[
 ]
 
 
-def _choices(*values: str) -> Any:
-    """Completes one of a key's values. The configuration refuses others, because help must not load it."""
+def choices(*values: str) -> "Callable[[str], list[str]]":
+    """What completes an option that takes one of some values. Others are refused by what reads the option, because help
+    must not load it.
+    """
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
@@ -63,7 +65,7 @@ Mask = Annotated[
         help="What is trained of a conversation. "
         + "; ".join(f"{policy.name}: {policy.sentence}" for policy in POLICIES.values()),
         metavar="POLICY",
-        autocompletion=_choices(*POLICIES),
+        autocompletion=choices(*POLICIES),
     ),
 ]
 Format = Annotated[
@@ -71,7 +73,7 @@ Format = Annotated[
     typer.Option(
         help="With --input: the format of its rows, such as messages; by default it is found from the first rows.",
         metavar="FORMAT",
-        autocompletion=_choices(*ROW_FORMATS),
+        autocompletion=choices(*ROW_FORMATS),
     ),
 ]
 MaxLength = Annotated[int | None, typer.Option(metavar="N", help="Most tokens of an example.")]

@@ -142,7 +142,7 @@ class TruncateConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _check_split(self) -> "TruncateConfig":
-        """Refuse options of `split` without it, and pieces that would repeat more than they go on."""
+        """Refuse options of `split` without it, and pieces of which more than half would be overlap."""
         if self.overlong != "split" and self.split != SplitConfig():
             raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
         if self.split.overlap > self.max_length // 2:
@@ -183,7 +183,7 @@ class RunSection(ConfigModel):
 
     @model_validator(mode="after")
     def _check_executor(self) -> "RunSection":
-        """Refuse a shard that is none, and what only the other executor has."""
+        """Refuse a shard that is not I/N with I below N, and keys that only the other executor has."""
         if self.shard is not None:
             match = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", self.shard)
             if match is None or int(match[1]) >= int(match[2]):
