@@ -36,11 +36,8 @@ _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
 _TEXTS_ARE_JOINED = "texts are joined as they are (style=chat makes turns of them)"
 _MASKS = ("loss", "mask", "keep_untrained")
 """Keys of the configuration that preference pairs do not have: their loss is over both completions."""
-_SHARED_ROWS = (
-    *("pack.row_length", "pack.max_docs", "pack.share"),
-    *("pack.align", "pack.parallel", "pack.window_tokens"),
-)
-"""Keys of rows that several pairs share."""
+_SHARED_ROWS = ("pack.row_length", "pack.max_docs", "pack.share", "pack.align", "pack.parallel", "pack.window_tokens")
+"""Keys of the configuration for rows that several pairs share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +125,9 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat("python", options)
     if source.format != AUTO:
         options = format_options(source, prompt_only=prompt_only)
-        note = None
-        # Rows of other formats are not read for it.
-        if source.format in _STYLED_FIELDS:
-            rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes)
-            if _joins_texts(source, rows):
-                note = f"source {source.name}: {_TEXTS_ARE_JOINED}"
+        # Rows of other formats need not be read for the note.
+        rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes) if source.format in _STYLED_FIELDS else []
+        note = f"source {source.name}: {_TEXTS_ARE_JOINED}" if _joins_texts(source, rows) else None
         return SourceFormat(source.format, options, note)
     return _detect_format(source, file, prompt_only, number)
 
@@ -182,9 +176,12 @@ def _joins_texts(source: SourceConfig, rows: Sequence[Mapping[str, Any]]) -> boo
 
 
 def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
-    """The first line of a file's first block that is no JSON object, with the reason and its detail."""
+    """The first line of a file's first block that is no JSON object, with the reason and its detail; None if all are
+    objects or blank.
+    """
     rows = read_rows(file.blocks[0], max_row_bytes)
     any_object = make_format("python")  # takes each object as it is
+    # Rows that could not be read at all, such as too long ones, are listed apart from the lines.
     damaged = list(rows.rejects[:1])
     for number, line in rows.lines:
         if line and not line.isspace():
@@ -193,7 +190,7 @@ def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
             except RowRejectedError as error:
                 damaged.append(RejectedRow(number, error.reason, error.detail))
                 break
-    return min(damaged, default=None)
+    return min(damaged, key=lambda reject: reject.row, default=None)
 
 
 def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:

@@ -106,44 +106,37 @@ class Copies:
         return self.path(key)
 
     def _download(self, target: Path, size: int, download: Callable[[Path], None], writer: str) -> int:
-        """Download a file. Returns its descriptor.
+        """Download a file into a draft, give that its name, and return its descriptor.
 
         Args:
             writer: a part of the draft's name; empty if no other process can be writing it.
         """
         draft = target.with_name(f"{target.name}{writer}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
-        if size > shutil.disk_usage(target.parent).total > 0:  # also a size that no file can have
-            raise self._too_small(size)
         draft.unlink(missing_ok=True)  # a killed process may have left it
+        self._make_room(target, size)
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             # At its full size from the beginning, so that other processes that make room count all of it.
             os.truncate(descriptor, size)
-            self._make_room(draft, size)
             download(draft)
             os.utime(descriptor)
             # Where its hash is known, `download` has compared it.
             _VERIFIED.add(_identity(descriptor, target.name))
             draft.replace(target)
-            self._make_room(target)  # several that are written at once do not make room for each other
+            # Again: drafts that others write at the same time are not removed, so together they may be too large.
+            self._make_room(target)
         except BaseException:
             os.close(descriptor)
             draft.unlink(missing_ok=True)
             raise
         return descriptor
 
-    def _too_small(self, size: int) -> StoreError:
-        return StoreError(
-            f"the disk that holds {self.folder} is too small for a file of {size:,} bytes; free some space, or point "
-            "cache=... or PACKTRAIN_CACHE at a folder on another"
-        )
-
     def _make_room(self, new_file: Path, size: int = 0) -> None:
         """Remove the least recently used files besides `new_file`, as far as the limit and the disk need it.
 
         Args:
-            size: bytes that will be written.
+            size: bytes of it that will be written.
 
         Raises:
             StoreError: the disk is too small even without them; then none is removed.
@@ -153,11 +146,14 @@ class Copies:
         excess = size - disk.free if disk.total else 0
         if self.limit is None and excess <= 0:
             return  # as nearly always: with many copies, looking at each would take long
-        total_bytes, removable = self._removable_files(new_file)
+        kept_bytes, removable = self._removable_files(new_file)
         if excess > sum(file_bytes for _, _, file_bytes in removable):
-            raise self._too_small(size)
+            raise StoreError(
+                f"the disk that holds {self.folder} is too small for a file of {size:,} bytes; free some space, or "
+                "point cache=... or PACKTRAIN_CACHE at a folder on another"
+            )
         if self.limit is not None:
-            excess = max(excess, total_bytes - self.limit)
+            excess = max(excess, kept_bytes + size - self.limit)
         for _, path, file_bytes in removable:
             if excess <= 0:
                 break
@@ -166,7 +162,9 @@ class Copies:
                 excess -= file_bytes
 
     def _removable_files(self, new_file: Path) -> tuple[int, list[tuple[int, Path, int]]]:
-        """The bytes of all files, and (last use in ns, path, bytes) of each that may be removed, the oldest first."""
+        """The bytes of all files, drafts included, and (last use in ns, path, bytes) of each that may be removed, the
+        least recently used first.
+        """
         total_bytes = 0
         removable: list[tuple[int, Path, int]] = []
         for path in (self.folder / FOLDER).glob("??/*"):
