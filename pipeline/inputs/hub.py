@@ -123,8 +123,11 @@ def _load(
 
 
 def _label(file: Path, stem: str) -> str:
-    """`name-train`, with a number if there are several files; shorter than the library's own file names."""
-    # The library's names: `name-train.arrow`, or `name-train-00001-of-00003.arrow`.
+    """`name-train` for the library's `name-train.arrow`, and `name-train-00001` for `name-train-00001-of-00003.arrow`.
+
+    Args:
+        stem: what to call it in place of the library's `name`.
+    """
     parts = file.stem.split("-")
     is_numbered = len(parts) > 3 and parts[-2] == "of"
     kept_parts = parts[-4:-2] if is_numbered else parts[-1:]

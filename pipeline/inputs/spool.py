@@ -55,8 +55,13 @@ def scan_spooled(
     max_row_bytes: int,
     cache: Path,
 ) -> list[Block]:
-    """The blocks of a compressed file of lines, separated values or text, of a JSON array, or of separated values, each
-    kept in the cache.
+    """The blocks of a compressed file, a JSON array, separated values or a text, each kept in the cache.
+
+    Args:
+        file: at its beginning.
+        shown: its name in messages.
+        kind: of a compressed file, what its name says; the content may be a JSON array instead.
+        size: bytes of a block.
 
     Raises:
         InputError: it is damaged or cut short, or contains something else.

@@ -113,27 +113,36 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
         row_groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         for group, group_size in groups(row_groups, lambda row_group: row_group.total_byte_size, size):
             end_group = first_group + len(group)
+            # Footers say only what is stored, of which a dictionary can make far more.
             decoded_size = 0
             for number in range(first_group, end_group):
                 value_bytes, _ = decoded_bytes(data, file.metadata, number, _MAX_DECODED_BYTES)
                 decoded_size += value_bytes
-            # Then all of the file is kept as rows, so that where a block begins depends on one rule.
             if group_size > _MAX_BLOCKS_PER_ROW_GROUP * size or decoded_size > _MAX_DECODED_BYTES:
+                # All of the file, also what is in `blocks` already: so one rule says where its blocks begin.
                 return keep_blocks(_cut_rows(_small_batches(file, data), size), cache)
             rows = sum(row_group.num_rows for row_group in group)
             if rows:
-                content = _hash_row_groups(data, file, first_group, end_group)
-                end = start + group_size
-                row_groups_of_block = (first_group, end_group)
-                blocks.append(Block(start, end, first_line, rows, content, kind="groups", groups=row_groups_of_block))
-                start = end
+                block = Block(
+                    start=start,
+                    end=start + group_size,
+                    first_line=first_line,
+                    lines=rows,
+                    content=_hash_row_groups(data, file, first_group, end_group),
+                    kind="groups",
+                    groups=(first_group, end_group),
+                )
+                blocks.append(block)
+                start = block.end
                 first_line += rows
             first_group = end_group
     return blocks
 
 
 def _small_batches(file: Any, data: memoryview) -> Iterator[pa.RecordBatch]:
-    """All rows, in batches that take little memory whatever their values become when they are decoded."""
+    """All rows of a Parquet file, in batches of about `_MAX_DECODED_BYTES` at most, whatever their values become when
+    they are decoded.
+    """
     longest_row = 1
     for number in range(file.metadata.num_row_groups):
         _, longest_values = decoded_bytes(data, file.metadata, number, _MAX_DECODED_BYTES)
@@ -155,7 +164,11 @@ def _parquet(path: Path) -> Iterator[tuple[Any, memoryview]]:
 
 
 def _hash_row_groups(data: memoryview, file: Any, first: int, last: int) -> str:
-    """The hash of row groups: of their bytes, and of how to decode them."""
+    """The hash of the row groups from `first` to before `last`: of their bytes in the file, and of how to decode them.
+
+    Raises:
+        ValueError: the footer says that one lies outside of the file.
+    """
     hasher = new_hasher(str(file.schema_arrow.remove_metadata()).encode())
     for number in range(first, last):
         group = file.metadata.row_group(number)
