@@ -45,27 +45,32 @@ class DocumentsTask:
         documents, origins, groups = open_table(self.out.local(NAME))
         source_names = strings(self.sources)
         for first in range(0, len(documents), ROW_GROUP):
-            group = documents.at(slice(first, first + ROW_GROUP))
-            part_of_each, files, lines = _file_places(origins, group.line, first)
+            batch = documents.at(slice(first, first + ROW_GROUP))
+            part_of_each, files, lines = _file_places(origins, batch.line, first)
             sources = source_names.take(numbers(np.array(origins.sources, np.int64)[part_of_each]))
-            packed = group.copies > 0
+            if groups is None:  # no document of the run has one
+                group_texts = strings([""] * len(batch))
+            else:
+                group_texts = groups.slice(first, len(batch)).cast(pa.string())
+            packed = batch.copies > 0
             columns = {
-                "doc_id": numbers(np.arange(first, first + len(group))),
-                "id": example_ids(sources, files, lines, numbers(group.sub)),
+                "doc_id": numbers(np.arange(first, first + len(batch))),
+                "id": example_ids(sources, files, lines, numbers(batch.sub)),
                 "source": sources,
                 "file": files,
                 "line": lines,
-                "sub": numbers(group.sub),
-                "group": strings([""] * len(group)) if groups is None else _group_texts(groups, first, len(group)),
-                "digest": _digests(group),
-                "tokens": numbers(group.length),
-                "tokens_kept": numbers(np.where(packed, group.kept, 0)),
-                "tokens_trained": numbers(np.where(packed, group.labels, 0)),
-                "kept_digest": numbers(np.where(packed, group.kept_digest, 0)),
-                "trained_digest": numbers(np.where(packed, group.trained_digest, 0)),
-                "outcome": strings([PACKED_OUTCOME, *OUTCOMES[1:]]).take(numbers(group.outcome)),
-                "split": strings(["train", "holdout"]).take(numbers(group.has(HELD_OUT).astype(np.int8))),
-                "copies": numbers(group.copies.astype(np.int32)),
+                "sub": numbers(batch.sub),
+                "group": group_texts,
+                "digest": _digests(batch),
+                "tokens": numbers(batch.length),
+                # Of a document that is left out, the table says what the limits would keep; the file says 0.
+                "tokens_kept": numbers(np.where(packed, batch.kept, 0)),
+                "tokens_trained": numbers(np.where(packed, batch.labels, 0)),
+                "kept_digest": numbers(np.where(packed, batch.kept_digest, 0)),
+                "trained_digest": numbers(np.where(packed, batch.trained_digest, 0)),
+                "outcome": strings([PACKED_OUTCOME, *OUTCOMES[1:]]).take(numbers(batch.outcome)),
+                "split": strings(["train", "holdout"]).take(numbers(batch.has(HELD_OUT).astype(np.int8))),
+                "copies": numbers(batch.copies.astype(np.int32)),
             }
             yield pa.Table.from_arrays([columns[name] for name in DOCUMENTS.names], schema=DOCUMENTS)
 
@@ -77,20 +82,16 @@ def _file_places(origins: Origins, rows: NDArray[np.int32], first: int) -> tuple
         rows: (n,) the row of its block that each document was made of.
         first: the first of these documents.
     """
-    starts = origins.starts
-    part_of_each = np.searchsorted(starts, np.arange(first, first + len(rows)), side="right") - 1
+    # Of parts that start at 0, 40 and 58, the documents 56 to 59 are of the parts 1 1 2 2.
+    part_of_each = np.searchsorted(origins.starts, np.arange(first, first + len(rows)), side="right") - 1
     files: list[pa.Array] = []
     lines: list[NDArray[np.int64]] = []
     for part in np.unique(part_of_each).tolist():
-        begin, end = np.searchsorted(part_of_each, [part, part + 1]).tolist()
-        index, line = origins.lines[part].find_all(rows[begin:end])
-        files.append(strings(origins.lines[part].files).take(numbers(index)))
-        lines.append(line)
+        begin, end = np.searchsorted(part_of_each, [part, part + 1]).tolist()  # of part 2: from 2 up to 4
+        file_numbers, lines_of_part = origins.lines[part].find_all(rows[begin:end])
+        files.append(strings(origins.lines[part].files).take(numbers(file_numbers)))
+        lines.append(lines_of_part)
     return part_of_each, pa.concat_arrays(files), numbers(np.concatenate(lines))
-
-
-def _group_texts(groups: pa.Array, first: int, count: int) -> pa.Array:
-    return groups.slice(first, count).cast(pa.string())
 
 
 def _digests(documents: Documents) -> pa.Array:

@@ -71,7 +71,7 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool, repeated: st
 
     Args:
         holds_out: whether documents may be held out.
-        repeated: what the ledger calls tokens that pieces of a document repeat.
+        repeated: what the ledger calls tokens that pieces of a document repeat: a key of `reasons.TOKENS`.
     """
     entries = list(ledger.sources.values())
     for source, rows in table.slices():
@@ -153,6 +153,7 @@ def _count_equal(ledger: Ledger, table: Table) -> None:
     """
     documents = table.documents
     packed = np.flatnonzero(documents.copies)
+    # Of first halves 7 3 7 9, sorted 3 7 7 9, the one that comes again is 7.
     ordered = np.sort(documents.first_digest[packed])
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     candidates = packed[:0]
@@ -164,7 +165,11 @@ def _count_equal(ledger: Ledger, table: Table) -> None:
 
 
 def _count_copies(entry: SourceLedger, documents: Documents, repeated: str) -> None:
-    """Count tokens of all copies."""
+    """Count tokens of all copies.
+
+    A document of 10 tokens that is packed 3 times, in two pieces of which the second one repeats 2 tokens, takes
+    3 * (10 + 2) = 36 packed tokens. Of these the run created 3 * 2 by overlap, and 2 * 10 by packing it again.
+    """
     copies = documents.copies.astype(np.int64)
     further_copies = np.maximum(copies - 1, 0)
     stored = documents.kept + documents.overlap - documents.shared
@@ -177,14 +182,14 @@ def _count_copies(entry: SourceLedger, documents: Documents, repeated: str) -> N
 
 
 def _sum(values: NDArray[Any], counted: NDArray[np.bool_] | None = None) -> int:
-    """The sum of values; only of those that are counted, if it is said which."""
+    """The sum of values; with `counted`, only of those for which it is true."""
     if counted is None:
         return int(values.sum(dtype=np.int64))
     return int(values.sum(dtype=np.int64, where=counted))
 
 
 def _add(totals: dict[str, int], counts: Mapping[str, int], max_keys: int | None = None) -> None:
-    """Add counts; beyond `max_keys` keys, to those of `OTHERS`."""
+    """Add counts by key. Once there are `max_keys` keys, further ones are counted together, as `OTHERS`."""
     for key, count in counts.items():
         if max_keys is not None and key not in totals and len(totals) >= max_keys:
             key = OTHERS

@@ -151,6 +151,7 @@ def _read_spans(batch: pa.RecordBatch, segment: Documents, spans: Spans, mask: M
     """Fill the columns of a segment's documents that their spans give, whatever the limits."""
     token_offsets = view(batch.column("input_ids").offsets)
     offsets = spans.offsets.astype(np.int64)
+    # Token offsets 0 5 9 are documents that begin at 0 and 5, and have 5 and 4 tokens; spans likewise.
     segment.begin[:] = token_offsets[:-1]
     segment.length[:] = np.diff(token_offsets)
     segment.span_begin[:] = offsets[:-1]
@@ -206,6 +207,8 @@ def _cut_pairs(
     # Without a prompt, nothing predicts the first token of either completion.
     segment.labels[:] = segment.supervised_kept - np.where(cut.kept.prompt == 0, 2, 0)
     kept_digests = np.zeros(len(segment), np.uint64)
+    # Of a prompt of 3 tokens of which the last 2 are kept, and completions of 2 and 1 tokens, the tokens 1 to 2, 3 to 4
+    # and 5 of the pair are kept.
     begin_of_part = np.zeros(len(segment), np.int64)
     for length, begin, kept in zip(lengths.parts, cut.begins.parts, cut.kept.parts, strict=True):
         kept_digests += range_digests(begin_of_part + begin, begin_of_part + begin + kept)

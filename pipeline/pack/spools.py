@@ -34,6 +34,8 @@ class GroupSpool:
             return
         _, offsets_buffer, text = groups.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32)[groups.offset : groups.offset + len(groups) + 1]
+        # Texts of 2 and 3 bytes that stand from byte 4 of the segment's buffer on have the offsets 4 6 9. Behind 10
+        # bytes of earlier segments, they end at 12 and 15.
         begin = int(offsets[0])
         end = int(offsets[-1])
         if end > begin:
@@ -87,6 +89,8 @@ class TrainedSpanSpool:
             first_document: doc id of the segment's first document.
         """
         counts = np.diff(spans.offsets)
+        # Of spans trained 0 1 1 0 1, the numbers before are 0 0 1 2 2 3. Two documents with spans 0 to 2 and 3 to 4
+        # have 2 - 0 and 3 - 2 trained ones.
         trained_before = offsets_of(spans.supervised)
         trained_counts = trained_before[spans.offsets[1:]] - trained_before[spans.offsets[:-1]]
         bounds = np.stack([begins_of(spans.ends, spans.offsets), spans.ends], axis=1)[spans.supervised]

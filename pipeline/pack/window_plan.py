@@ -5,6 +5,7 @@ A window is what is planned together. It holds whole blocks: parts, or files of 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -238,7 +239,7 @@ def _packed_in(table: Table, split: str) -> Iterator[NDArray[np.int64]]:
 
 
 def _blocks_of(table: Table, doc_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(N,) the block of each document."""
+    """(N,) the block of each document: of blocks that start at 0, 40 and 58, document 57 is of block 1."""
     return np.searchsorted(table.block_starts, doc_ids, side="right") - 1
 
 
@@ -249,6 +250,7 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     random generator.
     """
     order = np.argsort(mix64(np.arange(plan.rows, dtype=np.uint64), seed), kind="stable")
+    # Rows of 2, 1 and 3 pieces in the order 2 0 1 have 3, 2 and 1: the pieces 3 4 5 0 1 2.
     sizes = np.diff(plan.row_offsets)[order]
     pieces = ranges(plan.row_offsets[:-1][order], sizes)
     return LayoutPlan(
@@ -280,10 +282,13 @@ def cut_shards(
     # Each shard ends with the row in which its share of the tokens ends. Rows of 4, 4 and 4 tokens in two shards: 6
     # tokens end in the second row, so the shards have two rows and one.
     last_rows = np.searchsorted(ends, np.arange(1, count + 1) * total // count, side="left") + 1
-    rows = np.unique(np.concatenate([[0], np.minimum(last_rows, len(ends))]))
-    row_bounds = rows.tolist()
-    piece_bounds = row_offsets[rows].tolist()
-    return tuple(
-        ShardPlan(first_index + number, *row_bounds[number : number + 2], *piece_bounds[number : number + 2])
-        for number in range(len(row_bounds) - 1)
-    )
+    # Shares that end in one row, as where it is longer than a shard, are one shard.
+    bounds = np.unique(np.concatenate([[0], np.minimum(last_rows, len(ends))]))
+    row_bounds = bounds.tolist()
+    piece_bounds = row_offsets[bounds].tolist()
+    shards = []
+    for number, (first_row, last_row) in enumerate(pairwise(row_bounds)):
+        first_piece = piece_bounds[number]
+        last_piece = piece_bounds[number + 1]
+        shards.append(ShardPlan(first_index + number, first_row, last_row, first_piece, last_piece))
+    return tuple(shards)

@@ -184,6 +184,9 @@ def _resolve(
     """(N,) the sequences in the order of rows. Sequence i of a move goes to row i // per_row of its rows, to the place
     i % per_row behind those that the row has already.
 
+    A move that puts 2 sequences into each of the rows 7 and 8, which hold one already, gives its 4 sequences the rows
+    7 7 8 8 and the places 1 2 1 2.
+
     Placed in blocks, whose arrays stay in the processor's cache, and in place, without further arrays.
     """
     order = np.empty(len(by_size), dtype=np.int64)

@@ -29,6 +29,9 @@ def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None
     its own row, and pieces of K to C / 2 can only use the space left in these rows, or new rows. That gives a bound for
     each K; L2 is the largest of them over all K in 0..C/2. It is never below ceil(tokens / C), the bound for K = 0.
 
+    In rows of 10, pieces of 7, 7, 7 and 4 tokens have 25 tokens, so K = 0 gives 3 rows. K = 4 gives 4 rows, because no
+    piece of 7 leaves space for one of 4.
+
     Args:
         counts: (C + 1,) how many pieces have each size; none of size 0.
 
@@ -37,9 +40,10 @@ def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None
     capacity = len(counts) - 1
     half = capacity // 2
     number = offsets_of(counts)  # number[s]: pieces smaller than s
-    tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))
+    tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))  # tokens[s]: theirs
     threshold = np.arange(half + 1)
     alone_from = capacity - threshold + 1
+    # Large pieces are those above C / 2; medium ones, of these, those that leave space for a piece of the threshold.
     large = number[capacity + 1] - number[half + 1]
     medium = number[alone_from] - number[half + 1]
     medium_tokens = tokens[alone_from] - tokens[half + 1]

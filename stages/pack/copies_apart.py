@@ -107,6 +107,7 @@ def _exchanged(placement: Placement, sizes: NDArray[np.integer], same: NDArray[n
     together. Sizes without copies in one row are left as they are.
     """
     order = placement.order
+    # Rows of the documents a b a and b c: place 2 stands together with place 0, since both are a in row 0.
     row = np.repeat(np.arange(len(placement.row_offsets) - 1), np.diff(placement.row_offsets))
     by_copy = np.lexsort((same[order], row))
     place = by_copy[1:]
@@ -116,6 +117,7 @@ def _exchanged(placement: Placement, sizes: NDArray[np.integer], same: NDArray[n
         return placement
     sizes_together = np.unique(sizes[order[place[stands_together]]])
     places = np.flatnonzero(np.isin(sizes[order], sizes_together))
+    # Places of one size stand together here, and are cut where the next size begins: sizes 5 5 3 3 3 at 2.
     places = places[np.argsort(sizes[order[places]], kind="stable")]
     exchanged = order.copy()
     for places_of_size in np.split(places, np.flatnonzero(np.diff(sizes[order[places]])) + 1):

@@ -152,9 +152,10 @@ def count_rows(counts: Counts, strategy: StrategyName, max_docs: int | None = No
 def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {', '.join(STRATEGIES)}.")
-    pieces = 1 if max_docs is None else max_docs
-    lengths = (("max_length", max_length, 2), ("row_length", row_length, 2))
-    for name, value, least in (*lengths, ("max_docs", pieces, 1), ("align", align, 1)):
+    numbers = [("max_length", max_length, 2), ("row_length", row_length, 2), ("align", align, 1)]
+    if max_docs is not None:
+        numbers.append(("max_docs", max_docs, 1))
+    for name, value, least in numbers:
         if not isinstance(value, int | np.integer) or not least <= value <= _MOST:
             raise ConfigError(f"{name}: {value!r} is not an integer from {least} to {_MOST}.")
     if row_length < max_length:
@@ -182,18 +183,21 @@ def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
 
 def _truncate(lengths: NDArray[np.integer], limit: int) -> _PiecesToPlace:
     """One piece for each non-empty document: its first `limit` tokens."""
-    kept = None if not len(lengths) or lengths.min() else np.flatnonzero(lengths)
-    if kept is not None:
-        lengths = lengths[kept]
-    if len(lengths) and lengths.max() > limit:
+    order = None
+    # Without empty or overlong documents, as usual, the lengths are planned without a copy.
+    if lengths.min(initial=1) == 0:
+        order = np.flatnonzero(lengths)
+        lengths = lengths[order]
+    if lengths.max(initial=0) > limit:
         lengths = np.minimum(lengths, lengths.dtype.type(limit))
-    return _PiecesToPlace(kept, None, lengths.astype(np.int32, copy=False))
+    return _PiecesToPlace(order, None, lengths.astype(np.int32, copy=False))
 
 
 def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
     """Pieces [0:C), [C:2C), ... of every document, ordered by document, then by token."""
-    if not len(lengths) or lengths.max() <= capacity:
+    if lengths.max(initial=0) <= capacity:
         return _truncate(lengths, capacity)
+    # Documents of 5 and 12 tokens in rows of 5 have 1 and 3 pieces: order 0 1 1 1, starts 0 0 5 10, lengths 5 5 5 2.
     tokens = lengths.astype(np.int64)
     number = -(-tokens // capacity)
     order = np.repeat(np.arange(len(tokens)), number)
@@ -203,6 +207,8 @@ def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
 
 def _joined(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
     """Documents end to end, cut every `capacity` tokens: one piece for each row that a document touches."""
+    # Documents of 5 and 8 tokens in rows of 6: they begin at 0 and 5 and end at 5 and 13, so that the first touches
+    # row 0, and the second rows 0, 1 and 2. Pieces, as document [start:end): 0 [0:5), 1 [0:1), 1 [1:7), 1 [7:8).
     kept = np.flatnonzero(lengths)
     tokens = lengths[kept].astype(np.int64)
     ends = np.cumsum(tokens)

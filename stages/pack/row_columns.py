@@ -161,7 +161,8 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
     if pieces.branches is not None:
         positions += np.repeat(pieces.branches.prefixes, padded_lengths)
-    # A piece's first token follows the end of another document, so nothing may be trained to predict it.
+    # A piece's first token follows the end of another document, so nothing may be trained to predict it. Of pieces of
+    # 2 and 3 tokens that are all supervised, the labels at 0 and 2 go, and the pieces have 1 and 2.
     first_supervised = supervised[begins]
     labels[begins] = IGNORE_INDEX
     trained = np.add.reduceat(supervised, begins, dtype=np.int32) - first_supervised.astype(np.int32)
@@ -209,6 +210,7 @@ def _with_padding(values: NDArray[_T], is_document: NDArray[np.bool_] | None, fi
 
 def _clipped_spans(pieces: PlannedPieces) -> NDArray[np.int32]:
     """(spans,) how many tokens of its piece each span covers (0 outside the piece)."""
+    # A document whose spans end at 4, 9 and 12, and a piece of its tokens 3 to 9: 1 5 1.
     spans_of_pieces = np.diff(pieces.span_offsets)
     span_begins = begins_of(pieces.span_ends, pieces.span_offsets)
     piece_begins = np.repeat(pieces.starts, spans_of_pieces)
