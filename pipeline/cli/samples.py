@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -85,13 +85,25 @@ def sample(
         local_model = None if endpoint is not None else _find_model(Path(model), base, batch)
         prompts = read_prompts(Path(data), config.tokenizer, place)
         sampling = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
+        make_engine: Callable[[], SampleEngine]  # called only if a sample is missing
         if local_model is not None:
-            source = _local_source(local_model, prompts, sampling, dtype, observer)
+            sampling = _settings_of_model(prompts, sampling, local_model.folder, observer)
+            make_engine = partial(_load_engine, local_model, dtype, sampling)
+            group_size = local_model.sequences
+            # With the number of sequences: how they are padded together changes the last bits of their logits.
+            engine = {
+                "engine": "generate",
+                "model": local_model.folder.digest,
+                "dtype": dtype,
+                "batch": local_model.sequences,
+            }
         else:
             make_engine = partial(EndpointEngine, endpoint or "", model, sampling)
-            source = _EngineSource(make_engine, sampling, {"engine": "endpoint", "model": model})
+            group_size = 1  # a server computes answers together as it likes
+            engine = {"engine": "endpoint", "model": model}
         # What decides the samples: a file that was begun with other settings is not continued.
-        identity = source.identity | {
+        identity = {
+            **engine,
             "prompts": prompts.hash,
             "n": n,
             "temperature": temperature,
@@ -100,8 +112,8 @@ def sample(
             "max_new_tokens": max_new_tokens,
             "shard": shard or "0/1",
         }
-        plan = SamplePlan(n, seed, part, source.group_size)
-        reasons = draw_samples(prompts, plan, source.settings, identity, out, source.make_engine, observer)
+        plan = SamplePlan(n, seed, part, group_size)
+        reasons = draw_samples(prompts, plan, sampling, identity, out, make_engine, observer)
     counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
     in_words = f" ({counts})" if counts else ""
     print_line(f"{out}: {plural(sum(reasons.values()), 'sample')}{in_words}")
@@ -136,20 +148,6 @@ def _require_tokenizer(model: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _EngineSource:
-    """Where samples come from."""
-
-    make_engine: "Callable[[], SampleEngine]"
-    """Called only if a sample is missing: loading a model takes a minute."""
-    settings: "SampleSettings"
-    """With the tokens that end an answer."""
-    identity: dict[str, Any]
-    """What decides the samples, besides settings and prompts."""
-    group_size: int = 1
-    """Samples that are computed together."""
-
-
-@dataclass(frozen=True, slots=True)
 class _LocalModel:
     """A model of this machine, checked but not loaded."""
 
@@ -176,35 +174,18 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
     return _LocalModel(find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"]))
 
 
-def _local_source(
-    model: _LocalModel, prompts: "PromptSet", settings: "SampleSettings", dtype: str, observer: "Observer"
-) -> _EngineSource:
-    """Answers that a model of this machine generates.
-
-    Raises:
-        ConfigError: the prompts do not fit the model.
-    """
+def _load_engine(model: _LocalModel, dtype: str, settings: "SampleSettings") -> "SampleEngine":
+    """Load a model that generates samples, which may take a minute."""
     from ...training.models.generate import GenerateEngine, load_for_generation
 
-    model_settings = _settings_of_model(prompts, settings, model.folder, observer)
-    identity = {
-        "engine": "generate",
-        "model": model.folder.digest,
-        "dtype": dtype,
-        # How sequences are padded together changes the last bits of their logits.
-        "batch": model.sequences,
-    }
-
-    def make_engine() -> "SampleEngine":
-        return GenerateEngine(load_for_generation(model.folder, dtype=dtype, device=model.device), model_settings)
-
-    return _EngineSource(make_engine, model_settings, identity, model.sequences)
+    return GenerateEngine(load_for_generation(model.folder, dtype=dtype, device=model.device), settings)
 
 
 def _settings_of_model(
     prompts: "PromptSet", settings: "SampleSettings", model: "ModelFolder", observer: "Observer"
 ) -> "SampleSettings":
-    """The settings with the model's own end tokens, after checking that the prompts fit the model.
+    """The settings with the model's own tokens that end an answer, beside those of the prompts; before, it is checked
+    that the prompts fit the model.
 
     Raises:
         ConfigError: the tokenizer has ids, or a prompt and its answer have positions, that the model does not have.
