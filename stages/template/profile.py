@@ -11,24 +11,19 @@ For ChatML, which writes `<|im_start|>ROLE\\nCONTENT<|im_end|>\\n` for each mess
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from jinja2 import nodes
 
-from ...schemas.errors import PacktrainError, StoppedTemplateError
-from ...schemas.rows import Messages
 from .chat_template import REASONING_KEYS
 from .gaps import TemplateGaps
-from .sample_conversations import ANSWER, TOOL_RESULT, TOOLS, USER, SampleGaps, sample_calls
+from .sample_conversations import ANSWER, TOOL_RESULT, USER, SampleGaps, sample_calls
 from .special_tokens import SpecialTokens, token_pattern
-from .tracked_messages import track_messages
 from .tracked_str import REASONING_FIELD
-from .tracked_template import TrackedRendering, TrackedTemplate
+from .tracked_template import TrackedTemplate
 
 _SECOND_QUESTION = {"role": "user", "content": "c"}
 _SAMPLE_THOUGHT = "c"
 _TAG = re.compile(r"\s*(<[^<>\s]*>|\[[^\[\]\s]*\])")
-_NO_RENDERING = TrackedRendering("", [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +74,14 @@ def learn_profile(
     # Only a template that ends no turn itself leaves this to the header of the next message.
     header_stops: set[str] = set()
     if gaps.samples.after_answers and not answer_stops and not call_stops:
-        header_stops.update(_header_stops(template, gaps.special_tokens))
+        header_stops.update(_header_stops(gaps))
     is_fixed = has_fixed_prompt(tree)
     return TemplateProfile(
         has_generation_blocks=template.template.marks_generation,
-        generation_prompt=_generation_prompt(template) or gaps.opened_header,
+        generation_prompt=_generation_prompt(gaps.samples) or gaps.opened_header,
         has_fixed_prompt=is_fixed,
         searched_texts=frozenset() if is_fixed else frozenset(_searched_texts(tree)),
-        thought_closing_tag=_thought_closing_tag(template),
+        thought_closing_tag=_thought_closing_tag(gaps.samples),
         special_tokens=gaps.special_tokens,
         gaps=gaps,
         header_stop_tokens=token_pattern(header_stops),
@@ -116,15 +111,23 @@ def _learn_gaps(
     return gaps
 
 
-def _generation_prompt(template: TrackedTemplate) -> str:
-    """What the template adds to a question to open an answer; "" if it changes the text before, too."""
-    closed_text = _rendered(template, [USER], None).text
-    opened_text = _rendered(template, [USER], None, add_generation_prompt=True).text
-    return opened_text.removeprefix(closed_text) if opened_text.startswith(closed_text) else ""
+def _generation_prompt(samples: SampleGaps) -> str:
+    """What the template adds to a question to open an answer; "" if it refuses a question, or changes the text before,
+    too. Under ChatML, "<|im_start|>user\\na<|im_end|>\\n" is continued by "<|im_start|>assistant\\n".
+    """
+    closed = samples.rendering([USER])
+    opened = samples.rendering([USER], add_generation_prompt=True)
+    if closed is None or opened is None or not opened.text.startswith(closed.text):
+        return ""
+    return opened.text.removeprefix(closed.text)
 
 
 def _last_stops(gaps: TemplateGaps, after_turns: Sequence[str]) -> list[str]:
-    """The last special token in the end of each turn, of which what follows it at the text's end is given."""
+    """The last special token in the end of each turn.
+
+    Args:
+        after_turns: what follows turns that end the text, such as "<|im_end|>\\n".
+    """
     tokens: list[str] = []
     for gap in after_turns:
         end = gaps.end_of_text(gap) or ""
@@ -133,44 +136,28 @@ def _last_stops(gaps: TemplateGaps, after_turns: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(tokens))
 
 
-def _rendered(
-    template: TrackedTemplate,
-    messages: Messages,
-    tools: list[dict[str, Any]] | None = TOOLS,
-    *,
-    add_generation_prompt: bool = False,
-) -> TrackedRendering:
-    """A rendering, with the source spans of its messages alone; an empty one if the template refuses it."""
-    tracked_messages = track_messages(messages).for_template
-    try:
-        rendering = template.render(tracked_messages, tools, add_generation_prompt=add_generation_prompt)
-    except StoppedTemplateError:
-        raise
-    except PacktrainError:
-        return _NO_RENDERING
-    return TrackedRendering(rendering.text, [span for span in rendering.source_spans if span.origin >= 0])
-
-
-def _thought_closing_tag(template: TrackedTemplate) -> str:
-    """The first tag after the thought of a last answer; "" if there is none."""
+def _thought_closing_tag(samples: SampleGaps) -> str:
+    """The first tag after the thought of a last answer; "" if there is none: "</think>", where the template writes
+    `<think>c</think>b`.
+    """
     # Under every key, because a template reads only one of them.
     answer = ANSWER | dict.fromkeys(REASONING_KEYS, _SAMPLE_THOUGHT)
-    text, source_spans = _rendered(template, [USER, answer], None)
-    # The first span is the question's.
-    for span in source_spans[1:]:
-        if span.origin & REASONING_FIELD and text[span.begin : span.end] == _SAMPLE_THOUGHT:
-            tag = _TAG.match(text, span.end)
-            return tag[1] if tag is not None else ""
+    rendering = samples.rendering([USER, answer])
+    if rendering is not None:
+        for begin, end, origin in rendering.source_spans:
+            is_thought = origin > 0 and origin & REASONING_FIELD
+            if is_thought and rendering.text[begin:end] == _SAMPLE_THOUGHT:
+                tag = _TAG.match(rendering.text, end)
+                return tag[1] if tag is not None else ""
     return ""
 
 
-def _header_stops(template: TrackedTemplate, special_tokens: re.Pattern[str]) -> Iterator[str]:
-    """Yield the special tokens with which the message after a turn begins, for a template that ends no turn itself."""
+def _header_stops(gaps: TemplateGaps) -> Iterator[str]:
+    """The special tokens with which the message after a turn begins, for a template that ends no turn itself."""
     turns = [(ANSWER, _SECOND_QUESTION), *((call, TOOL_RESULT) for call in sample_calls())]
     for turn, next_message in turns:
-        rendering = _rendered(template, [USER, turn, next_message])
-        gap = rendering.text_between(1, 2)
-        token = special_tokens.search(gap) if gap is not None else None
+        gap = gaps.samples.between([USER, turn, next_message], 1, 2, tools=True)
+        token = gaps.special_tokens.search(gap) if gap is not None else None
         if token is not None:
             yield token.group()
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ...schemas.errors import PacktrainError, StoppedTemplateError
 from ...schemas.rows import Message, Messages
 from .tracked_messages import ASSISTANT, track_messages
-from .tracked_template import TrackedTemplate
+from .tracked_template import TrackedRendering, TrackedTemplate
 
 _CALL_ID = "abcdefghi"
 """Some templates ask for ids of nine letters."""
@@ -64,20 +64,33 @@ class SampleGaps:
         self._template = template
         self._after: dict[tuple[str, str], GapsAfter | None] = {}
 
+    def rendering(
+        self, messages: Messages, *, tools: bool = False, add_generation_prompt: bool = False
+    ) -> TrackedRendering | None:
+        """The rendering of a conversation; None if the template refuses it.
+
+        Args:
+            tools: whether the conversation has some.
+        """
+        tracked_messages = track_messages(messages).for_template
+        sample_tools = TOOLS if tools else None
+        try:
+            return self._template.render(tracked_messages, sample_tools, add_generation_prompt=add_generation_prompt)
+        except StoppedTemplateError:
+            raise  # which depends on the machine: taken for a refusal, it would change what is learnt
+        except PacktrainError:
+            return None
+
     def between(self, messages: Messages, before: int, after: int | None, *, tools: bool = False) -> str | None:
-        """What stands between two messages; None if the template refuses the messages, or drops their contents.
+        """What stands between two messages; None if the template refuses the messages, or drops their contents. Under
+        ChatML, between the messages 0 and 1 of USER and ANSWER: "<|im_end|>\\n<|im_start|>assistant\\n".
 
         Args:
             before, after: indices; -1 is the text's beginning, None its end.
             tools: whether the conversation has some.
         """
-        try:
-            rendering = self._template.render(track_messages(messages).for_template, TOOLS if tools else None)
-        except StoppedTemplateError:
-            raise  # which depends on the machine: taken for a refusal, it would change what is learnt
-        except PacktrainError:
-            return None
-        return rendering.text_between(before, after)
+        rendering = self.rendering(messages, tools=tools)
+        return rendering.text_between(before, after) if rendering is not None else None
 
     def opening(self, message: Message, *, tools: bool = False) -> str:
         """What stands before a first message; "" if the template refuses it."""
