@@ -137,7 +137,7 @@ class Format(ABC):
         self._decoder = msgspec.json.Decoder(self._row_type)
 
     def read_columns(self) -> dict[str, str]:
-        """The name of each column that is read, by field."""
+        """The name of each column that is read, by field: {"prompt": "question", "completion": "completion"}."""
         names = self.options.keys
         # With {prompt: completion}, the column `completion` is the prompt, and not the completion too.
         taken_names = set(names.values())
@@ -165,12 +165,12 @@ class Format(ABC):
 
     @property
     def needs_template(self) -> bool:
-        """Whether every example is a conversation."""
+        """Whether every example is a conversation, so that there must be a chat template."""
         return self.style == "chat"
 
     @property
     def is_plain(self) -> bool:
-        """Whether no example is a conversation."""
+        """Whether no example is a conversation, so that a chat template makes no difference."""
         return self.style != "chat" and not self._nested_fields
 
     @property
@@ -341,8 +341,12 @@ class Format(ABC):
         return [example._replace(weight=weight * example.weight, group=group or example.group) for example in examples]
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
-        """How many rows have each column that is not read, from how many have the same keys."""
-        # Rows of one shape are counted together: a block has few shapes, and thousands of rows.
+        """How many rows have each column that is not read.
+
+        Args:
+            shapes: how many rows have the same keys: {("text", "url"): 2000}. A block has thousands of rows, of few
+                shapes.
+        """
         read = set(self.keys.values())
         unread = Counter[str]()
         for shape, count in shapes.items():

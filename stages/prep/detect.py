@@ -51,18 +51,20 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
     fitting = _fitting_formats(counts, len(rows))
     if len(fitting) == 1:
         [(format, count)] = fitting
-        why = f"{_share(count, len(rows))} {'has' if count == 1 else 'have'} {format.described}"
+        verb = "has" if count == 1 else "have"
+        why = f"{_share(count, len(rows))} {verb} {format.described}"
         return Detection(format.name, format.options.keys, why)
     rows_in_words = _describe_rows(rows, objects)
     if fitting:
-        ways = "; or ".join(
+        ways = [
             f"{_as_configured(format)} ({_share(count, len(rows))}: {format.described})" for format, count in fitting
-        )
-        raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {ways}")
-    columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
+        ]
+        raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {'; or '.join(ways)}")
     hint = _describe_mixture(counts) or _describe_typing_error(objects, counts, number)
+    sentences = [f"{rows_in_words} fit no format.", hint] if hint else [f"{rows_in_words} fit no format."]
+    columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
     raise ConfigError(
-        f"{rows_in_words} fit no format.{f' {hint}' if hint else ''} Looked for:{columns_of_formats}\n"
+        f"{' '.join(sentences)} Looked for:{columns_of_formats}\n"
         "Say format, and keys for columns of other names, such as format: "
         "prompt_completion, keys: {prompt: question, completion: answer} (as options: --set "
         f"sources.{number}.format=prompt_completion --set sources.{number}.keys.prompt=question --set "
@@ -103,7 +105,8 @@ def _describe_typing_error(
     """Say which column has nearly the name of one that a format reads, and which keys the objects of a list have that
     looks like messages, but is not; "" if there is neither.
     """
-    # A format is counted again with other usual names of its column; the first of all says which key to set.
+    # Column name → key. A format is counted again with other usual names of its column: the first of all says which key
+    # to set, so it comes last here.
     expected = {column: key for format, _ in reversed(counts) for key, column in format.keys.items()}
     sentences = list[str]()
     for name, value in (objects[0] if objects else {}).items():

@@ -94,6 +94,7 @@ def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
 
 
 def _is_call(value: Any) -> bool:
+    """Whether a value is a call, such as {"name": "add", "arguments": {"a": 1}}."""
     return isinstance(value, dict) and isinstance(value.get("name"), str) and "arguments" in value
 
 
@@ -137,7 +138,8 @@ def _require_replaced_content(message: Message, where: str) -> None:
 
 
 def _with_flags(message: Message, train: bool | None, where: str) -> Message:
-    """A message whose flags and weights of other names have become `train` and `weight`.
+    """A message whose flags and weights of other names have become `train` and `weight`: `masked: true` becomes
+    `train: false`, and `loss_weight: 0.5` becomes `weight: 0.5`.
 
     Args:
         train: the message's own flag; None if it has none.
@@ -190,6 +192,7 @@ def _require_agreement(message: Message, flags: Mapping[str, bool], weights: Map
 
 
 def _as_json(value: Any) -> str:
+    """A flag or a weight as the row has it: `true`, and not Python's `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -245,6 +248,7 @@ def _require_no_weight(part: _Part, place: str) -> None:
 
 
 def _describe_misfit(part: _Part, place: str) -> str:
+    """Why a part of a content cannot be used, as a sentence."""
     if part.type in _TEXT_PARTS and part.value is not None:
         return f"`{place}` has a `value` that is no text, and no `text`"
     return (

@@ -115,24 +115,25 @@ def conversation(
     """
     completion_start = start
     if completion_start is None:
-        completion_start = len(messages) - (messages[-1]["role"] == "assistant")
+        ends_with_answer = messages[-1]["role"] == "assistant"
+        completion_start = len(messages) - 1 if ends_with_answer else len(messages)
     whole_example = Example(
         line, -1, "", messages[:completion_start], messages[completion_start:], text=None, tools=tools
     )
     if not per_turn:
         return [whole_example]
-    # Turns of a separate prompt are not trained, so they give no examples.
-    turns = [i for i in range(start or 0, len(messages)) if messages[i]["role"] == "assistant"]
-    supervised = [i for i in turns if messages[i].get("train") is not False]
-    trained = [i for i in supervised if not is_silent(messages[i])]
+    # Indices of messages. Turns of a separate prompt are not trained, so they give no examples.
+    turns = [index for index in range(start or 0, len(messages)) if messages[index]["role"] == "assistant"]
+    supervised = [index for index in turns if messages[index].get("train") is not False]
+    trained = [index for index in supervised if not is_silent(messages[index])]
     if not trained:
         return [whole_example]
     # The plus sign drops counts of 0.
     skipped.update(+Counter(not_trained=len(turns) - len(supervised), empty_completion=len(supervised) - len(trained)))
     group = short_hash(msgspec.json.encode([messages, tools]), 8)
     return [
-        whole_example._replace(sub=sub, group=group, prompt=messages[:i], completion=[messages[i]])
-        for sub, i in enumerate(trained)
+        whole_example._replace(sub=sub, group=group, prompt=messages[:index], completion=[messages[index]])
+        for sub, index in enumerate(trained)
     ]
 
 
@@ -160,7 +161,7 @@ def with_system(messages: Messages, row: Any, keys: Mapping[str, str], messages_
 
 
 def _system_text(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
-    """The column and the text that opens a row's conversation; "" and "" if none does.
+    """The column and the text that opens a row's conversation, ("system", "Be brief."); two empty texts if none does.
 
     Raises:
         RowRejectedError: `two_systems`.

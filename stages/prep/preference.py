@@ -95,7 +95,9 @@ class PreferenceFormat(Format):
 def _cut_messages(
     prompt: Messages | str | None, chosen: Messages, rejected: Messages
 ) -> tuple[Messages, Messages, Messages]:
-    """The prompt's messages, and those of each answer after it."""
+    """The prompt's messages, and those of each answer after it. Without a prompt, of the answers Q, A and Q, B, the
+    prompt is Q.
+    """
     if isinstance(prompt, list):
         size = len(prompt)
         # A prompt of no messages is no reason to look for another: the row says that it has none.

@@ -82,7 +82,7 @@ _SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def keys_of_row(line: bytes) -> tuple[str, ...]:
-    """The keys of a row that was decoded; those that are not UTF-8 are not read, and have one name."""
+    """The keys of a row that was decoded; one name for all of them, if one is not UTF-8."""
     # A row can be decoded although a key of it is damaged: msgspec skips what no field has, unread.
     try:
         return tuple(_SHAPE.decode(line))
@@ -102,7 +102,7 @@ def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
     if not isinstance(error, msgspec.ValidationError):
         return _rejected_line(error, line)
     # msgspec stops at the first value of the wrong type, which may stand before the place where the line stops being
-    # JSON: then the line is damaged, and the type says nothing.
+    # JSON: then the line is damaged, and the type says nothing. So the whole line is decoded once more, as any type.
     try:
         msgspec.json.decode(line or b"{}")
     except msgspec.ValidationError:

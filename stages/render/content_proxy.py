@@ -91,10 +91,12 @@ class ContentProxy(TrackedStr):
         return self._guard()
 
     def __bool__(self) -> bool:
-        self._guard().is_stripped = True  # so it is not empty
+        """`{% if m.content %}` is true, for a content that is not empty."""
+        self._guard().is_stripped = True
         return True
 
     def __eq__(self, right: object) -> Any:
+        """`m.content == "x"` is false, for a content that does not contain "x"."""
         if not isinstance(right, str):
             return NotImplemented
         if type(right) is str and not right:
@@ -106,12 +108,14 @@ class ContentProxy(TrackedStr):
         return not self == right
 
     def __contains__(self, text: Any) -> bool:
+        """`"x" in m.content` is false, for a content that does not contain "x"."""
         if type(text) is not str or not text or PRIVATE_CHARACTER.search(text):
             raise TraceAbortedError("what is looked for is no literal")
         self._guard_alone().absent_texts.add(text)
         return False
 
     def startswith(self, text: Any) -> bool:  # type: ignore[override]
+        """False, for a content that does not contain the text anywhere."""
         return text in self
 
     endswith = startswith  # type: ignore[assignment]
@@ -121,6 +125,7 @@ class ContentProxy(TrackedStr):
         return [] if sep in self else [self]
 
     def strip(self, chars: Any = None, /) -> str:
+        """The content itself, for one without white space around it."""
         if not (chars is None or (type(chars) is str and chars.isspace())):
             raise TraceAbortedError("more than white space is stripped")
         self._guard_alone().is_stripped = True
@@ -138,6 +143,8 @@ def aborting(name: str) -> Callable[..., Any]:
     return abort
 
 
+# Other methods of `str`, such as `m.content.isdigit()`, would answer from the placeholder's own character. They abort
+# the trace, but for those without which Python makes no object.
 _PYTHON_NEEDS = {
     *("__new__", "__init__", "__class__", "__getattribute__", "__setattr__", "__delattr__", "__dir__"),
     *("__doc__", "__init_subclass__", "__subclasshook__", "__sizeof__", "__getstate__", "__getnewargs__"),
@@ -174,8 +181,9 @@ class _InAsTest(NodeTransformer):
 
 
 def _is_in(value: Any, container: Any) -> bool:
+    """The test `in`, for `"x" in m.content` and `m.role in ["user", "tool"]`."""
     if isinstance(value, ContentProxy) and isinstance(container, str):
-        raise TraceAbortedError("a content is searched for in a text")  # which C code would answer
+        raise TraceAbortedError("a content is searched for in a text")  # `str.__contains__` would answer unnoticed
     return value in container
 
 
@@ -208,6 +216,7 @@ class TracingEnvironment(TrackingEnvironment):
         return _InAsTest().visit(tree)  # type: ignore[no-any-return]
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        """See jinja2. A macro of the template, or a method of a content, may get contents; another function may not."""
         is_traced = isinstance(__callee, Macro) or isinstance(getattr(__callee, "__self__", None), ContentProxy)
         if not is_traced and __callee is not GuardedNamespace:
             # jinja2 passes the scope's variables, with an underscore, to functions that ask for a context. None does.
@@ -215,15 +224,19 @@ class TracingEnvironment(TrackingEnvironment):
         return super().call(__context, __callee, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """See jinja2. `"%s" % content` would make a plain text of a content, and `content * 2` write it twice."""
         _require_literal(left, right)
         return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
+        """See jinja2. `names[content]` would decide by a content which item it gives."""
         _require_literal(argument)
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
+        """See jinja2. Templates test by `content.parts is defined` whether a content is a list; no text has such an
+        attribute.
+        """
         if isinstance(obj, ContentProxy) and not hasattr(str, attribute):
-            # Templates test so whether a content is a list of parts; a text has no such item.
             obj = ""
         return super().getattr(obj, attribute)

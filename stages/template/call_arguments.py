@@ -91,6 +91,7 @@ def _conversation(arguments: Any) -> Messages:
 
 
 def _arguments(calls: list[Any]) -> Iterator[Any]:
+    """The arguments of each call, whether they stand in its `function` or beside its name."""
     for call in calls:
         function = call.get("function", call) if isinstance(call, dict) else None
         if isinstance(function, dict):
@@ -105,6 +106,7 @@ def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
 
 
 def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:
+    """A call whose arguments are converted. What is no call stays: a template refuses it, or it is lost."""
     if not isinstance(call, dict):
         return call
     # Some rows have a call's name and arguments without the `function` around them.

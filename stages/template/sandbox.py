@@ -180,6 +180,11 @@ def _refuse_random(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 def _date_formatter(name: str, date: str | None) -> Callable[[str], str]:
+    """The function `strftime_now` of a template, which formats the pinned date instead of today's.
+
+    Args:
+        name: of the template, for errors.
+    """
     try:
         pinned = dt.datetime.fromisoformat(date) if date is not None else None
     except ValueError as error:

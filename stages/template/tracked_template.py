@@ -51,6 +51,7 @@ class TrackingEnvironment(Sandbox):
 
 
 def _tojson(value: Any, *args: Any, **kwargs: Any) -> str:
+    """The filter `tojson`, whose text has the origin of its value: the JSON of a call is the call's."""
     # JSON is made in C, which drops spans. Where all of a value has one origin, so has its JSON.
     text = tojson(value, *args, **kwargs)
     origin = common_origin(value)
@@ -59,6 +60,7 @@ def _tojson(value: Any, *args: Any, **kwargs: Any) -> str:
 
 @pass_eval_context
 def _join(context: EvalContext, value: Any, d: Any = "", attribute: Any = None) -> Any:
+    """The filter `join`, which keeps the source spans of what it joins by `d`."""
     # Rare in templates, and jinja2's own function does more than join here. Origins are lost, which is safe.
     if attribute is not None or context.autoescape:
         return do_join(context, value, d, attribute)
