@@ -25,7 +25,15 @@ from ..rank_info import highest_of_ranks
 from .packed_attention import Applied, use_packed
 from .probe_checks import Call, check_equivalence, check_isolation, run_once
 from .probe_report import ProbeReport, describe_remedy
-from .probe_setup import PackedDocument, documents_of, random_documents, shrink, to_device, undisturbed
+from .probe_setup import (
+    PackedDocument,
+    comparable_gradients,
+    documents_of,
+    random_documents,
+    shrink,
+    to_device,
+    undisturbed,
+)
 
 LENGTHS = (17, 23, 9)
 """Lengths of the random documents: odd, so that none is a multiple of a kernel's tile."""
@@ -71,22 +79,24 @@ def probe(
         seq_idx=batch is not None and "seq_idx" in batch,
         shares=batch is not None and "paths" in batch,
     )
-    with undisturbed(model) as make_comparable:
+    with undisturbed(model):
         checks, dtype = run_once(model, call, random_batch)
         # Where one rank fails, none goes on: it would wait for that one in its next pass.
         if not highest_of_ranks(int(bool(checks)), place):
-            make_comparable()
-            checks += check_isolation(model, call, random_batch)
-            checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
-            has_failed = not all(check.passed for check in checks)
-            if batch is not None and not highest_of_ranks(int(has_failed), place):
-                # What a loss takes out of a batch before the model gets it.
-                others = ("loss_weights", "sides", "reference")
-                real_batch = to_device({key: value for key, value in batch.items() if key not in others}, place)
-                documents = _some_documents(documents_of(batch))
-                checks.append(
-                    check_equivalence(call, real_batch, documents, dtype, keeps_logits=keeps_logits, name="at length")
-                )
+            with comparable_gradients(model):
+                checks += check_isolation(model, call, random_batch)
+                checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
+                has_failed = not all(check.passed for check in checks)
+                if batch is not None and not highest_of_ranks(int(has_failed), place):
+                    # What a loss takes out of a batch before the model gets it.
+                    others = ("loss_weights", "sides", "reference")
+                    real_batch = to_device({key: value for key, value in batch.items() if key not in others}, place)
+                    documents = _some_documents(documents_of(batch))
+                    checks.append(
+                        check_equivalence(
+                            call, real_batch, documents, dtype, keeps_logits=keeps_logits, name="at length"
+                        )
+                    )
     attention = str(getattr(inner.config, "_attn_implementation", "?"))
     return ProbeReport(type(inner).__name__, attention, tuple(checks), describe_remedy(attention, checks))
 

@@ -2,7 +2,7 @@
 configurations of architectures.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -130,15 +130,10 @@ def _ordinary_ids(config: Any) -> NDArray[np.int32]:
 
 
 @contextmanager
-def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
+def undisturbed(model: Any) -> Iterator[None]:
     """The model in train mode, because gradient checkpointing happens only there. At the end its modes, gradients and
     buffers and all random generators are as they were.
-
-    The value makes gradients comparable: it switches off dropout, jitter and auxiliary losses of routers, which take
-    all tokens of a row together, and makes gradient checkpoints of the kind that gives gradients of chosen tensors
-    (re-entrant ones do not).
     """
-    inner = unwrap(model)
     modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
@@ -149,46 +144,53 @@ def undisturbed(model: Any) -> Iterator[Callable[[], None]]:
         if hasattr(module, "max_seq_len_cached")
     ]
     gradients = [(weight, weight.grad) for weight in model.parameters()]
-    changed: list[tuple[Any, str, Any]] = []
-    """Object, attribute, and the value that it had."""
-
-    def make_comparable() -> None:
-        for module, name, value in chances(modules):
-            changed.append((module, name, value))
-            setattr(module, name, 0.0)
-        for config in configs_of(getattr(inner, "config", None)):
-            if getattr(config, "output_router_logits", False):
-                changed.append((config, "output_router_logits", True))
-                config.output_router_logits = False
-        for module in modules:
-            if _CHECKPOINTS in vars(module):
-                changed.append((module, _CHECKPOINTS, vars(module)[_CHECKPOINTS]))
-                setattr(module, _CHECKPOINTS, partial(checkpoint, use_reentrant=False))
-
-    gpus = {weight.device for weight in inner.parameters() if weight.device.type == "cuda"}
+    gpus = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
     # Otherwise DDP waits for gradients of all parameters.
     no_sync = model.no_sync() if type(model).__name__ == "DistributedDataParallel" else nullcontext()
     with torch.random.fork_rng(devices=list(gpus)), no_sync:
         try:
             model.train()
-            yield make_comparable
+            yield
         finally:
-            for owner, name, value in changed:
-                setattr(owner, name, value)
             for module, mode in zip(modules, modes, strict=True):
                 module.training = mode
             for module, attributes, own_buffers in rotary:
                 vars(module).update(attributes)
                 module._buffers.update(own_buffers)
             for buffer, copy in buffers:
-                if buffer.shape == copy.shape:
+                if buffer.shape == copy.shape:  # else it is one of those that were replaced
                     buffer.data.copy_(copy)
             for weight, gradient in gradients:
                 weight.grad = gradient
 
 
+@contextmanager
+def comparable_gradients(model: Any) -> Iterator[None]:
+    """The model without what would mix documents or change from pass to pass, though it attends within documents:
+    without dropout and jitter, and without the auxiliary losses of routers, which take all tokens of a row together.
+    Its gradient checkpoints are of the kind that gives gradients of chosen tensors, which re-entrant ones do not.
+    """
+    modules = list(model.modules())
+    changes: list[tuple[Any, str, Any]] = [(module, name, 0.0) for module, name, _ in chances(modules)]
+    """Object, attribute, and its value meanwhile."""
+    for config in configs_of(getattr(unwrap(model), "config", None)):
+        if getattr(config, "output_router_logits", False):
+            changes.append((config, "output_router_logits", False))
+    for module in modules:
+        if _CHECKPOINTS in vars(module):
+            changes.append((module, _CHECKPOINTS, partial(checkpoint, use_reentrant=False)))
+    originals = [getattr(owner, name) for owner, name, _ in changes]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name, _), original in zip(changes, originals, strict=True):
+            setattr(owner, name, original)
+
+
 def chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]]:
-    """The module, the attribute and its value, of every chance by which a layer changes values."""
+    """Module, attribute and value of every chance by which a layer changes values at random, such as dropout's."""
     for module in modules:
         is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
         for name, value in list(vars(module).items()):
@@ -220,7 +222,12 @@ def shrink(config: Any) -> Any:
 
 
 def _shrink_settings(config: Any, settings: dict[str, Any]) -> None:
-    """Make the sizes among a configuration's settings smaller, in place."""
+    """Make the sizes among a configuration's settings smaller, in place.
+
+    Args:
+        config: of the architecture, for the names that it has for sizes.
+        settings: its values, as `to_dict` gives them.
+    """
     # An architecture may call sizes otherwise: GPT-2's hidden_size is n_embd.
     keys = {name: config.attribute_map.get(name, name) for name in (*_SMALL, "num_key_value_heads")}
     heads = settings.get(keys["num_attention_heads"])

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..attention.influence import UntestedError, influences
-from ..attention.probe_setup import undisturbed
+from ..attention.probe_setup import comparable_gradients, undisturbed
 from ..rank_info import highest_of_ranks
 from .documents import FoundDocument
 
@@ -40,8 +40,7 @@ def find_leak(
     bits = highest_of_ranks((len(documents) - 1).bit_length() or 1, device)
     # Any two documents differ in some bit, so some group has the one and not the other.
     groups = [is_inside & ((number_at >> bit) % 2 == value) for bit, value in product(range(bits), (0, 1))]
-    with undisturbed(module) as make_comparable:
-        make_comparable()
+    with undisturbed(module), comparable_gradients(module):
         try:
             influence_of_groups = influences(module, lambda: module(*args, **kwargs), groups)
         except UntestedError as error:
