@@ -145,7 +145,7 @@ class SourceConfig(ConfigModel):
     decides row by row. Needs polars, whose `sql_expr` reads it: pip install 'packtrain[filter]'."""
     max_row_bytes: Size = Field(default=16 * 2**20, ge=1024)
     """Longer lines of JSONL or CSV, elements of a JSON array and text files are rejected: they would take up a worker's
-    memory."""
+    memory. Far longer rows of CSV and elements of an array refuse the file."""
 
     @field_validator("format")
     @classmethod
