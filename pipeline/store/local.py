@@ -25,7 +25,6 @@ from typing import IO
 from ...schemas.dataset.manifest import FileRecord
 from ...schemas.errors import IntegrityError, OutputError, StoreError, UnwritableError
 from ...schemas.files.foreign import LISTING_BYTES, map_regular, open_regular, read_regular
-from ...schemas.files.safe_names import check_file_inside
 from ...schemas.fingerprint import hash_bytes, hash_stream
 
 TEMPORARY = ".tmp-"
@@ -272,13 +271,9 @@ class LocalStore(Store):
             return self.create(draft, name)
 
     def replace_bytes(self, name: str, data: bytes) -> None:
-        target = self.path(name)
-        with self.draft() as draft, writing_to(target.parent):
-            # Not synced, unlike `put`: a note that is lost in a power failure is written again.
+        with self.draft() as draft:
             draft.file.write(data)
-            draft.file.flush()
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft.path.replace(target)
+            self.put_checked(draft, name)  # a note that is lost in a power failure is written again
 
     def remove(self, name: str) -> None:
         path = self.path(name)
@@ -391,18 +386,29 @@ def open_unnamed_file(folder: Path, size: int = 0) -> IO[bytes]:
 
 
 def check_tree(folder: Path) -> None:
-    """Apply `check_file_inside` to everything below a folder, so that names in it cannot open files outside it.
+    """Refuse a folder with something below it by which a name in it could open a file outside, or wait without end.
 
     Raises:
-        IntegrityError: see `check_file_inside`.
+        IntegrityError: a link leads out of the folder; something is a named pipe or a device.
     """
-    real_folder = os.path.realpath(folder)
+    # With "/" behind it: the folder /data/a does not hold /data/ab.
+    inside = f"{os.path.realpath(folder).rstrip('/')}/"
     # A folder that cannot be read is skipped here, and reported by the code that reads its files.
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             with suppress(FileNotFoundError):  # removed meanwhile
                 mode = path.lstat().st_mode
-                is_link_or_special = not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-                if is_link_or_special and path.exists():
-                    check_file_inside(path, os.path.realpath(path), real_folder, regular=path.is_file())
+                # Of links, those to nothing are missing files.
+                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or not path.exists():
+                    continue
+                if not os.path.realpath(path).startswith(inside):
+                    raise IntegrityError(
+                        f"{path} is a link that leads out of {inside.rstrip('/')}, and is not followed; replace it by "
+                        "the file that it leads to"
+                    )
+                if not path.is_file():
+                    raise IntegrityError(
+                        f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair "
+                        "rebuilds it"
+                    )

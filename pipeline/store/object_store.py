@@ -92,23 +92,25 @@ class ObjectStore(Store):
         return SizeAndHash(size, digest.hexdigest())
 
     def local(self, file: str | FileRecord) -> Path:
-        copies = Copies(self.scratch.root)
-        if not isinstance(file, str):
-            record = file
-            return copies.copy(
-                record.hash,
-                record.bytes,
-                lambda path: self.objects.download(record.name, path, record.bytes, record.hash),
-                named=True,
-            )
-        name = file
-        metadata = self.objects.head(name)
-        if metadata is None:
-            raise FileNotFoundError(f"there is no {self.where(name)}")
-        size = int(metadata["size"])
-        # Without a record, the content is known by the server's tag or time: when they change, it is fetched again.
-        key = fingerprint([self.url, name, size, metadata["e_tag"] or str(metadata["last_modified"])])
-        return copies.copy(key, size, lambda path: self.objects.download(name, path, size, None))
+        if isinstance(file, FileRecord):
+            name = file.name
+            size = file.bytes
+            hash: str | None = file.hash
+            key = file.hash
+        else:
+            name = file
+            metadata = self.objects.head(name)
+            if metadata is None:
+                raise FileNotFoundError(f"there is no {self.where(name)}")
+            size = int(metadata["size"])
+            hash = None
+            # The content is known by the server's tag or time: when they change, it is fetched again.
+            key = fingerprint([self.url, name, size, metadata["e_tag"] or str(metadata["last_modified"])])
+
+        def download(path: Path) -> None:
+            self.objects.download(name, path, size, hash)
+
+        return Copies(self.scratch.root).copy(key, size, download, named=hash is not None)
 
     def draft(self) -> AbstractContextManager[Draft]:
         return self.scratch.draft()

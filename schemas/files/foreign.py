@@ -85,14 +85,14 @@ def read_regular(path: str | Path, limit: int, *, inside: Iterable[Path] = ()) -
         return bytes(content)
 
 
-def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES, *, inside: Iterable[Path] = ()) -> str:
+def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES) -> str:
     """As `read_regular`, of a text in UTF-8, with line ends as `\\n`.
 
     Raises:
         OSError: see `read_regular`.
         UnicodeDecodeError: it is not UTF-8.
     """
-    text = read_regular(path, limit, inside=inside).decode("utf-8")
+    text = read_regular(path, limit).decode("utf-8")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -109,17 +109,16 @@ def read_lines(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> Iterator[by
         yield from iter(partial(file.readline, max_bytes), b"")
 
 
-def map_regular(path: str | Path, *, ahead: bool = True, inside: Iterable[Path] = ()) -> memoryview:
+def map_regular(path: str | Path, *, ahead: bool = True) -> memoryview:
     """The content of a regular file, mapped into memory, not copied.
 
     Args:
         ahead: let the kernel read all of it at once, where all of it is used.
-        inside: see `open_regular`.
 
     Raises:
         OSError: see `open_regular`.
     """
-    with open_regular(path, inside=inside) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if not size:  # which cannot be mapped
             return memoryview(b"")

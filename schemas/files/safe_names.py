@@ -2,8 +2,6 @@
 
 import re
 
-from ..errors import IntegrityError
-
 # No leading dot, so neither `..` nor a hidden file; no colon, so neither a URL nor a drive of Windows.
 _PART = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,200}")
 _HASH = re.compile("[0-9a-f]{64}")
@@ -27,25 +25,3 @@ def check_hash(hash: object) -> None:
     """
     if not isinstance(hash, str) or not _HASH.fullmatch(hash):
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")
-
-
-def check_file_inside(path: object, real: str, folder: str, *, regular: bool) -> None:
-    """Refuse a path that is not a regular file inside its folder.
-
-    Args:
-        path: as given, for messages.
-        real, folder: paths of the file and the folder with all links resolved.
-        regular: whether it is a regular file.
-
-    Raises:
-        IntegrityError: a link out of the folder; a named pipe, a device, a folder.
-    """
-    # With "/" behind it, the folder /data/a does not hold /data/ab.
-    if not real.startswith(f"{folder.rstrip('/')}/"):
-        raise IntegrityError(
-            f"{path} is a link that leads out of {folder}, and is not followed; replace it by the file that it leads to"
-        )
-    if not regular:
-        raise IntegrityError(
-            f"{path} is not a regular file, and is not opened; remove it, then packtrain verify --repair rebuilds it"
-        )
