@@ -124,18 +124,18 @@ def clean(
         )
     if not store.root.is_dir():
         raise InputError(f"there is no folder {cache}; give a cache, such as .packtrain-cache beside a run's output")
-    items = old_files(store, days=older_than)
-    files = f"{plural(len(items), 'file')}, {size(sum(items.values()))}"
+    bytes_of_path = old_files(store, days=older_than)
+    files = f"{plural(len(bytes_of_path), 'file')}, {size(sum(bytes_of_path.values()))}"
     if yes:
-        remove_files(store, items)
+        remove_files(store, bytes_of_path)  # also if there is none: killed runs may have left something
         print_line(f"removed {files}; a run makes again what it needs")
         return
-    for path in islice(items, _MAX_LISTED_FILES):
-        print_line(f"{path} ({size(items[path])})")
     days = f"{older_than:g} {'day' if older_than == 1 else 'days'}"
-    if not items:
+    if not bytes_of_path:
         print_line(f"nothing to remove: every file of {cache} was used within {days}")
         return
+    for path in islice(bytes_of_path, _MAX_LISTED_FILES):
+        print_line(f"{path} ({size(bytes_of_path[path])})")
     print_line(f"{files}, not used within {days}; --yes removes them")
 
 
