@@ -19,7 +19,7 @@ from ...schemas.files.remote import Remote, RemoteError, describe_error
 from ...schemas.files.remote_clients import filesystem
 from ...schemas.files.web import WEB_PROTOCOLS, open_web
 from ...schemas.fingerprint import fingerprint, hash_to_bytes
-from ..store.local import LocalStore
+from ..store.local import Draft, LocalStore
 from .blocks import FoundInput
 from .file_kinds import data_files
 from .hub import choose_split
@@ -191,10 +191,7 @@ def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore)
                 f"{describe_data(name)} has a value without a form in JSON ({error}); remove its column with "
                 "dataset.remove_columns"
             ) from error
-        place = f"{_DATA_FOLDER}/{draft.size_and_hash.hash}/{name}.jsonl"
-        if cache.hash(place) != draft.size_and_hash:
-            cache.put(draft, place)
-    return place
+        return _put_by_hash(cache, draft, f"{name}.jsonl")
 
 
 def _write(name: str, dataset: Any, cache: LocalStore) -> str:
@@ -204,7 +201,13 @@ def _write(name: str, dataset: Any, cache: LocalStore) -> str:
         with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:
             for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
                 stream.write_table(table.replace_schema_metadata(None).cast(schema).combine_chunks())
-        place = f"{_DATA_FOLDER}/{draft.size_and_hash.hash}/{name}.arrow"
-        if cache.hash(place) != draft.size_and_hash:  # else its time stays, and it is not scanned again
-            cache.put(draft, place)
+        return _put_by_hash(cache, draft, f"{name}.arrow")
+
+
+def _put_by_hash(cache: LocalStore, draft: Draft, file_name: str) -> str:
+    """Give a draft a name in the cache that has its hash, and return the name."""
+    place = f"{_DATA_FOLDER}/{draft.size_and_hash.hash}/{file_name}"
+    # A file that is there stays, with its time, by which the scan sees that it need not be read again.
+    if cache.hash(place) != draft.size_and_hash:
+        cache.put(draft, place)
     return place

@@ -122,7 +122,8 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
         InputError: it is of an unsupported kind, or not what its name says.
     """
     named_kind, named_compression = _kind_of_name(name)
-    named_kind = named_kind or Container.JSONL
+    named_kind = named_kind or Container.JSONL  # what a name without a known suffix most likely is
+    # Of a text, the first bytes show only some kinds, so the name counts, unless it says that it is none.
     text_kind = named_kind if named_kind in TEXT_KINDS else Container.JSONL
     kind_of_content = _kind_of_magic_bytes(head)
     # The content goes before the name: people rename files, and a wrong reader would find rows in noise.

@@ -37,6 +37,7 @@ def read_rows(
         table, names = read_table(block, columns)
         rows = to_rows(table.slice(0, count), columns)
         if columns is not None:
+            # All columns of the file: those that the format reads are taken out by `prepare_rows`.
             rows.unread.update(dict.fromkeys(names, len(rows.records)))
         return rows
     content = block_bytes(block) if block.spooled is None else unspool(block)

@@ -103,7 +103,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     start_time = time.time_ns()
     inputs = find_inputs(source, base, scratch.root)
     states = [(entry.name, entry.size, entry.stamp) for entry in inputs]
-    # What decides how files are cut.
+    # What decides how files are cut, and where relative names lead.
     cutting = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([states, cutting])}.json"
     with _scanning_pool() as pool:

@@ -31,10 +31,7 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
     an answer.
     """
     messages = _messages_of(row)
-    prompt_columns = [name for name in _PROMPT_COLUMNS if row.get(name)]
-    if not messages and not prompt_columns:
-        return []  # a row with answers only is something else
-    questions: list[str] = []
+    prompt_column = next((name for name in _PROMPT_COLUMNS if row.get(name)), None)
     answers: list[str] = []
     if messages:
         ends_with_answer = _role(messages[-1]) in _ASSISTANT_ROLES
@@ -42,15 +39,17 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
         # Earlier answers are with the questions: they are what the last question is about.
         questions = _texts(messages[:question_count])
         answers = _texts(messages[question_count:])
+    elif prompt_column is not None:
+        questions = _texts(_parts(row[prompt_column]))
+        if prompt_column == "instruction":  # what it is to be done with stands in another column
+            questions += _texts(_parts(row.get("input")))
     else:
-        first = prompt_columns[0]
-        read_columns = ["instruction", "input"] if first == "instruction" else [first]
-        for name in read_columns:
-            questions += _texts(_parts(row.get(name)))
+        return []  # a row with answers only is something else
     for name in _ANSWER_COLUMNS:
         answers += _texts(_parts(row.get(name)), skipped_roles=())
-    texts = [(True, "\n".join(questions)), *((False, answer) for answer in answers)]
-    return [(asks, text) for asks, text in texts if text and not text.isspace()]
+    texts = [(True, "\n".join(questions))]
+    texts += [(False, answer) for answer in answers]
+    return [(asks, text) for asks, text in texts if text.strip()]
 
 
 def _messages_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
