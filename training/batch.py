@@ -93,6 +93,7 @@ def flatten(
     """Concatenate rows into one sequence, with document boundaries in `cu_seq_lens`.
 
     Args:
+        rows: at least one, all of one dataset.
         seq_idx: also return the number of each token's document, for convolution and state-space layers.
         shape: pad every row to this.
         reference: of each row of pairs, the log-probabilities of its documents under the reference model.
@@ -252,7 +253,7 @@ def _pair_values(rows: Sequence[Row], reference: Sequence[NDArray[np.float64]] |
     values = {SIDES: torch.from_numpy(sides)}
     if reference is not None:
         logps = np.concatenate(reference, dtype=np.float64)
-        # Rows that only fill up a step have a reference, and no pairs: 0 says so to whoever looks at it.
+        # 0 for documents that are in no pair: rows that only fill up a step have a reference, too.
         values[REFERENCE] = torch.from_numpy(np.where(sides == NO_SIDE, 0.0, logps))
     return values
 

@@ -67,6 +67,7 @@ class TaskThreads:
 
 
 _OPEN: "weakref.WeakSet[TaskThreads]" = weakref.WeakSet()
+"""All that are in use, for `_end`."""
 
 
 @atexit.register

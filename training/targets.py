@@ -59,8 +59,9 @@ def find_targets(batch: Mapping[str, Any]) -> Targets:
     # The logits at a position predict the next token: of the labels [-100, 5, 6, -100, 8], 5, 6 and 8 are predicted
     # at the positions 0, 1 and 3. The first label of a row has no position before it.
     rows, columns = (labels[:, 1:] != IGNORE_INDEX).nonzero(as_tuple=True)
+    index = rows * labels.shape[1] + columns  # of the rows end to end: column 1 of row 2, of 5 columns, is 11
     weights = batch["loss_weights"][rows, columns + 1] if "loss_weights" in batch else None
-    return Targets(rows * labels.shape[1] + columns, labels[rows, columns + 1], weights)
+    return Targets(index, labels[rows, columns + 1], weights)
 
 
 def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -93,7 +94,7 @@ def document_sums(values: torch.Tensor, index: torch.Tensor, bounds: torch.Tenso
     gave gradients wrong by 1e-4, relatively, those in float64 by 4e-7.
 
     Args:
-        index: (n,) the position that predicts each token, which stands one behind it.
+        index: (n,) the position that predicts each token: the one before the token's own.
         bounds: (D + 1,) where documents begin, then T.
     """
     # Documents of 3 and 2 tokens end at 3 and 5. The token at 3, predicted at 2, is the second document's: as many

@@ -37,7 +37,7 @@ class MappedFile:
         self.where = where
         try:
             actual = os.fstat(descriptor).st_size
-            if actual != size or not size:  # no file that is mapped is empty
+            if actual != size or not size:  # an empty file cannot be mapped, and no file of a dataset is empty
                 raise IntegrityError(
                     f"{where} has {actual:,} bytes, but the manifest says {size:,}; packtrain verify --repair rebuilds "
                     "it"
@@ -46,7 +46,7 @@ class MappedFile:
             flags = mmap.MAP_SHARED | (READ_AHEAD if ahead else 0)
             self._map = mmap.mmap(descriptor, size, flags=flags, prot=mmap.PROT_READ)
         finally:
-            os.close(descriptor)
+            os.close(descriptor)  # a mapping keeps the file open by itself
         self.buffer: pa.Buffer = pa.py_buffer(self._map)
 
     @contextmanager

@@ -112,9 +112,8 @@ class SourceLedger(Shown):
             left = getattr(self, name)
             right = getattr(other, name)
             if isinstance(left, Mapping):  # a count for each reason
-                setattr(
-                    total, name, {reason: left.get(reason, 0) + right.get(reason, 0) for reason in {**left, **right}}
-                )
+                reasons = {**left, **right}  # in the order in which they were met
+                setattr(total, name, {reason: left.get(reason, 0) + right.get(reason, 0) for reason in reasons})
             else:
                 setattr(total, name, left + right)
         return total

@@ -210,7 +210,8 @@ class Manifest(Shown):
             content = parse_json(data)
             manifest = cls.from_json(content)
             problem = "was changed after it was written: its hash does not match its content"
-            if manifest.hash == content.get("hash"):  # a text that is not Unicode has no hash
+            # `hash` raises ValueError where a text has half of a surrogate pair, which has no bytes in UTF-8.
+            if manifest.hash == content.get("hash"):
                 return manifest
         except (ValueError, TypeError) as error:
             kind = "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"

@@ -74,7 +74,8 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     embedded: list[torch.Tensor] = []
     hidden: list[torch.Tensor] = []
 
-    def cut(part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def cut_off(part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        """The model goes on with these embeddings, at which gradients end: also where weights have none (LoRA)."""
         embedded.append(output.detach().clone().requires_grad_(True))
         return embedded[-1].clone()  # some models change it in place
 
@@ -84,7 +85,7 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
             raise _HiddenStatesKnown
 
     embedding, decoder = _embedding_and_decoder(unwrap(model))
-    hooks = [embedding.register_forward_hook(cut), decoder.register_forward_hook(keep)]
+    hooks = [embedding.register_forward_hook(cut_off), decoder.register_forward_hook(keep)]
     try:
         call()
     except _HiddenStatesKnown:

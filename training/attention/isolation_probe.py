@@ -11,6 +11,7 @@ About ten tiny forward passes, and nine of a real batch without gradients.
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..models.model_parts import unwrap
 from ..rank_info import highest_of_ranks
 from .packed_attention import Applied, use_packed
 from .probe_checks import Call, check_equivalence, check_isolation, run_once
-from .probe_report import ProbeReport, describe_remedy
+from .probe_report import Check, ProbeReport, describe_remedy
 from .probe_setup import (
     PackedDocument,
     comparable_gradients,
@@ -70,35 +71,53 @@ def probe(
             f"{type(inner).__name__} is not a model of transformers: it has no config; give one of from_pretrained"
         )
     place = torch.device(next(iter(model.parameters()), torch.empty(0)).device if device is None else device)
+    with undisturbed(model):
+        checks = _run_checks(model, inner, call, batch, place)
+    attention = str(getattr(inner.config, "_attn_implementation", "?"))
+    return ProbeReport(type(inner).__name__, attention, tuple(checks), describe_remedy(attention, checks))
+
+
+def _run_checks(
+    model: Any, inner: Any, call: Call | None, batch: Mapping[str, Any] | None, device: torch.device
+) -> list[Check]:
+    """The checks of a probe, up to the first part that fails on any rank: a rank that went on alone would wait for the
+    others in its next pass.
+
+    Args:
+        inner: the model without wrappers.
+        call, batch: see `probe`.
+        device: of the batches.
+    """
     keeps_logits = call is None and "logits_to_keep" in inspect.signature(inner.forward).parameters
-    call = call or (lambda batch: model(**batch))
+    if call is None:
+        call = partial(_call_model, model)
     random_batch = random_documents(
         inner.config,
         LENGTHS,
-        place,
+        device,
+        # As the real batch, because these change what a model computes.
         seq_idx=batch is not None and "seq_idx" in batch,
         shares=batch is not None and "paths" in batch,
     )
-    with undisturbed(model):
-        checks, dtype = run_once(model, call, random_batch)
-        # Where one rank fails, none goes on: it would wait for that one in its next pass.
-        if not highest_of_ranks(int(bool(checks)), place):
-            with comparable_gradients(model):
-                checks += check_isolation(model, call, random_batch)
-                checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
-                has_failed = not all(check.passed for check in checks)
-                if batch is not None and not highest_of_ranks(int(has_failed), place):
-                    # What a loss takes out of a batch before the model gets it.
-                    others = ("loss_weights", "sides", "reference")
-                    real_batch = to_device({key: value for key, value in batch.items() if key not in others}, place)
-                    documents = _some_documents(documents_of(batch))
-                    checks.append(
-                        check_equivalence(
-                            call, real_batch, documents, dtype, keeps_logits=keeps_logits, name="at length"
-                        )
-                    )
-    attention = str(getattr(inner.config, "_attn_implementation", "?"))
-    return ProbeReport(type(inner).__name__, attention, tuple(checks), describe_remedy(attention, checks))
+    checks, dtype = run_once(model, call, random_batch)
+    if highest_of_ranks(len(checks), device):
+        return checks
+    with comparable_gradients(model):
+        checks += check_isolation(model, call, random_batch)
+        checks.append(check_equivalence(call, random_batch, documents_of(random_batch), dtype))
+        failures = sum(not check.passed for check in checks)
+        if highest_of_ranks(failures, device) or batch is None:
+            return checks
+        # What a loss takes out of a batch before the model gets it.
+        others = ("loss_weights", "sides", "reference")
+        real_batch = to_device({key: value for key, value in batch.items() if key not in others}, device)
+        documents = _some_documents(documents_of(batch))
+        at_length = check_equivalence(call, real_batch, documents, dtype, keeps_logits=keeps_logits, name="at length")
+    return [*checks, at_length]
+
+
+def _call_model(model: Any, batch: Mapping[str, Any]) -> Any:
+    return model(**batch)
 
 
 def _some_documents(documents: list[PackedDocument]) -> list[PackedDocument]:

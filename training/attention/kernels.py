@@ -231,12 +231,16 @@ def _attend(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """One document: (L, H, E), (P + L, G, E), (P + L, G, V) → (L, H, V). P tokens of its path are before it."""
+    """Causal attention within one document: (L, H, E), (P + L, G, E), (P + L, G, V) → (L, H, V).
+
+    P is 0, or of a piece that continues another one the number of tokens that its path has before it. The other
+    arguments are those of `per_document`.
+    """
     # As torch takes them: (1, H, L, E), (1, G, P + L, E), (1, G, P + L, V).
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     grouped = q.shape[1] != k.shape[1]
     before = len(key) - len(query)
-    # Without a mask torch takes a faster way, of causal attention alone, whose first query sees the first key only.
+    # Then torch needs no mask, and takes a faster kernel.
     is_plainly_causal = before == 0 and (window is None or window >= len(query))
     mask: Any = None  # bool (L, P + L), true where a token may look
     if softcap is not None or sinks is not None or not is_plainly_causal:

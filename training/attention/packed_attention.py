@@ -106,6 +106,7 @@ def _set(model: Any, name: str) -> None:
         model.set_attn_implementation(name)
     except (ValueError, ImportError) as error:
         raise AttentionError(f"{model_name} does not take attention: {name}: {error}") from error
+    # One layer of each class: a model has few classes, each with the configuration of its part of the model.
     layers = {type(layer).__name__: layer.config for layer in attention_layers(model)}
     for part, config in ({model_name: model.config} | layers).items():
         actual = getattr(config, "_attn_implementation", None)

@@ -39,15 +39,20 @@ def packed_varlen(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each document.
+    """Causal attention within each document. The arguments are those that transformers passes to every attention.
 
     Args:
+        module: the layer, for what it does not pass.
         query, key, value: (B, H, T, E), (B, G, T, E), (B, G, T, V).
         attention_mask: must be None.
+        dropout: must be 0 in training.
+        scaling: of the scores; by default 1 / √E.
+        sliding_window: the number of tokens that each token sees, including itself; see `window_of` for None.
         softcap: c; scores s become c·tanh(s/c).
         s_aux: (H,), attention sinks.
+        is_causal: must be true; by default the layer's own.
         kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T); of rows
-            with branches, those of `branches.paths_of`.
+            with branches, those of `branches.path_arguments`.
 
     Returns:
         (B, T, H, V), and None in the place of attention weights.
@@ -61,9 +66,9 @@ def packed_varlen(
     bounds, longest = find_bounds(kwargs, rows, length, _name_of(module))
     scale = head_dim**-0.5 if scaling is None else float(scaling)
     window = window_of(module, sliding_window)
-    # FlashAttention knows neither softcaps nor sinks, and no wider heads.
-    flash_can = softcap is None and s_aux is None and max(head_dim, value.shape[-1]) <= MAX_HEAD_DIM
-    takes_flash = flash_can and not why_not_flash(query.device)
+    # torch's FlashAttention knows neither softcaps nor sinks, and no wider heads.
+    is_plain = softcap is None and s_aux is None and max(head_dim, value.shape[-1]) <= MAX_HEAD_DIM
+    takes_flash = is_plain and not why_not_flash(query.device)
     if takes_flash:
         query, key, value = _in_half(module, query, key, value)
     # Rows end to end, and heads after tokens, as kernels take them: (B, H, T, E) → (B·T, H, E).

@@ -191,7 +191,7 @@ def write_reference(path: Path, reference: Reference) -> None:
         lists(reference.bounds, reference.logps, _SCHEMA.field("logps").type),
         digests([digest.tobytes() for digest in reference.digests], _DIGEST_BYTES),
     ]
-    draft = path.with_name(f".{path.name}.part-{os.getpid()}")  # which another process cannot be writing
+    draft = path.with_name(f".{path.name}.part-{os.getpid()}")  # another process writes another file
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)  # of an earlier process with this number, which was killed
