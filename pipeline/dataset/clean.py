@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 
 from ...schemas.errors import ConfigError
@@ -53,11 +52,23 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
 
 def _sizes_of_old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
     """The files that were last used before a time, in seconds since 1970, with their bytes."""
-    folders = (cache / folder for folder in CACHE_FOLDERS)
-    walks = (os.walk(above) for above in folders if not above.is_symlink())
-    files = (Path(where, name) for walk in walks for where, _, names in walk for name in names)
-    for path in chain(files, cache.glob(f"{TEMPORARY}*")):  # this machine's drafts are swept, but not those of others
+    for path in _files_of(cache):
         with suppress(OSError):  # removed meanwhile, by a run or another cleaning
             status = path.lstat()
-            if stat.S_ISREG(status.st_mode) and max(status.st_mtime, status.st_atime) <= before:
+            # A run sets both times of the parts that it finds; reading alone may set the time of access.
+            last_used = max(status.st_mtime, status.st_atime)
+            if stat.S_ISREG(status.st_mode) and last_used <= before:
                 yield path, status.st_size
+
+
+def _files_of(cache: Path) -> Iterator[Path]:
+    """All that is in the folders that packtrain makes in a cache, and the drafts of all machines: `LocalStore.sweep`
+    removes those of this one alone.
+    """
+    for folder in CACHE_FOLDERS:
+        if (cache / folder).is_symlink():
+            continue
+        for where, _, names in os.walk(cache / folder):
+            for name in names:
+                yield Path(where, name)
+    yield from cache.glob(f"{TEMPORARY}*")

@@ -72,7 +72,7 @@ def pieces(dataset: Finished, row: int, split: str) -> list[Piece]:
         # Padding comes after a piece's tokens, and belongs to its length.
         places = slice(begin, begin + tokens)
         continues = pieces_of_row[number - parent].doc_id if parent else None
-        shared = columns["position_ids"][begin]
+        shared = columns["position_ids"][begin]  # above 0 only if the piece continues another one
         ids = columns["input_ids"][places]
         pieces_of_row.append(Piece(doc_id, start, ids, weights[places], continues, shared, sides[number]))
         begin += length

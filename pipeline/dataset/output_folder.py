@@ -45,10 +45,11 @@ def check_folder(store: Store) -> None:
     """
     try:
         if isinstance(store, LocalStore):
+            # The folder, or if it is not there yet, the one above it in which it would be made.
             nearest = next(path for path in (store.root, *store.root.parents) if path.exists())
             if not nearest.is_dir():
                 raise OutputError(f"out: {nearest} is a file; choose a folder")
-            if nearest != store.root:  # the folder itself is not there yet
+            if nearest != store.root:
                 return
         if store.exists(PLAN) or _holds_manifest(store):
             if isinstance(store, LocalStore):
@@ -60,7 +61,7 @@ def check_folder(store: Store) -> None:
         else:
             names = {name.partition("/")[0] for name in store.names()}
         strangers = sorted(names - {"_run", REJECTS})
-    except StoreError:
+    except StoreError:  # which is an OSError too, and says already what is wrong
         raise
     except OSError as error:
         raise OutputError(f"out: {store.url} cannot be read: {error.strerror}; choose another folder") from None
@@ -71,12 +72,14 @@ def check_folder(store: Store) -> None:
 
 def _names_in(folder: Path) -> set[str]:
     """The names in a folder of everything but drafts of ours, and of folders without any file. Enters no link."""
-    return {
-        entry.name
-        for entry in os.scandir(folder)
-        if not entry.name.startswith(TEMPORARY)
-        and (not entry.is_dir(follow_symlinks=False) or any(names for _, _, names in os.walk(entry.path)))
-    }
+    names = set[str]()
+    for entry in os.scandir(folder):
+        if entry.name.startswith(TEMPORARY):
+            continue
+        is_file = not entry.is_dir(follow_symlinks=False)
+        if is_file or any(files for _, _, files in os.walk(entry.path)):
+            names.add(entry.name)
+    return names
 
 
 def _holds_manifest(store: Store) -> bool:

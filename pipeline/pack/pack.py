@@ -166,7 +166,9 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     tasks: dict[str, list[ShardTask]] = {split: [] for split in folders}
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
-        """A window is planned when a worker has nothing to do, while others still write shards of the last one."""
+        """Plan the windows, and yield the tasks of each; the executor takes them one by one, so that a window is
+        planned when a worker has nothing to do, while others still write shards of the window before it.
+        """
         yield DocumentsTask(out, tuple(selected.ledger.sources))
         for split, folder in folders.items():
             for number, blocks in selected.windows(split):
@@ -189,12 +191,6 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     def is_finished(task: object) -> bool:
         return isinstance(task, ShardTask) and (task.record in finished or records.find(task.record) is not None)
 
-    def result_of(task: ShardTask) -> PackResult:
-        result = finished.get(task.record) or records.find(task.record)  # that of another process
-        if result is None:
-            raise IntegrityError(f"{out.where(task.record)} or its file vanished; run again")
-        return result
-
     files = list[FileRecord]()
     with closing(executor.map(perform, plan_tasks(), is_finished)) as results:
         for result in results:
@@ -208,7 +204,12 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     ledger = selected.ledger
     splits = dict[str, SplitRecord]()
     for split, folder in sorted(folders.items()):  # as a manifest lists them
-        shards = [result_of(task) for task in tasks[split]]
+        shards = list[PackResult]()
+        for task in tasks[split]:
+            result = finished.get(task.record) or records.find(task.record)  # that of a run that shares the work
+            if result is None:
+                raise IntegrityError(f"{out.where(task.record)} or its file vanished; run again")
+            shards.append(result)
         account_rows(ledger, (shard.written for shard in shards))
         certificates = tuple(window.certificate for window in plans[split]) if selected.packs else ()
         splits[split] = SplitRecord(tuple(shard.file for shard in shards), certificates)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...schemas.layout import Alignment
 from ...schemas.ragged import offsets_of, sums_of
-from ...schemas.tables.columns import PREFERENCE, Per, RowColumn, conditions_of, packed_columns, schema_of_columns
+from ...schemas.tables.columns import PREFERENCE, Condition, Per, RowColumn, packed_columns, schema_of_columns
 from ...stages.pack.row_columns import Branches, LaidOut, PlannedPieces, RunWeights, lay_out
 from ...stages.select.truncate import Limits
 from .pairs import lay_out_unpacked, plan_sides
@@ -60,14 +60,13 @@ class RowForm:
     @property
     def packed_columns(self) -> tuple[RowColumn, ...]:
         """The columns of a packed row."""
-        return packed_columns(
-            conditions_of(
-                parallel=self.alignment.unpadded,
-                weighted=self.weights is not None,
-                shared=self.branches,
-                pairs=self.pairs is not None,
-            )
-        )
+        is_met = {
+            Condition.PARALLEL: self.alignment.unpadded,
+            Condition.WEIGHTED: self.weights is not None,
+            Condition.SHARED: self.branches,
+            Condition.PAIRS: self.pairs is not None,
+        }
+        return packed_columns([condition for condition in Condition if is_met[condition]])
 
     @property
     def schema(self) -> pa.Schema:
@@ -183,7 +182,7 @@ class PlannedRows:
             planned = plan_sides(pieces, documents, self._segments, form.pairs, row_offsets)
         else:
             planned = self._plan_documents(pieces, documents, row_offsets)
-        laid_out = lay_out(planned, form.alignment, form.pad_id)
+        laid_out = lay_out(planned, form.alignment, form.pad_id, form.packed_columns)
         if account is not None:
             padded = self._padded[first_piece:last_piece]
             self._count(account, pieces, documents, row_offsets, padded, laid_out)

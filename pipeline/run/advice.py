@@ -24,12 +24,13 @@ def describe_selection(
         ledger: with what is selected.
         pairs: whether these are preference pairs.
     """
-    sentences = (
+    sentences = [
         describe_default_mask(config, formats),
         describe_unused_length(config),
         describe_mixture(config, ledger),
-        None if pairs else describe_unshared(config, ledger),  # pairs share their prompts by construction
-    )
+    ]
+    if not pairs:  # which share their prompts by construction
+        sentences.append(describe_unshared(config, ledger))
     yield from filter(None, sentences)
     yield from describe_missing_holdout(config, ledger)
 

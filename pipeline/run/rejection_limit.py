@@ -48,9 +48,9 @@ def describe_many_rejects(
         if rejected.share <= limit:
             continue
         source_files = [file for file in files if file.source == source.name]
-        sources_of_blocks = (file.source for file in files for _ in file.blocks)
+        sources_of_records = [file.source for file in files for _ in file.blocks]
         source_records = [
-            record for name, record in zip(sources_of_blocks, records, strict=True) if name == source.name
+            record for name, record in zip(sources_of_records, records, strict=True) if name == source.name
         ]
         first = describe_first_reject(config, source_files, source_records, _most_frequent(rejected))
         key = f"sources.{number}.max_rejected" if len(config.sources) > 1 else "max_rejected"

@@ -146,7 +146,7 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, by the schema `packed_schema` of `schemas.tables.columns`; doc ids count
+        """Lay out rows `first` to `last - 1`, by `packed_columns` of `schemas.tables.columns`; doc ids count
         within the window.
         """
         return self._rows.lay_out(first, last)

@@ -218,18 +218,7 @@ PREFERENCE = schema_of_columns(UNPACKED_PAIR_COLUMNS)
 """The schema of preference pairs that are not packed."""
 
 
-def conditions_of(*, parallel: bool, weighted: bool, shared: bool, pairs: bool) -> frozenset[Condition]:
-    """The conditions that a dataset meets."""
-    met = {
-        Condition.PARALLEL: parallel,
-        Condition.WEIGHTED: weighted,
-        Condition.SHARED: shared,
-        Condition.PAIRS: pairs,
-    }
-    return frozenset(condition for condition, is_met in met.items() if is_met)
-
-
-def packed_columns(conditions: Collection[Condition] = ()) -> tuple[RowColumn, ...]:
+def packed_columns(conditions: Collection[Condition]) -> tuple[RowColumn, ...]:
     """The columns of packed rows in a dataset that meets some conditions."""
     columns: tuple[RowColumn, ...] = PACKED_COLUMNS
     if Condition.SHARED in conditions:
@@ -239,18 +228,16 @@ def packed_columns(conditions: Collection[Condition] = ()) -> tuple[RowColumn, .
     return tuple(column for column in columns if column.condition is None or column.condition in conditions)
 
 
-def packed_schema(conditions: Collection[Condition] = ()) -> pa.Schema:
-    """The schema of packed rows in a dataset that meets some conditions."""
-    return schema_of_columns(packed_columns(conditions))
-
-
 def schema_of(names: Collection[str]) -> pa.Schema:
     """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
     if "chosen_ids" in names:
         return PREFERENCE
     optional = (*PACKED_COLUMNS, _SIDES)
     conditions = {column.condition for column in optional if column.condition and column.name in names}
-    return packed_schema(conditions | ({Condition.SHARED} if shares_tokens(names) else set()))
+    # Columns of shared rows stand in the place of others, so none of them has this condition as its own.
+    if shares_tokens(names):
+        conditions.add(Condition.SHARED)
+    return schema_of_columns(packed_columns(conditions))
 
 
 def shares_tokens(names: Collection[str]) -> bool:

@@ -12,16 +12,7 @@ from ...schemas.arrays import lists
 from ...schemas.layout import Alignment
 from ...schemas.ragged import begins_of, offsets_of
 from ...schemas.rows import IGNORE_INDEX
-from ...schemas.tables.columns import (
-    PARENTS,
-    SIDES,
-    UNPADDED,
-    WEIGHTS,
-    Per,
-    conditions_of,
-    packed_columns,
-    schema_of_columns,
-)
+from ...schemas.tables.columns import PARENTS, SIDES, UNPADDED, WEIGHTS, Per, RowColumn, schema_of_columns
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -139,11 +130,14 @@ VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
 """The values of each packed column of `schemas.tables.columns`, by its usual name: (T,), (D,) or (R,)."""
 
 
-def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut:
-    """Make the rows of `schemas.tables.columns.packed_schema`; at least one.
+def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: Sequence[RowColumn]) -> LaidOut:
+    """Make rows, at least one, of some packed columns.
 
-    Padding has the input id `pad_id`, no label, and positions that continue the piece's. Rows have `loss_weights` if
-    the pieces have weights: 0 where there is no label.
+    Padding has the input id `pad_id`, no label, and positions that continue the piece's. The weight of a token without
+    a label is 0.
+
+    Args:
+        columns: those for which the pieces have values: weights, branches and sides may be None.
     """
     padded_lengths = alignment.padded(pieces.lengths, pieces.row_offsets)
     offsets = offsets_of(padded_lengths)
@@ -176,14 +170,7 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int) -> LaidOut
         weights = np.where(labels != IGNORE_INDEX, token_weights, np.float32(0))
         weight_sums = np.add.reduceat(weights, begins, dtype=np.float64)
 
-    columns = packed_columns(
-        conditions_of(
-            parallel=alignment.unpadded,
-            weighted=weights is not None,
-            shared=pieces.branches is not None,
-            pairs=pieces.sides is not None,
-        )
-    )
+    # Where the list of each row begins in the values of a column.
     list_offsets = {
         Per.TOKEN: offsets[pieces.row_offsets],
         Per.PIECE: pieces.row_offsets,
