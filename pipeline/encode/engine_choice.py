@@ -19,7 +19,7 @@ from ..store.open_store import Store
 from ..store.sealed_notes import get_note, get_user_note, put_note, put_user_note
 from .first_look import FirstLookTask, SourceLook
 from .preload import share_tokenizer
-from .spec import EncoderKey, EncodeSpec, RenderSpec, TokenizerSpec
+from .spec import EncoderKey, EncodeSpec, RenderSpec
 from .task import SourceSettings
 
 FORMAT = 11
@@ -109,11 +109,6 @@ def choose_engine(
     return choice
 
 
-def _agreement(engine: str, tokenizer: TokenizerSpec) -> list[str]:
-    """What decides whether an engine and the reference agree on the known texts."""
-    return [str(FORMAT), tokenizer.hash, *(f"{name} {version(name)}" for name in (engine, REFERENCE))]
-
-
 def _try_engine(
     engine: str, render: RenderSpec, blocks: Sequence[FirstBlock], cache: Store, executor: Executor
 ) -> EngineChoice:
@@ -126,7 +121,8 @@ def _try_engine(
     compares = engine != REFERENCE
     # The known texts take a third of a second, and depend on the tokenizer alone: the first source's task encodes them,
     # unless the user's cache says that the engine agrees.
-    agreement = _agreement(engine, render.tokenizer)
+    agreement = [str(FORMAT), render.tokenizer.hash]
+    agreement += [f"{name} {version(name)}" for name in (engine, REFERENCE)]
     agreement_note = f"{AGREED}/{fingerprint(agreement)}.json"
     is_new = compares and get_user_note(agreement_note, dict) is None
     # Shared before the workers start, so that the process that they are forked from loads it once for all of them.

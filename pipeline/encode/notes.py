@@ -227,21 +227,18 @@ def _tally(
     Args:
         names: the only names to count; None for all.
     """
-
-    def is_counted(name: str) -> bool:
-        return names is None or name in names
-
     total = Counter[str]()
     first_place = ""
     first_detail = ""
     for block in findings:
         for kind in kinds:
-            counts = block.counts.by_kind.get(kind, {})
-            total.update({name: count for name, count in counts.items() if is_counted(name)})
-        # The first block that has any has the first place, because its places are sorted by line.
+            for name, count in block.counts.by_kind.get(kind, {}).items():
+                if names is None or name in names:
+                    total[name] += count
+        # The first block that has any has the first place, because its places are sorted by line. Until now, the total
+        # has only names of this block.
         if total and not first_place:
-            places = (place for place in block.counts.places if place.kind in kinds and is_counted(place.name))
-            place = next(places)
+            place = next(place for place in block.counts.places if place.kind in kinds and place.name in total)
             file, line = block.file.at(block.block, place.line)
             first_place = f"{file.shown}, line {line}"
             first_detail = place.detail

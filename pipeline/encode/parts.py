@@ -31,9 +31,13 @@ class PartRecord:
     file: FileRecord
     """The part in the cache."""
     rows: int
+    """Lines of the block, with blank ones."""
     blank: int
+    """Blank lines, which are neither used nor rejected."""
     bytes_read: int
+    """Size of the block in its file."""
     rows_used: int
+    """Rows that gave examples, and were not rejected when these were encoded."""
     counts: EncodeCounts
     """What was found in the block; its places are sorted by line."""
 
@@ -50,7 +54,11 @@ class EncodeResult:
 
 
 def mark_used(cache: Store, parts: Mapping[str, PartRecord]) -> None:
-    """Renew the times of parts and of their records, by these' names, so that they are not cleaned for their age."""
+    """Set the times of parts and of their records to now, so that `packtrain clean` does not remove them for their age.
+
+    Args:
+        parts: the records, by their names in the cache.
+    """
     if isinstance(cache, LocalStore):
         for record_name, record in parts.items():
             for name in (record.file.name, record_name):
@@ -99,12 +107,15 @@ class Spans:
     """The spans of the K documents of a segment; see `schemas.rows.SPAN`."""
 
     ends: NDArray[np.int32]
+    """(spans,) each ends before this token of its document."""
     kind: NDArray[np.int8]
+    """(spans,) what each is, as `schemas.rows.SpanKind`."""
     turn: NDArray[np.int16]
+    """(spans,) the message that each belongs to, or -1."""
     supervised: NDArray[np.bool_]
-    """Whether the mask trains each."""
+    """(spans,) whether the mask trains each."""
     weights: NDArray[np.float32] | None
-    """The loss weight of the tokens of each, if they are trained; None if all are 1."""
+    """(spans,) the loss weight of the tokens of each, if they are trained; None if all are 1."""
     offsets: NDArray[np.integer[Any]]
     """(K + 1,) where each document's spans begin."""
 

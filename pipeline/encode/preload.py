@@ -29,16 +29,18 @@ if TYPE_CHECKING:
 _USER = ""
 """What stands for the user's cache in place of a folder."""
 _begun = set[tuple[str, Path]]()
-"""Path and base of the tokenizers that `load_ahead` has begun to load."""
+"""(path, base) of the tokenizers for which `load_ahead` was called in this process: the command calls it before a run
+is imported, and the run again, for those who call it from Python."""
 
 
 def load_ahead(config: "RunConfig", base: Path) -> None:
-    """Begin what a run waits for longest, before it is checked and its inputs are scanned: transformers is asked about
-    a new tokenizer, and workers' process starts. It loads the engine at once if the user's cache knows the tokenizer,
-    and the run's cache nothing that was encoded with it; else it waits for `share_tokenizer`. A second call does
-    nothing.
+    """Begin what a run waits for longest, before it is checked and its inputs are scanned. Nothing is written.
 
-    This takes a second of the four of a run on 17 MB whose tokenizer is known, and of the five of a new one.
+    - A new tokenizer: begin to ask transformers. The server (`execute.server`) starts, and waits for `share_tokenizer`.
+    - One that the user's cache knows: the server loads its engine now. If the run's cache has rows that were encoded
+      with it, the server waits instead: a run that only packs them anew needs no engine.
+
+    On 17 MB with a known tokenizer this saves 0.6 of 3.8 seconds. A second call for a tokenizer does nothing.
 
     Args:
         base: where relative paths of the configuration start.

@@ -137,17 +137,16 @@ def supervised_turns(
         supervised: (spans,) from `supervised_spans`.
         next_stops: (spans,) whether each is a token of the next header that is trained as the end of a turn.
     """
-    documents = max(len(offsets) - 1, 0)
+    document_count = len(offsets) - 1
     begins = _turn_begins(kind, turn, offsets)
-    if not len(begins):
-        return np.zeros(documents, dtype=np.int32), np.zeros(documents, dtype=np.int32)
-    # Spans between two turns are counted with the earlier one; they belong to no turn.
+    # Each turn reaches here to the begin of the next one. So a stop in the header after a turn counts as its end; other
+    # spans in between are of users and headers, and are neither the assistant's nor ends.
     is_trained = np.logical_or.reduceat(supervised & IS_ASSISTANT[kind], begins)
     has_stop = np.logical_or.reduceat(IS_END[kind] | next_stops, begins)
     document = np.searchsorted(offsets, begins, side="right") - 1
     return (
-        np.bincount(document[is_trained], minlength=documents).astype(np.int32),
-        np.bincount(document[is_trained & ~has_stop], minlength=documents).astype(np.int32),
+        np.bincount(document[is_trained], minlength=document_count).astype(np.int32),
+        np.bincount(document[is_trained & ~has_stop], minlength=document_count).astype(np.int32),
     )
 
 

@@ -40,9 +40,11 @@ class Proof(NamedTuple):
     """What was found for one turn of a batch."""
 
     line: int
-    """The row of the document, and the number of the example in it."""
+    """The row of the document in its block."""
     sub: int
+    """The number of the example in that row, or -1 if it is the only one."""
     message: int
+    """The number of the turn among the messages, from 0."""
     earlier: bool
     """Whether the turn comes before the completion."""
     outcome: Outcome

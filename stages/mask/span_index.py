@@ -59,13 +59,17 @@ class SpanIndex:
         return cls(bases, end_places, kind, turn, supervised, before, begins)
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Count the supervised tokens before each place."""
-        span = np.searchsorted(self.ends, places, side="left")  # the span that ends at or after it
+        """Count the supervised tokens before each place, of all documents before it.
+
+        If the spans end at 2, 5 and 9, and the second and third are supervised, then before the place 7 there are
+        3 + 2 = 5: all of the second, and the first two of the third.
+        """
+        span = np.searchsorted(self.ends, places, side="left")  # the first that ends at the place or after it
         in_supervised = np.append(self.supervised, False)[span]
         return self.before[span] + np.where(in_supervised, places - self.begins[span], 0)
 
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the token at each place is supervised; T has none."""
+        """Whether the token at each place is supervised; False for T, the place after the last token."""
         return np.append(self.supervised, False)[np.searchsorted(self.ends, places, side="right")]
 
     def through_turn(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:

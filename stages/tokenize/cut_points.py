@@ -89,7 +89,9 @@ def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def token_bits(text: str) -> int:
-    """The bits of a token with this text."""
+    """The bits of a token with this text: of "a", 0; of " ", WHITE; of ".\\n", LINE; of "\\n", WHITE and LINE; of
+    ".\\n\\n", LINE and BLANK.
+    """
     white = WHITE if text and text.isspace() else 0
     trimmed = text.rstrip(_SPACES)
     if not trimmed.endswith(("\n", "\r")):

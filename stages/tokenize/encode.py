@@ -284,7 +284,10 @@ def _spans_of_ids(length: int, flags: NDArray[np.bool_] | None, weight: float) -
 
 
 def _digest_of_ids(ids: NDArray[np.int32], flags: NDArray[np.bool_] | None, weight: float) -> bytes:
-    """The digest of a document given as tokens. Its seed is none that a text of the same bytes would have."""
+    """The digest of a document given as tokens, by which equal ones are found.
+
+    The seed says whether flags follow the ids: else the last ids of one document could pass for the flags of another.
+    """
     flag_bytes = b"" if flags is None else flags.tobytes()
     weight_bytes = b"" if weight == 1 else repr(weight).encode()
     return text_digest(ids.tobytes() + flag_bytes + weight_bytes, 1 + (flags is not None))

@@ -58,11 +58,15 @@ class EncodeCounts:
     """Counts of one block's encoding, for the ledger, notes and rejects.jsonl."""
 
     examples: int = 0
+    """Examples that were encoded; a preference pair is one."""
     tokens: int = 0
-    """All tokens, including added ones."""
+    """Their tokens, with those that were added around texts."""
     end_of_sequence: int = 0
+    """Texts to which the end-of-sequence token was appended, because they did not end with it."""
     special: int = 0
+    """Tokens that the tokenizer adds around plain texts."""
     straddles: int = 0
+    """Tokens with characters of two spans, for instance of a prompt and of its completion."""
     by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
     """Kind → name → how many rows, conversations or turns. Kinds are fields of the ledger, or its reasons."""
     places: list[Place] = field(default_factory=list)

@@ -114,8 +114,11 @@ def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]
     # (pairs, 3) where the prompt, the completion and the rejected completion end.
     ends = np.cumsum(lengths, axis=1, dtype=np.int64)
     side_digests = batch.column("digest").to_pylist()
-    digests_of_pairs = zip(side_digests[0::2], side_digests[1::2], strict=True)
+    pair_digests = [
+        text_digest(chosen + rejected) for chosen, rejected in zip(side_digests[0::2], side_digests[1::2], strict=True)
+    ]
     straddles = view(batch.column("straddles"))
+    # Rows 0, 2, 4, ... are the chosen sides, which have the line and the group of their pair, as the rejected ones do.
     arrays = [
         lists(offsets_of(ends[:, 2]), ids, ENCODED.field("input_ids").type),
         span_lists(
@@ -126,8 +129,9 @@ def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]
             offsets=np.arange(pair_count + 1) * 3,
         ),
         strings(batch.column("group").to_pylist()[0::2]),
-        digests([text_digest(chosen + rejected) for chosen, rejected in digests_of_pairs], 16),
-        *(numbers(view(batch.column(name))[0::2]) for name in ("line", "sub")),
+        digests(pair_digests, 16),
+        numbers(view(batch.column("line"))[0::2]),
+        numbers(view(batch.column("sub"))[0::2]),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
     prompt_lengths = ends[:, 0]

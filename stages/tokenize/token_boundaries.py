@@ -138,8 +138,8 @@ def _by_lengths(
     boundaries: NDArray[np.int64],
     boundary_offsets: NDArray[np.int64],
 ) -> TokenBoundaries:
-    """The boundaries of the documents whose tokens' lengths add up to the length of the text. For the others the
-    tokenizer changed the text.
+    """Locate all boundaries by sums of the tokens' lengths. They are right for documents whose lengths add up to that
+    of the text (`exact`); of the others the tokenizer changed the text, for instance to NFC.
 
     The tokens "2" " +" " 2" end at the bytes 1, 3 and 5. A boundary at 3 lies before token 2, and straddles none; one
     at 4 lies in token 2, which begins left of it.
@@ -205,8 +205,8 @@ def _byte_ends(text: str, boundaries: list[int], *, is_nfc: bool) -> list[int] |
 def _by_offsets(
     offsets: Sequence[tuple[int, int]], boundaries: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The same of one text, (B,) and (B,), by the offsets in characters that `tokenizers` reports of its tokens: slow,
-    but right for normalised texts.
+    """`tokens` and `straddles` of `TokenBoundaries`, (B,) each, for one text: by the offsets in characters that
+    `tokenizers` reports of its tokens. Slow, but right also where the tokenizer changes the text.
 
     Of the offsets (0, 1), (1, 3) and (3, 5), a boundary at 2 lies in token 1, which begins left of it, and one at 3
     before token 2.

@@ -61,11 +61,11 @@ class CharacterSpans:
     ends: NDArray[np.int64]
     """(spans,) each ends before this character of its document."""
     kinds: NDArray[np.int8]
-    """(spans,)"""
+    """(spans,) what each is, as `SpanKind`."""
     turns: NDArray[np.int64]
-    """(spans,)"""
+    """(spans,) the message that each belongs to, or -1."""
     weights: NDArray[np.float32]
-    """(spans,)"""
+    """(spans,) the loss weight of its tokens, if they are trained; 0 for `train: false`."""
     counts: NDArray[np.int64]
     """(N,) number of spans of each document, at least one."""
     inner: NDArray[np.bool_]
@@ -178,7 +178,9 @@ class CharacterSpans:
         )
 
     def _is_before_part(self) -> NDArray[np.bool_]:
-        """(spans,) whether each span and the next one are two parts of a turn with the same flag or weight."""
+        """(spans,) whether each span and the next one are two parts of a turn with the same weight: a thought and the
+        answer after it. A token that straddles these is trained either way, and so is not counted.
+        """
         is_part = _IS_PART_OF_TURN[self.kinds]
         is_same_turn = self.turns[:-1] == self.turns[1:]
         is_same_weight = self.weights[:-1] == self.weights[1:]
@@ -189,6 +191,8 @@ class CharacterSpans:
 
 
 def _without_empty_spans(document: Spans) -> Spans:
+    """The spans of a document without those of no characters: of the ends 0 3 3, the span that ends at the first 3."""
+    # Few documents have any, and looking is faster than merging.
     has_empty_span = not document.ends[0] or len(set(document.ends)) < len(document.ends)
     return merged_spans(document) if has_empty_span else document
 

@@ -27,10 +27,13 @@ class SpecialTokenAffixes:
     """The tokens that the tokenizer adds around a plain text. Templates write their own, so chats get none."""
 
     prefix: tuple[int, ...] = ()
+    """Ids before the text, such as the beginning-of-sequence token's."""
     suffix: tuple[int, ...] = ()
+    """Ids after it."""
     prefix_text: str = ""
     """The text of `prefix`; a text that already begins with it gets no prefix."""
     suffix_text: str = ""
+    """The text of `suffix`; a text that already ends with it gets no suffix."""
     eos: str = ""
     """A token appended to a text or completion that does not end with it."""
 
