@@ -106,9 +106,15 @@ def mark_cache(cache: LocalStore) -> None:
             cache.put_bytes(CACHE_TAG, _SIGNATURE + _ADVICE)
 
 
+WRITABLE_STORES: dict[str, Callable[[str], Store]] = dict.fromkeys(STORE_PROTOCOLS, ObjectStore)
+"""Protocol of URLs → what opens a store there. Other URLs can only be read, by the same class as these."""
+
+
 def open_store(place: str | Path) -> Store:
-    """The store at a place, as returned by `resolve_place`. Of URLs, only those of `STORE_PROTOCOLS` can be written."""
-    return ObjectStore(str(place)) if is_url(str(place)) else LocalStore(Path(place))
+    """The store at a place, as returned by `resolve_place`."""
+    if not is_url(str(place)):
+        return LocalStore(Path(place))
+    return WRITABLE_STORES.get(urlsplit(str(place)).scheme, ObjectStore)(str(place))
 
 
 def require_writable(place: str) -> None:
@@ -118,7 +124,7 @@ def require_writable(place: str) -> None:
         OutputError: the message says what to use instead.
     """
     protocol = urlsplit(place).scheme
-    if is_url(place) and protocol not in STORE_PROTOCOLS:
+    if is_url(place) and protocol not in WRITABLE_STORES:
         raise OutputError(
             f"{without_secrets(place)}: {protocol}:// can be read, but not written. Use a local or shared folder, or a "
             "bucket of S3, Google Cloud or Azure, or of a store that speaks S3, such as MinIO, Ceph or Cloudflare R2"
