@@ -86,7 +86,7 @@ class RowBatch:
         self._where = where
         self._values: dict[str, NDArray[Any]] = {}
         offsets: dict[Per, NDArray[np.int32]] = {}
-        batch = with_usual_names(batch)
+        batch = with_usual_names(batch)  # those of a stream have the names of shards
         for name, column in USUAL_COLUMNS.items():
             # In some datasets only. Any other column must be there: pyarrow raises KeyError for it.
             is_optional = column.condition is not None or name == PARENTS

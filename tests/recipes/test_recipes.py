@@ -380,9 +380,9 @@ ORDER = Recipe(
                 '    REVERSED = "reversed"\n    """The last row first."""\n    SEQUENTIAL = "sequential"\n',
             ),
             (
-                "    Order.SEQUENTIAL: lambda places, _: places,\n",
+                "    Order.SEQUENTIAL: _as_stored,\n",
                 "    Order.REVERSED: lambda places, epoch: epoch.size - 1 - places,\n"
-                "    Order.SEQUENTIAL: lambda places, _: places,\n",
+                "    Order.SEQUENTIAL: _as_stored,\n",
             ),
         ]
     },

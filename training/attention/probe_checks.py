@@ -75,18 +75,19 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
 
 
 def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], number: int) -> list[float]:
-    """How much one document depends on the piece of each document: the largest gradient of the piece's tokens.
+    """How much a document depends on the piece of each document: the largest gradient of the piece's tokens.
 
     Tokens of other pieces that the document shares do not count: it must depend on them.
 
     Args:
-        influence: (1, T) of each token on the one document.
-        number: of the one document.
+        influence: (1, T) of each token on the document.
+        documents: all of the batch.
+        number: of the document among them.
     """
     per_token = influence[0].cpu()
-    one = documents[number]
-    on_itself = float(per_token[one.begin : one.end].max())
-    per_token[one.path] = 0  # its own tokens, and those that it shares
+    begin, end, path = documents[number]
+    on_itself = float(per_token[begin:end].max())
+    per_token[path] = 0  # its own tokens, and those that it shares
     per_document = [float(per_token[document.begin : document.end].max()) for document in documents]
     per_document[number] = on_itself
     return per_document

@@ -67,7 +67,7 @@ def hash_weights(model: torch.nn.Module) -> str:
         if not isinstance(tensor, torch.Tensor):  # what a layer keeps besides, such as statistics of its precision
             continue
         weight = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of all its shards
-        for wrapper in _WRAPPERS:
+        for wrapper in _WRAPPERS:  # in the name of a weight of a compiled or checkpointed layer
             name = name.replace(wrapper, "")
         hasher.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         # As bytes: numpy has no bfloat16.
