@@ -65,12 +65,5 @@ class Contamination(Shown):
         hits = [
             (hit.id, hit.evaluation, hit.evaluation_line, hit.kind, share(hit.share), hit.shared) for hit in self.shown
         ]
-        head = (
-            "example",
-            "evaluation file",
-            "line",
-            "of its",
-            "share of it",
-            "the longest run of words that both share",
-        )
-        yield Table("Some of them, the largest share first", head, hits)
+        columns = ("example", "evaluation file", "line", "of its", "share of it", "longest words that both share")
+        yield Table("Some of them, the largest share first", columns, hits)

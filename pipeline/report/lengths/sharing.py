@@ -1,10 +1,10 @@
 """What documents of one source row or group share at each length that is compared, found from their token ids.
 
 At each length the documents are those that a run of this length would pack, cut as it would cut them, and in the same
-groups. So where all groups are compared, the factor is that of such a run; else every n-th group is compared.
+groups. So where all groups are compared, the factor is that of such a run; of much data, every n-th group is compared.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -98,22 +98,24 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
         return None
     step = -(-tokens_of_groups // COMPARED_TOKENS)
     segments = Segments.of(table)
+    document_lengths = table.documents.length
     sums = {at: _Sums() for at in lengths}
     compared_tokens = 0
     for documents, offsets in groups_of_several(table, copies):
         compared_groups = [documents[first:last] for first, last in list(pairwise(offsets.tolist()))[::step]]
         compared = np.concatenate([np.zeros(0, np.int64), *compared_groups])
-        document_lengths = table.documents.length
         compared_tokens += int(document_lengths[compared].sum(dtype=np.int64))
         for at in lengths:
             sums[at].kept += _kept_tokens(document_lengths[documents], copies[documents], config, at.limit)
             sums[at].kept_compared += _kept_tokens(document_lengths[compared], copies[compared], config, at.limit)
-        if compared_groups:
-            group_copies = copies[[doc_ids[0] for doc_ids in compared_groups]].tolist()
-            groups = _Groups.of(table.documents.at(compared), [len(doc_ids) for doc_ids in compared_groups], segments)
-            for at, shared_groups in _share_at_each(groups, config, lengths):
-                for shared, count in zip(shared_groups, group_copies, strict=True):
-                    sums[at].add(shared, count)
+        if not compared_groups:
+            continue
+        groups = _Groups.of(table.documents.at(compared), [len(group) for group in compared_groups], segments)
+        # All documents of a group have as many copies.
+        group_copies = copies[[group[0] for group in compared_groups]].tolist()
+        for at in lengths:
+            for shared, count in zip(_share_at(groups, config, at), group_copies, strict=True):
+                sums[at].add(shared, count)
     units = {at: sums[at].shared_units() for at in lengths}
     return SharedLengths(share, units, compared_tokens, tokens_of_groups)
 
@@ -173,25 +175,21 @@ class _Groups(NamedTuple):
         return cls(documents, offsets_of(sizes).tolist(), tokens, *segments.spans(documents))
 
 
-def _share_at_each(
-    groups: _Groups, config: RunConfig, lengths: Sequence[Lengths]
-) -> Iterator[tuple[Lengths, list[_SharedGroup]]]:
-    """Yield what each group shares at each length, if its documents are decided and cut as in a run of this length."""
+def _share_at(groups: _Groups, config: RunConfig, at: Lengths) -> list[_SharedGroup]:
+    """What each group shares at one length, if its documents are decided and cut as in a run of this length."""
     documents = groups.documents
-    align = config.pack.alignment.document
-    for at in lengths:
-        limits = replace(limits_of(config), max_length=at.limit)
-        low, high = limits.stretch(documents.length)
-        stays = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
-        if limits.overlong != "truncate":
-            stays &= documents.length <= at.limit
-        trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
-        shared_groups = list[_SharedGroup]()
-        for begin, end in pairwise(groups.offsets):
-            kept = np.flatnonzero(stays[begin:end]) + begin
-            tokens = [groups.tokens[place][low[place] : high[place]] for place in kept.tolist()]
-            shared_groups.append(_share(tokens, trained[kept], at.row_length, align))
-        yield at, shared_groups
+    limits = replace(limits_of(config), max_length=at.limit)
+    low, high = limits.stretch(documents.length)
+    stays = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
+    if limits.overlong != "truncate":
+        stays &= documents.length <= at.limit
+    trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
+    shared_groups = list[_SharedGroup]()
+    for begin, end in pairwise(groups.offsets):
+        kept = np.flatnonzero(stays[begin:end]) + begin
+        tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
+        shared_groups.append(_share(tokens, trained[kept], at.row_length, config.pack.alignment.document))
+    return shared_groups
 
 
 def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_length: int, align: int) -> _SharedGroup:
@@ -206,6 +204,7 @@ def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_leng
     prefixes = share_prefixes(tokens, trained, row_length, align)
     is_in_group = prefixes.is_in_group
     lengths = np.array([len(tokens[place]) for place in prefixes.order[is_in_group].tolist()], np.int64)
+    # Documents of 9, 7 and 5 tokens that share 0, 4 and 3 have pieces of 9, 4 and 3: one unit of 16 tokens.
     pieces = lengths - np.maximum(prefixes.shared[is_in_group] - 1, 0)
     unit_begins = np.flatnonzero(prefixes.begins_unit[is_in_group])
     units = sums_of(-(-pieces // align) * align, np.append(unit_begins, len(pieces)))
@@ -220,6 +219,7 @@ def _have_labels(groups: _Groups, low: NDArray[np.int32], high: NDArray[np.int32
     """
     span_count = groups.documents.span_count
     offsets = offsets_of(span_count)
+    # Kept from token 10 on, a document with the supervised tokens 5 to 10 has none: nothing predicts token 10.
     begins = np.maximum(begins_of(groups.ends, offsets), np.repeat(low + 1, span_count))
     ends = np.minimum(groups.ends, np.repeat(high, span_count))
     has_labels: NDArray[np.bool_] = np.logical_or.reduceat(groups.supervised & (ends > begins), offsets[:-1])
