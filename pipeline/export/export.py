@@ -78,12 +78,12 @@ def write_export(
         ) as temporary:
             draft = Path(temporary) / destination.name
             draft.mkdir()
-            # Of the readers, that of Megatron-Bridge alone takes the loss from labels.
+            # This reader alone leaves labels out that the mask wants trained.
             labels = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
             _write(source, draft, to, layout, labels, observer)
             note = _export_note(manifest, to, draft)
             (draft / NOTE_FILE).write_bytes(indented_json(note, 1))
-            # All is on the disk before it gets its name, and then the name: a power failure leaves all or nothing.
+            # First all that the folder holds goes to the disk, then its name: a power failure leaves all or nothing.
             for path in [draft, *draft.rglob("*")]:
                 sync_folder(path)
             draft.rename(destination)

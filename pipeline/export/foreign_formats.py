@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ...schemas.arrays import view
-from ...schemas.ragged import offsets_of, ranges, starts_of
+from ...schemas.ragged import lengths_of, offsets_of, ranges, starts_of
 from ...schemas.rows import IGNORE_INDEX
 from ..dataset.huggingface import split_files
 
@@ -156,7 +156,7 @@ def _list_column(lists: list[Array]) -> pa.Array:
     """A column of int32 lists, of (T,) arrays of any type of number, one for each row."""
     # Padded arrays are of int64 or of floats; all their values are below 2³¹.
     values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
-    offsets = offsets_of([len(values) for values in lists], np.int32)
+    offsets = offsets_of(lengths_of(lists), np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_INT32_LIST)
 
 
@@ -307,7 +307,8 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
 
 def _mds_array(values: Array) -> bytes:
     """An array of one dimension: the byte `1 << 2 | w`, its length in `1 << w` bytes, then its numbers. `w` is the
-    smallest that can be, as its own writer has it."""
+    smallest that can be, as its own writer has it. Of 300 numbers, w is 1, and the length takes 2 bytes.
+    """
     width = next(width for width in range(3) if len(values) < 1 << (8 << width))
     return bytes([1 << 2 | width]) + len(values).to_bytes(1 << width, "little") + values.tobytes()
 
@@ -363,6 +364,7 @@ def _is_cut_at_pieces(row: Row, eos_id: int) -> bool:
     The last piece may end without an end-of-sequence token, because only masked filling follows it.
     """
     is_eos = row["input_ids"] == eos_id
+    # Pieces of 3 and 2 tokens end with the tokens 2 and 4.
     last_tokens = np.cumsum(row["seq_lengths"]) - 1
     return bool(is_eos[last_tokens[:-1]].all() and not np.delete(is_eos, last_tokens).any())
 

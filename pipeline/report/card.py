@@ -170,7 +170,7 @@ def _inline(text: str) -> str:
 def _table(grid: Grid) -> Markup:
     """A grid as a table. Indented words stay so, and those that a terminal shows bold are bold."""
     lines = [[_inline(name) for name in grid.head]]
-    lines.append(["---" if column < grid.text_columns else "---:" for column in range(len(grid.head))])
+    lines.append(["---" if grid.is_words(column) else "---:" for column in range(len(grid.head))])
     for number, row in enumerate(grid.rows):
         words, *others = row
         first = _inline(words.lstrip(" "))

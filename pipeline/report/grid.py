@@ -22,7 +22,7 @@ class Grid:
     """Style of each row's first cell in a terminal, as rich names it; empty for no styles."""
 
     def is_words(self, column: int) -> bool:
-        """Whether a column holds words; those without a name do, too."""
+        """Whether a column holds words. One without a name does, too: it says what a row is, or what a reason means."""
         return column < self.text_columns or not self.head[column]
 
 

@@ -209,7 +209,7 @@ def _stack(name: str, entry: SourceLedger) -> Stack:
 
 
 def strip(row: ShownRow) -> list[tuple[str, float, float]]:
-    """(class, x, width) of a row's documents to scale, and of what is trained of them."""
+    """(class, x, width) of a row's documents to scale, and of what is trained of them, in percent of the row."""
     scale = 100 / max(row.capacity, row.tokens, 1)
     shapes = list[tuple[str, float, float]]()
     begin = 0

@@ -60,6 +60,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
         config = parse_json(read_regular(find_tokenizer(tokenizer, base) / "config.json", SETTINGS_BYTES))
     except (PacktrainError, OSError, ValueError, RecursionError):
         return None
+    # Of a model that also reads images, the part that reads text.
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
     if not isinstance(config, dict):
