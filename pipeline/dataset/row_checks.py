@@ -132,6 +132,7 @@ def _branches(
     yield lost, piece_rows, "a piece continues one that stands before its row"
     is_branch = (parents > 0) & ~lost
     yield (prefixes > 0) != (parents > 0), piece_rows, "a piece begins above position 0 exactly if it continues another"
+    # Pieces 7 and 8, which stand 1 and 2 pieces behind their parent 6, which has none: 6 6 6.
     parent = np.arange(len(parents)) - np.where(is_branch, parents, 0)
     too_far = prefixes > prefixes[parent] + lengths[parent]
     yield is_branch & too_far, piece_rows, "a piece continues more tokens than its parent's path has"
@@ -143,7 +144,7 @@ def _branches(
 
 
 def _turns_of_sides(batch: pa.RecordBatch) -> Iterator[Check]:
-    """Whether every two pieces after each other are a pair."""
+    """In each row, chosen and rejected sides alternate: 0 1 0 1."""
     pieces = list_lengths(batch.column(SIDES))
     rows = np.repeat(np.arange(batch.num_rows), pieces)
     in_turn = "sides are not 0 and 1 in turn"
@@ -212,7 +213,7 @@ def _longest_pair(manifest: Manifest, *, exact: bool) -> int:
 
 def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """Preference pairs that are not packed."""
-    prompt, chosen, rejected = pair_lengths(batch)
+    prompt, chosen, rejected = unpacked_lengths(batch)
     for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
         rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))
         yield view(batch.column(name).flatten()) < 0, rows, f"a token id of {name} is negative"
@@ -229,8 +230,8 @@ def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     yield same, None, "chosen_ids and rejected_ids are the same"
 
 
-def pair_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(N,) lengths of the prompts, of the chosen and of the rejected completions."""
+def unpacked_lengths(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) tokens of the prompts, of the chosen and of the rejected completions of pairs that are not packed."""
     return (
         list_lengths(batch.column("prompt_ids")),
         list_lengths(batch.column("chosen_ids")),

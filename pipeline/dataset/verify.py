@@ -23,7 +23,7 @@ from ...schemas.units import plural
 from ..observer import Observer
 from ..store.open_store import Store
 from .open_dataset import Finished, open_dataset
-from .row_checks import pair_lengths, row_problems
+from .row_checks import row_problems, unpacked_lengths
 
 _DATASETS_CACHE = re.compile(r"cache-[0-9a-f]+\.arrow", re.ASCII)
 """Names that the package datasets gives to what it computed, beside the files of a dataset that it has loaded."""
@@ -186,7 +186,7 @@ class _Counts:
 
     def add_pairs(self, batch: pa.RecordBatch) -> None:
         """Count a batch of preference pairs."""
-        prompt, chosen, rejected = pair_lengths(batch)
+        prompt, chosen, rejected = unpacked_lengths(batch)
         self.tokens += int((prompt + chosen + rejected).sum())
         self.trained += int((chosen + rejected - 2 * (prompt == 0)).sum())  # nothing predicts a first token
 

@@ -28,7 +28,7 @@ from .table import PIECE, Documents, Pieces
 
 
 def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
-    """The lengths of pairs, from where their three spans end."""
+    """The lengths of pairs, from where their three spans end: ends 3 5 6 are 3, 2 and 1 tokens."""
     parts = ends.reshape(-1, 3)
     return PairLengths(parts[:, 0].copy(), parts[:, 1] - parts[:, 0], parts[:, 2] - parts[:, 1])
 
@@ -42,6 +42,7 @@ def equal_completions(
         tokens: those of the pairs' segment.
     """
     equal = np.zeros(len(pairs), dtype=np.bool_)
+    # Completions of different lengths differ already.
     same_length = np.flatnonzero(cut.kept.chosen == cut.kept.rejected)
     chosen = (pairs.begin + lengths.prompt + cut.begins.chosen)[same_length]
     rejected = (pairs.begin + lengths.prompt + lengths.chosen + cut.begins.rejected)[same_length]
@@ -64,6 +65,7 @@ def sides_of(pairs: Documents, doc_ids: NDArray[np.int64]) -> Pieces:
     rejected = pieces[:, REJECTED_SIDE]
     pieces["document"] = doc_ids[:, None]
     chosen["length"] = prompt + pairs.chosen_kept
+    # Of a prompt of 3 tokens, the rejected side begins at 0 if it repeats all 3, and at 2 if it repeats the last one.
     rejected["start"] = prompt - pairs.overlap
     rejected["length"] = pairs.overlap + pairs.supervised_kept - pairs.chosen_kept
     rejected["repeated"] = pairs.overlap
@@ -98,6 +100,7 @@ def plan_sides(
     tokens: list[NDArray[np.int32]] = []
     for chosen_side, prompt_ids, completion in zip(chosen, prompts, completions, strict=True):
         tokens += (chosen_side, np.concatenate([prompt_ids, completion]))
+    # A prompt of 3 tokens and completions of 2 and 1: the spans of the sides end at 3 5 and 3 4.
     span_ends = np.stack([prompt, prompt + lengths.chosen, prompt, prompt + lengths.rejected], axis=1)
     return PlannedPieces(
         tokens=tokens,

@@ -62,6 +62,7 @@ class Segments:
     ) -> list[NDArray[np.int32]]:
         """K views of `lengths` tokens, each from `starts` in its document."""
         self._open(documents.segment)
+        # Tokens 2 to 4 of a document that begins at 40 are tokens 42 to 44 of its segment.
         begins = documents.begin + starts
         slices = zip(documents.segment.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
         return [self._tokens[segment][begin:end] for segment, begin, end in slices]

@@ -115,6 +115,7 @@ class ShardTask:
         documents, segments = _opened(table, (stat.st_ino, stat.st_mtime_ns), self.cache, self.masks)
         offsets = _numbers(self.out.local(f"{self.layout}.rows"), np.int64, shard.first_row, shard.last_row + 1)
         pieces = _numbers(self.out.local(f"{self.layout}.pieces"), PIECE, shard.first_piece, shard.last_piece)
+        # Of a shard that begins with piece 7, rows that begin at 7 and 9 of all pieces begin at 0 and 2 of these.
         rows = PlannedRows(documents, segments, pieces, offsets - shard.first_piece, self.form)
         return rows, int((offsets[1:] - offsets[:-1]).max())
 

@@ -100,7 +100,7 @@ def set_group_keys(table: Table, scratch: Path) -> None:
 
 def _keys_of_rows(table: Table, documents: slice) -> NDArray[np.uint64]:
     """(N,) a key for each document of a slice: equal for those that were made of the same source row."""
-    # Row 7 of part 2 is 2 * 2**32 + 7.
+    # Row 7 of the second part is 2 * 2**32 + 7, which no row of another part is.
     parts = np.searchsorted(table.origins.starts, np.arange(documents.start, documents.stop), side="right")
     return (parts.astype(np.uint64) << np.uint64(32)) + table.documents.line[documents].astype(np.uint64)
 

@@ -145,12 +145,14 @@ def plan_pieces(
     pairs = form.pairs is not None and form.is_packed
     has_units = form.branches or pairs  # else every piece is placed by itself
     pieces = _pieces_of(table, split, blocks, pairs=pairs)
-    begins = unit_begins(pieces, pairs=pairs)
+    first_pieces = pieces  # of units
     sizes = np.ascontiguousarray(pieces["length"])
     longest = config.longest_piece
     row_length = config.row_length
     max_docs = pack.max_docs
     if has_units:
+        begins = unit_begins(pieces, pairs=pairs)
+        first_pieces = pieces[begins]
         # Every piece of a unit is padded: of pieces of 5 and 3 tokens, aligned to 4, the unit takes 8 + 4 = 12.
         padded = -(-sizes.astype(np.int64) // align) * align
         sizes = sums_of(padded, np.append(begins, len(pieces)))
@@ -164,7 +166,7 @@ def plan_pieces(
     same = None
     if has_copies(config):
         # Copies of a piece have one number, by which rows keep them apart.
-        same = (pieces["document"][begins] << 32) + pieces["start"][begins]
+        same = (first_pieces["document"] << 32) + first_pieces["start"]
     plan = plan_rows(sizes, longest, pack.strategy, row_length=row_length, max_docs=max_docs, align=align, same=same)
     if pack.shuffle:
         plan = permute_rows(plan, seed)
@@ -191,8 +193,8 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
     in_window = np.zeros(len(table.block_starts) - 1, np.bool_)
     in_window[blocks] = True
     documents = table.documents
-    made = table.pieces
-    is_planned = np.zeros(len(documents) if len(made) else 0, np.bool_)
+    stored = table.pieces  # of documents that are split or share tokens; others are one whole piece
+    is_planned = np.zeros(len(documents) if len(stored) else 0, np.bool_)
     pieces_of_slices = [np.zeros(0, PIECE)]
     for doc_ids in _packed_in(table, split):
         if not in_window.all():
@@ -200,24 +202,24 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
         if pairs:
             pieces_of_slices.append(sides_of(documents.at(doc_ids), doc_ids))
             continue
-        if len(made):
-            is_made = (documents.flags[doc_ids] & (SPLIT | SHARES)) > 0
-            is_planned[doc_ids[is_made]] = True
-            doc_ids = doc_ids[~is_made]
+        if len(stored):
+            is_stored = (documents.flags[doc_ids] & (SPLIT | SHARES)) > 0
+            is_planned[doc_ids[is_stored]] = True
+            doc_ids = doc_ids[~is_stored]
         whole = np.zeros(len(doc_ids), PIECE)
         whole["document"] = doc_ids
         whole["start"] = documents.low[doc_ids]
         whole["length"] = documents.high[doc_ids] - documents.low[doc_ids]
         pieces_of_slices.append(whole)
-    if len(made):
+    if len(stored):
         # A unit is of the window of its first document, wherever the others are.
-        begins = unit_begins(made)
-        sizes = np.diff(np.append(begins, len(made)))
-        pieces_of_slices.append(made[np.repeat(is_planned[made["document"][begins]], sizes)])
+        begins = unit_begins(stored)
+        sizes = np.diff(np.append(begins, len(stored)))
+        pieces_of_slices.append(stored[np.repeat(is_planned[stored["document"][begins]], sizes)])
     pieces = np.concatenate(pieces_of_slices)
     pieces_of_slices.clear()  # which would double the memory of what follows
     begins = unit_begins(pieces, pairs=pairs)
-    if len(made):  # which stand last: all are put in the order of their first documents
+    if len(stored):  # which stand last: all are put in the order of their first documents
         pieces = take_units(pieces, begins, np.argsort(pieces["document"][begins], kind="stable"))
         begins = unit_begins(pieces)
     copies = documents.copies[pieces["document"][begins]].astype(np.int64)
