@@ -200,15 +200,23 @@ class Format(ABC):
         """
 
     def complete_examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """The examples of one row, with what the row hands to the chat template. See `examples`.
+        """The examples of one row, with what the row hands to the chat template, and the weight and the group of the
+        row, if the user names their columns. See `examples`.
 
         Raises:
-            RowRejectedError: also `unusable_column`.
+            RowRejectedError: also `weight` and `unusable_column`.
         """
-        # First, so that a row that is refused for them has counted nothing as skipped.
+        # First, so that a row that is refused for one of these has counted nothing as skipped.
+        weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
+        group = str(row.group) if "group" in self.keys and row.group is not None else ""
         inputs = template_inputs(row, self.keys)
         examples = self.examples(row, line, skipped)
-        return [example._replace(**inputs) for example in examples] if inputs else examples
+        if weight == 1 and not group and not inputs:
+            return examples  # as of nearly all rows: nothing to copy
+        return [
+            example._replace(weight=weight * example.weight, group=group or example.group, **inputs)
+            for example in examples
+        ]
 
     def public_row(self, example: Example) -> dict[str, Any]:
         """One example in the columns that TRL and other tools read. Its values are shared, not copied.
@@ -322,7 +330,7 @@ class Format(ABC):
                     shapes[keys_of_row(item)] += 1
                 else:
                     row = self.convert(item)
-                examples += self._examples_of(row, line, skipped)
+                examples += self.complete_examples(row, line, skipped)
             except RowRejectedError as error:
                 rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
@@ -330,15 +338,6 @@ class Format(ABC):
         # A format without columns is a user's own reader, which sees every key: none is known to be unread.
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()
         return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
-
-    def _examples_of(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """As `complete_examples`, with the weight and the group of the row, if the user names their columns."""
-        weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
-        group = str(row.group) if "group" in self.keys and row.group is not None else ""
-        examples = self.complete_examples(row, line, skipped)
-        if weight == 1 and not group:
-            return examples
-        return [example._replace(weight=weight * example.weight, group=group or example.group) for example in examples]
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
         """How many rows have each column that is not read.

@@ -73,6 +73,12 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
     2. how such turns end there, alone, if no known header fits;
     3. as 1, with the header that the template writes where this turn is left out.
 
+    Under ChatML, the first way is enough:
+
+        gap               "<|im_end|>\\n<|im_start|>user\\n"
+        without header    "<|im_end|>\\n", whose closing tokens are (0, 10)
+        fitting end       "<|im_end|>", for the gap begins with it; its closing tokens are (0, 10), too: they agree
+
     Args:
         gap: what stands between the contents of the two messages.
         last_ends: how such turns end where they end the text, such as "<|im_end|>".

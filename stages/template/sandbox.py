@@ -40,8 +40,6 @@ def watch_by(watch: Watch) -> None:
 def run_limited(body: Callable[[], Result], name: str) -> Result:
     """Call a body of a template under the watch, if there is one, and return its result.
 
-    If memory runs out, the body is called once more, because the process may have grown since the watch last looked.
-
     Raises:
         StoppedTemplateError: the body took too much memory, or nested too deeply.
     """
@@ -50,6 +48,7 @@ def run_limited(body: Callable[[], Result], name: str) -> Result:
             with _watch[0]():
                 return body()
         except MemoryError:
+            # Once more: the process may have grown since the watch last looked, through no fault of this rendering.
             with _watch[0]():
                 return body()
     except MemoryError as error:
