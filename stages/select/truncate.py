@@ -30,8 +30,9 @@ class Limits:
         return np.minimum(prompt, 1) if self.share_prompt else prompt
 
     def stretch(self, lengths: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Return the first token kept of each document, and one past the last, even if the document is dropped for
-        another reason.
+        """(N,) the first token kept of each document, and one past the last, even if it is dropped for another reason.
+
+        Of 5 and 12 tokens, with a limit of 8, these are the tokens 0..5 and 0..8, or with `keep: end` 0..5 and 4..12.
 
         Args:
             lengths: (N,) tokens of each document.
@@ -105,16 +106,17 @@ def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Li
 
 
 def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
-    """(N,) whether a completion of each pair has nothing to train. Without a prompt, nothing predicts its first token.
-    A packed side needs a label: its loss is a sum over labels.
+    """(N,) whether a completion of each pair has nothing to train. Without a prompt, nothing predicts the first token
+    of a packed side, which needs a label: its loss is a sum over labels.
     """
+    # How many first tokens of a completion have no label.
     untrained = np.where(limits.both & (kept.prompt == 0), 1, 0)
     without: NDArray[np.bool_] = (kept.chosen <= untrained) | (kept.rejected <= untrained)
     return without
 
 
 def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
-    """Return the tokens kept of each pair, even if the pair is dropped for another reason.
+    """The tokens kept of each pair, even if the pair is dropped for another reason.
 
     The limit holds for what `PairLengths.limited` counts. A pair has one prompt, so tokens cut from it are cut for both
     completions. With `keep: start`, completions lose their end. With `end`, the prompt loses its beginning; if the

@@ -45,6 +45,7 @@ def _text_of(side: Messages | str | None) -> str | None:
 
 
 def _roles(example: Example) -> list[str] | None:
+    """The roles of all messages of prompt and completion; None if neither is a conversation."""
     sides = [side for side in (example.prompt, example.completion) if isinstance(side, list)]
     return [str(message.get("role", "")) for side in sides for message in side] if sides else None
 
@@ -81,6 +82,7 @@ class Where:
                 f"{key}: conditions need polars, which is not installed; run pip install 'packtrain[filter]'"
             ) from None
         self._polars = polars
+        # What would end the process, before polars sees it: operators in quoted texts do not count.
         operators = len(_OPERATOR.findall(_LITERAL.sub("''", condition)))
         if operators > _MAX_OPERATORS or len(condition) > _MAX_CHARACTERS:
             raise self._wrong(
@@ -147,6 +149,7 @@ class Where:
         return replace(prepared, examples=kept, filtered=filtered, skipped=skipped)
 
     def _series(self, examples: Sequence[Example]) -> "Series":
+        """What the condition gives for examples: a value for each, if it is a condition of rows."""
         polars = self._polars
         schema = {name: polars.List(polars.String) if name == "roles" else polars.String for name in self._names}
         data = {name: [COLUMNS[name](example) for example in examples] for name in self._names}
@@ -163,5 +166,6 @@ class Where:
             raise self._wrong(str(error).strip().split("\n")[0]) from None
 
     def _wrong(self, why: str) -> ConfigError:
+        """The error for a condition that cannot be used."""
         shown = self.condition if len(self.condition) <= _SHOWN else f"{self.condition[:_SHOWN]}..."
         return ConfigError(f"{self.key}: the condition {shown!r} cannot be used: {why}")

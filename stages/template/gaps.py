@@ -285,7 +285,10 @@ class TemplateGaps:
 
     def _tail_after(self, role: str, next_role: str) -> str:
         """What follows a last message of a role, from the first special token on that does not follow it before another
-        message; "" if there is none.
+        message; "" if there is none:
+
+            at the text's end         "<|end|><|endoftext|>"
+            before another message    "<|end|><|assistant|>"     the tail is "<|endoftext|>"
         """
         gaps = self.samples.after(role, next_role)
         if gaps is None or not gaps.before_next:

@@ -39,8 +39,8 @@ class SpecialTokens:
         if not tokens:
             length = len(end.rstrip())
             return length, length
-        generation_ends = (index for index, token in enumerate(tokens) if token.group() in self.generation_stops)
-        last = next(generation_ends, len(tokens) - 1)
+        stops = [index for index, token in enumerate(tokens) if token.group() in self.generation_stops]
+        last = stops[0] if stops else len(tokens) - 1
         first = last
         while first and tokens[first - 1].end() == tokens[first].start():
             first -= 1
@@ -78,7 +78,9 @@ class SpecialTokens:
         return [segment for segment in segments if segment]
 
     def continuation(self, text: str, place: int) -> tuple[str, bool]:
-        """How a text goes on: the white space, and whether a special token is behind it."""
+        """How a text goes on from a place: the white space, and whether a special token is behind it. Behind the first
+        token of `<|im_start|>user`, that is ("", False), and of `<s> <|user|>`, (" ", True).
+        """
         rest_of_text = text[place:]
         space = rest_of_text[: len(rest_of_text) - len(rest_of_text.lstrip())]
         return space, self.pattern.match(rest_of_text, len(space)) is not None

@@ -85,10 +85,14 @@ class TrackedMessages:
         self.loss_weights.append(loss_weight(message))
 
     def _track_text(self, text: str, origin: int) -> TrackedStr:
+        """A text that came from one place, which the rendered text has to show."""
         self._require(text, origin)
         return tracked(text, origin)
 
     def _track_calls(self, calls: list[Any], index: int) -> list[Any]:
+        """The tool calls of a message, each with an origin of its own. What the text has to show is a whole call, whose
+        parts a template may write in any order.
+        """
         tracked_calls = []
         for number, call in enumerate(calls, 1):
             # Numbers begin at 1, because 0 stands for all calls of a message.
@@ -105,7 +109,7 @@ class TrackedMessages:
             return self._track_text(text, content_origin)
         end = thought_end(text)
         if end == _SEVERAL_THOUGHTS:
-            # Its turns cannot be located, see `turns.locate_turns`; for lost content, all of it counts as answer.
+            # Nothing shows which of them is one, so its turns are not located; for lost content, all counts as answer.
             self.with_several_thoughts = index
             end = 0
         thought_origin = origin_of(index, kind=TAGGED_THOUGHT)

@@ -75,8 +75,9 @@ class TrackedRendering(NamedTuple):
     """Sorted."""
 
     def text_between(self, before: int, after: int | None) -> str | None:
-        """The text between the last source span of one message and the first of another; None if the text shows nothing
-        of one of them, or has them in another order.
+        """The text between the last source span of one message and the first of another, such as
+        "<|im_end|>\\n<|im_start|>assistant\\n"; None if the text shows nothing of one of them, or has them in another
+        order.
 
         Args:
             before: index of a message; -1 is the text's beginning.
