@@ -96,15 +96,14 @@ def label_spans(chat: RenderedChat, turns: Sequence[Turn], completion_begin: int
     # Parts are labelled after turns, and so cover them.
     labels = _CharacterLabels(len(chat.text))
     _label_turns(labels, chat, turns, completion_begin)
-    spans_of_message: dict[int, list[SourceSpan]] = {message: [] for message in chat.tracked.messages_with(_PART_KINDS)}
-    if spans_of_message:
+    messages_with_parts = chat.tracked.messages_with(_PART_KINDS)
+    spans_by_message: dict[int, list[SourceSpan]] = {}
+    if messages_with_parts:
         for span in chat.source_spans:
-            message_spans = spans_of_message.get(span.message)
-            if message_spans is not None:
-                message_spans.append(span)
+            spans_by_message.setdefault(span.message, []).append(span)
     for turn in turns:
-        if turn.message in spans_of_message:
-            _label_parts(labels, chat, turn, spans_of_message[turn.message])
+        if turn.message in messages_with_parts:
+            _label_parts(labels, chat, turn, spans_by_message.get(turn.message, []))
     # Most rows have no weights: their spans end only where labels change.
     if set(chat.tracked.loss_weights) != {True}:
         labels.weights = _character_weights(chat, turns)
@@ -171,8 +170,8 @@ def _label_between(
     turn_message: int,
     completion_begin: int,
 ) -> None:
-    """Label the stretch of text between two turns: what is before the completion as prompt, or as the user's if that
-    speaks there, and the rest as completion.
+    """Label the stretch of text between two turns: what is before the completion as prompt, or as USER if it follows a
+    turn and is a user's message with its header; and the rest as completion.
 
     Args:
         begin, end: of the stretch, in characters.
