@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...training.attention.packed_attention import Applied
     from ...training.attention.probe_report import ProbeReport
     from ...training.loader import PackedLoader
-    from ...training.trainer.evaluate import StepLoss
+    from ...training.trainer.explain import StepLoss
     from ...training.trainer.train_config import TrainConfig
     from ..report.grid import Lines
 
@@ -193,7 +193,7 @@ def explain_loss(
         demo: the training of packtrain train --demo.
     """
     with training_extra():
-        from ...training.trainer.evaluate import explain_step
+        from ...training.trainer.explain import explain_step
     loaded, base = load_training(config, demo, settings or [])
     print_lines(_loss_lines(explain_step(loaded, base, step)))
 

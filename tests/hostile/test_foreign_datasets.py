@@ -232,7 +232,7 @@ def test_the_loader_opens_nothing_else(foreign: Path, tmp_path: Path) -> None:
 def test_a_trainer_hands_on_no_file_that_a_note_names(foreign: Path, tmp_path: Path) -> None:
     """A chat template is taken from where the run had it only if it is still the one of the rows."""
     pytest.importorskip("torch")
-    from packtrain.training.models.model import find_tokenizer
+    from packtrain.training.models.tokenizer import find_tokenizer
     from packtrain.training.packed_rows import PackedRows
 
     (tmp_path / "secret").write_text(SECRET)

@@ -164,7 +164,7 @@ def test_every_file_of_a_model_is_a_regular_one(tmp_path: Path, name: str, kind:
 
 
 def test_a_tokenizer_for_training_is_of_regular_files(foreign: Path, config: Config) -> None:
-    from packtrain.training.models.model import find_tokenizer
+    from packtrain.training.models.tokenizer import find_tokenizer
     from packtrain.training.packed_rows import PackedRows
 
     folder = Path(config["out"]).parent / "tokenizer"

@@ -1,4 +1,4 @@
-"""A causal language model of transformers: read, loaded or drawn at random, adapted; its tokenizer, and its limits.
+"""A causal language model of transformers: read, loaded or drawn at random, adapted.
 
 `train`, `probe`, `sample` and `explain-loss` all get their model here. Weights are read as tensors alone, and nothing
 that a folder names is imported or fetched.
@@ -6,20 +6,19 @@ that a folder names is imported or fetched.
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...schemas.errors import ConfigError, InputError
-from ...schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular, read_regular_text
+from ...schemas.errors import ConfigError
+from ...schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular
 from ...schemas.files.model_folder import check_model_folder
 from ...schemas.files.safe_names import check_name
-from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
-from ...schemas.models.model_facts import Limit, check_counts, rotary_limits
+from ...schemas.models.model_facts import check_counts
 from ..packed_rows import PackedRows
 from .adapter import import_peft
 from .model_parts import configs_of, unwrap
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from .model_config import ModelConfig
 
 _LOG = logging.getLogger(__name__)
-_RUN = "_run/run.json"
-"""Where a run notes the tokenizer's folder, and a chat template that replaces the tokenizer's own."""
 SCORE_WEIGHT = "score.weight"
 """The head of a reward model, which a causal language model lacks."""
 SHARDS = "pytorch_model_fsdp_0"
@@ -240,77 +237,6 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int, *, s
         raise ConfigError(f"lora: peft refuses it for {type(model).__name__}: {error}; fix that key of lora") from error
 
 
-def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
-    """The tokenizer of transformers that packed the data, with the chat template that did. None, with a warning, if
-    this machine does not have it.
-
-    The dataset's notes may come from elsewhere: their template counts only if it has the hash in the manifest.
-
-    Args:
-        configured: the folder that the configuration names.
-        rows: the training data, whose run noted what it used.
-
-    Raises:
-        ConfigError: there is no such folder, or transformers cannot load the tokenizer.
-    """
-    folder = configured
-    template = b""
-    if configured is not None and not configured.is_dir():
-        raise ConfigError(f"tokenizer: there is no folder {configured}; check the spelling")
-    if rows.files.is_local:  # the folder of another machine says nothing here
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            note = parse_json(rows.files.read(_RUN) or b"")
-            folder = configured or Path(note["tokenizer"])
-            template = str(note["chat_template"] or "").encode()
-    if folder is None or not folder.is_dir():
-        _LOG.warning(
-            "the tokenizer that packed the data is not on this machine, so checkpoints and the finished model hold "
-            "none; name its folder with tokenizer:"
-        )
-        return None
-    from transformers import AutoTokenizer
-
-    try:
-        check_model_folder(folder)
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError) as error:
-        file = getattr(error, "filename", None)
-        problem = f"{file}: {getattr(error, 'strerror', None)}" if file else message_of(error)
-        raise ConfigError(f"tokenizer: transformers cannot load {folder}: {problem}") from error
-    packed_with = rows.manifest.plan.get("tokenizer", {}).get("template")  # its hash
-    if hash_bytes(template) == packed_with:
-        tokenizer.chat_template = template.decode()
-    elif packed_with and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed_with:
-        _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
-    return tokenizer
-
-
-def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
-    """Refuse a model whose folder holds another tokenizer than that of the data.
-
-    Raises:
-        ConfigError: names a token that has another id there.
-    """
-    from tokenizers import Tokenizer
-
-    file = model / "tokenizer.json"
-    if not file.is_file():
-        return
-    try:
-        model_ids = Tokenizer.from_str(read_regular_text(file, LISTING_BYTES)).get_vocab()
-    except Exception as error:  # the library raises nothing narrower
-        raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
-    for token, data_id in tokenizer.get_vocab().items():
-        if model_ids.get(token, data_id) != data_id:
-            raise ConfigError(
-                f"model: the token {token!r} is {model_ids[token]:,} for the model in {model}, and {data_id:,} in the "
-                "data: it was packed with another tokenizer. Pack it with the model's, or take another model"
-            )
-
-
-# What a model can take
-
-
 def name_dataset(model: Any, rows: PackedRows) -> None:
     """Put the hash of the dataset's manifest into the model's configuration, if it has one.
 
@@ -328,49 +254,3 @@ def may_leave_weights_unused(model: Any) -> bool:
     """Whether some weights may get no gradient in a step: experts without a token, or parts that text does not use."""
     config = model.config
     return any(getattr(config, name, None) for name in EXPERTS) or bool(getattr(config, "sub_configs", None))
-
-
-def vocabulary_of(model: Any) -> int:
-    """Number of token ids with embeddings."""
-    weight = unwrap(model).get_input_embeddings().weight
-    return int(getattr(weight, "ds_shape", weight.shape)[0])  # under ZeRO-3 a rank holds a part of it, or nothing
-
-
-def longest_document(model: Any) -> Limit | None:
-    """The longest document that a model takes, and what happens to longer ones; None where there is no limit."""
-    config = unwrap(model).config
-    limits = [limit for inner in configs_of(config) for limit in rotary_limits(inner)]
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions:
-        limits.append(Limit(positions, f"its config.json says max_position_embeddings: {positions:,}"))
-    return min(limits, key=lambda limit: limit.tokens, default=None)
-
-
-def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False) -> None:
-    """Refuse data with token ids or positions that a model does not have: on a GPU they would fail unclearly, and late.
-
-    Args:
-        name: what the rows are called in the error.
-        padded: the rest of every row is padding, in documents of their own, which may be as long as `max_length`.
-
-    Raises:
-        InputError: says how far the data goes, and how far the model.
-    """
-    highest = max(rows.highest_id, rows.manifest.pad_id if padded else 0)
-    ids = vocabulary_of(model)
-    if highest >= ids:
-        raise InputError(
-            f"{name} has the token id {highest:,}, but the model has embeddings for {ids:,} ids: it was packed with "
-            "another tokenizer than the model's. Pack it with the model's, or resize the model "
-            f"(model.config.vocab_size: at least {highest + 1:,})"
-        )
-    limit = longest_document(model)
-    if limit is None or rows.longest_allowed <= limit.tokens:  # as nearly always
-        return
-    longest = rows.longest_allowed if padded else rows.longest  # the latter reads the document table
-    if longest > limit.tokens:
-        key = "pack.row_length" if rows.manifest.pack.cuts_documents else "truncate.max_length"
-        raise InputError(
-            f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "
-            f"{limit.reason}. Pack with {key}: {limit.tokens}, or take another model"
-        )

@@ -27,7 +27,14 @@ class Objective(Protocol):
         """
 
     def loss(
-        self, model: Any, batch: Mapping[str, Any], targets: Any, units: torch.Tensor, *, share: float
+        self,
+        model: Any,
+        batch: Mapping[str, Any],
+        targets: Any,
+        units: torch.Tensor,
+        *,
+        share: float,
+        is_first_step: bool,
     ) -> torch.Tensor:
         """This micro-batch's part of the step's loss. The parts of all micro-batches and ranks add up to it.
 
@@ -35,6 +42,7 @@ class Objective(Protocol):
             batch, targets: on the model's device.
             units: of the whole step.
             share: see `Forward.loss`.
+            is_first_step: of a training that starts from its own weights, so is not resumed.
         """
 
     def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Any) -> torch.Tensor:
@@ -59,7 +67,14 @@ class TokenObjective:
         return targets
 
     def loss(
-        self, model: Any, batch: Mapping[str, Any], targets: Targets, units: torch.Tensor, *, share: float
+        self,
+        model: Any,
+        batch: Mapping[str, Any],
+        targets: Targets,
+        units: torch.Tensor,
+        *,
+        share: float,
+        is_first_step: bool,
     ) -> torch.Tensor:
         """See `Objective`, and `Forward.loss` for what it raises."""
         return self._forward.loss(model, batch, targets, units, share=share)

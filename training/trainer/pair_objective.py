@@ -32,9 +32,9 @@ from ..preference.losses import (
     sum_logps,
 )
 from ..targets import Targets, find_targets
-from .first_loss import FirstLossProof
 from .loss import Forward
 from .objective import Reduce
+from .pair_reference import FirstLossProof
 from .train_config import PreferenceConfig
 
 PAIR_COLUMNS = ("loss", "weight", "pairs")
@@ -102,7 +102,14 @@ class PairObjective:
         return PairTargets(tokens, pairs, last_tokens(batch), reference)
 
     def loss(
-        self, model: Any, batch: Mapping[str, Any], targets: PairTargets, units: torch.Tensor, *, share: float
+        self,
+        model: Any,
+        batch: Mapping[str, Any],
+        targets: PairTargets,
+        units: torch.Tensor,
+        *,
+        share: float,
+        is_first_step: bool,
     ) -> torch.Tensor:
         """See `Objective`.
 
@@ -110,7 +117,7 @@ class PairObjective:
             ReferenceMismatchError: in the first step, a model compared with itself differs.
         """
         result, auxiliary = self._losses(model, batch, targets)
-        if self._proof is not None:
+        if self._proof is not None and is_first_step:
             self._proof.require(result)
         self._figures.add(result)
         # In float32, as transformers adds up the losses that it logs.

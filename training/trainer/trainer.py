@@ -19,7 +19,6 @@ In which order:
 Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clipping, logging) is transformers' own.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,35 +34,19 @@ from transformers.trainer_utils import rotate_checkpoints
 from ...schemas.errors import ConfigError, LeakError, PacktrainError
 from ...schemas.units import plural
 from ..attention.isolation_probe import probe
-from ..attention.packed_attention import applied_on, use_packed
+from ..attention.packed_attention import applied_on
 from ..attention.probe_report import ProbeReport
-from ..branches import require_attention
 from ..loader import PackedLoader
-from ..models.model import (
-    SHARDS,
-    add_adapters,
-    check_fits,
-    find_tokenizer,
-    load_model,
-    may_leave_weights_unused,
-    name_dataset,
-    refuse_other_tokenizer,
-)
-from ..models.reward_model import score_every_position
-from ..preference.reference_pass import hash_weights
+from ..models.model import SHARDS
 from ..rank_info import detect_rank
 from . import Say, checkpoint, print_line
-from .evaluate import HeldOut, held_out_loader, held_out_metrics, measure, open_held_out
-from .first_loss import FirstLossProof
-from .heads import chunk_losses, fuse_loss
-from .loss import Forward, forget_compiled
-from .objective import Objective, TokenObjective
-from .pair_objective import PairObjective, refuse_other_rows
-from .pair_reference import REFERENCE, PairReference
-from .train_config import CUT, TrainConfig, training_arguments, validated
+from .held_out import HeldOut, held_out_metrics
+from .loss import forget_compiled
+from .pair_objective import PairObjective
+from .setup import set_up
+from .train_config import CUT, TrainConfig, validated
 from .watch import ConsoleLog, Meter
 
-_LOG = logging.getLogger(__name__)
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
 
@@ -86,26 +69,6 @@ class _Batches:
 
     def __len__(self) -> int:
         return self.count
-
-
-def _set_steps(args: Any, config: TrainConfig, steps: int) -> None:
-    """Set how many steps transformers makes, and when it evaluates.
-
-    Args:
-        args: transformers.TrainingArguments.
-        steps: what the data gives.
-
-    Raises:
-        ConfigError: more steps are configured.
-    """
-    if args.max_steps > steps:
-        raise ConfigError(
-            f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
-            f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
-        )
-    args.max_steps = args.max_steps if args.max_steps > 0 else steps
-    if config.eval is not None and config.eval.every is None:
-        args.eval_steps = args.max_steps  # once, at the end
 
 
 class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not followed
@@ -133,55 +96,27 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     ) -> None:
         config = validated(config)
         base = base or Path.cwd()
-        self.unproved = config.probe
-        args = training_arguments(config, base, detect_rank().world_size)
-        cuda = args.device.type == "cuda"
-        parts = args.gradient_accumulation_steps
-        self.loader = PackedLoader(
-            config.place(config.data, base), rows_per_step=config.rows_per_step, accumulate=parts,
-            **config.loader_options(base),
-        )  # fmt: skip
-        self.say: Say = say if self.loader.place.rank == 0 else lambda text: None
-        # Of the first row: a checkpoint stores it with its number of steps, from which its place is computed.
+        self.say: Say = say if detect_rank().rank == 0 else lambda text: None
+        setup = set_up(config, base, self.say)
+        self.loader = setup.loader
         self.beginning = self.loader.state_dict()
-        self.resumed_from: Path | None = None
-        """The checkpoint that training was resumed from."""
-        self.begun = False
-        """Whether there was a first batch."""
+        """The loader's state before the first step, which checkpoints hold: steps are computed from it."""
+        self.tokenizer = setup.tokenizer
+        self.reference = setup.reference
+        self.objective = setup.objective
+        self.settings = setup.settings
+        self.applied = setup.attention
+        self.has_proof = config.probe
+        """Whether isolation is to be proved."""
         self.proved: ProbeReport | None = None
         """The proof of isolation, once it was made."""
-        held_out = open_held_out(config, base)
-        packed = [self.loader.corpus] if held_out is None else [self.loader.corpus, held_out.rows]
-        for rows in packed:
-            refuse_other_rows(config.preference, rows)
-        self.tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, self.loader.corpus)
-        if self.tokenizer is not None and config.model.path is not None:
-            refuse_other_tokenizer(base / config.model.path, self.tokenizer)
-        self.reference: PairReference | None = None
-        """The log-probabilities that preference pairs are compared with."""
-        model = self._load_model(config, base, 0 if held_out is None else len(held_out))
-        padded = config.loader.static_shapes
-        check_fits(model, "the data", self.loader.corpus, padded=padded)
-        name_dataset(model, self.loader.corpus)
-        if held_out is not None:
-            check_fits(model, "the held-out data", held_out.rows)
-        _set_steps(args, config, len(self.loader) // parts)
-        if args.n_gpu > 1:
-            _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
-            args._n_gpu = 1  # transformers would split batches by nn.DataParallel
-        if args.ddp_find_unused_parameters is None:  # looking for them costs a walk through the graph in every step
-            args.ddp_find_unused_parameters = may_leave_weights_unused(model)
-        self.settings = checkpoint.settings_of(args, model, config.rows_per_step, config.preference)
-        self.applied = use_packed(model, config.attention)
-        for rows in packed:
-            if rows.shares_tokens and not self.loader.unpacked:
-                require_attention(self.applied, rows.files.address)
-        self.loader.attention = self.applied
-        self.objective = self._objective(config, model, cuda=cuda)
-        """What is minimised."""
+        self.begun = False
+        """Whether there was a first batch."""
+        self.resumed_from: Path | None = None
+        """The checkpoint that training was resumed from."""
         self.meter = Meter()
         # From here on the model is wrapped and moved.
-        super().__init__(model=model, args=args, eval_dataset=held_out, callbacks=list(callbacks))
+        super().__init__(model=setup.model, args=setup.args, eval_dataset=setup.held_out, callbacks=list(callbacks))
         parallel = getattr(self.accelerator, "parallelism_config", None)  # which a launcher may have set
         # Context, sequence and tensor parallelism divide a row between ranks, or need its ranks to share rows.
         for name in ("cp", "sp", "tp"):
@@ -193,42 +128,6 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
-
-    def _load_model(self, config: TrainConfig, base: Path, held_out_rows: int) -> Any:
-        """The model with its adapters; sets the reference, if there must be one."""
-        preference = config.preference
-        scores = preference is not None and preference.scores
-        model = load_model(config.model, base, config.seed, scores=scores)
-        if scores:
-            score_every_position(model, self.loader.corpus.manifest.pad_id)
-        if preference is not None and preference.needs_reference:
-            file = base / (preference.reference or Path(config.out) / REFERENCE)
-            held_out = held_out_loader(config, base, self.loader.place.world_size)
-            # The weights without adapters; on resuming, too, because those of a checkpoint are loaded later.
-            self.reference = PairReference(file, hash_weights(model), held_out, held_out_rows)
-        return add_adapters(model, config.lora, config.seed, scores=scores)
-
-    def _objective(self, config: TrainConfig, model: Any, *, cuda: bool) -> Objective:
-        """What is minimised. The model's head may be changed for it."""
-        padded = config.loader.static_shapes
-        preference = config.preference
-        if preference is None:
-            fused = fuse_loss(model, config.loss_kernel, cuda=cuda)
-            return TokenObjective(Forward(model, fused=fused, every_position=padded))
-        chunked = None
-        if config.loss_kernel == "auto" and not preference.scores:
-            chunked = chunk_losses(model, config.rows_per_device * self.loader.corpus.row_length)
-        proof = None
-        if preference.loss == "dpo" and self.reference is not None:
-            proof = FirstLossProof(
-                preference.beta,
-                self.reference.file,
-                model,
-                is_half=bool(config.trainer.get("bf16") or config.trainer.get("fp16")),
-                is_due=lambda: self.state.global_step == 0,
-                say=self.say,
-            )
-        return PairObjective(preference, Forward(model, every_position=padded, chunked=chunked), proof)
 
     # Data
 
@@ -294,7 +193,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self._begin(batch)
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
-        return self.objective.loss(model, batch, targets, num_items_in_batch, share=share) * ranks
+        is_first = self.state.global_step == 0
+        loss = self.objective.loss(model, batch, targets, num_items_in_batch, share=share, is_first_step=is_first)
+        return loss * ranks
 
     def _check_attention(self) -> None:
         """Raise LeakError if something has changed the attention since training began."""
@@ -317,12 +218,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.say(f"attention: {self.applied.name}, {self.applied.kernel} ({self.applied.reason})")
         if self.resumed_from is not None:
             self._require_finite_weights()  # files of the same size may still be damaged
-        if self.unproved:
+        if self.has_proof:
             # Within autocast, which the model's forward enters by itself: it tells the probe what rounding to expect.
             with self.meter.paused(), self.accelerator.autocast():
                 report = probe(self.model_wrapped, batch=batch, device=self.args.device)
             self.proved = report.require()
-            self.unproved = False
             forget_compiled(self.model_wrapped)
             self.say(f"isolation proved: {report.values}")
         self.begun = True
@@ -378,22 +278,23 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         held_out = eval_dataset if eval_dataset is not None else self.eval_dataset
         if held_out is None:
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
-        model = self.model_wrapped
-        was_training = self.model.training
-        model.eval()
-
-        def columns_of(batch: dict[str, Any]) -> torch.Tensor:
-            targets = self.objective.targets(batch).to(self.args.device)
-            return self.objective.document_columns(model, self._prepare_inputs(batch), targets)
-
+        source_names = held_out.sources[0]
         columns = self.objective.columns
+        sums = torch.zeros(len(source_names), len(columns), dtype=torch.float64)
         reference = None if self.reference is None else self.reference.held_out
-        with self.meter.paused():
-            ranks = (self.accelerator.process_index, self.accelerator.num_processes)
-            sums = measure(held_out, columns_of, len(columns), *ranks, reference=reference)
+        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        was_training = self.model.training
+        self.model_wrapped.eval()
+        with self.meter.paused(), torch.no_grad():
+            for batch, sources in held_out.batches(*ranks, reference):
+                targets = self.objective.targets(batch).to(self.args.device)
+                inputs = self._prepare_inputs(batch)
+                # By document first, because a batch has documents of several sources.
+                of_documents = self.objective.document_columns(self.model_wrapped, inputs, targets)
+                sums.index_add_(0, torch.from_numpy(sources), of_documents.cpu())
         sums = self._sum_of_ranks(sums.to(self.args.device))
-        model.train(was_training)
-        metrics = held_out_metrics(sums, columns, held_out.sources[0], metric_key_prefix)
+        self.model_wrapped.train(was_training)
+        metrics = held_out_metrics(sums, columns, source_names, metric_key_prefix)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)  # type: ignore[has-type]
         return metrics

@@ -154,7 +154,7 @@ def test_fixed_shapes_pad_with_documents_of_that_limit(shape: str, tmp_path: Pat
 
 
 def test_a_model_limits_documents_and_not_rows(tmp_path: Path) -> None:
-    from packtrain.training.models.model import check_fits
+    from packtrain.training.models.limits import check_fits
     from packtrain.training.packed_rows import PackedRows
     from transformers import LlamaConfig, LlamaForCausalLM
 

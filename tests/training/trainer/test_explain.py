@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from packtrain.schemas.errors import ConfigError, InputError
 from packtrain.training import PackedLoader
-from packtrain.training.trainer.evaluate import StepLoss, explain_step
+from packtrain.training.trainer.explain import StepLoss, explain_step
 from packtrain.training.trainer.train_config import TrainConfig
 
 from tests import kit

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.models.model import add_adapters, find_tokenizer, load_model, longest_document
+from packtrain.training.models.limits import longest_document
+from packtrain.training.models.model import add_adapters, load_model
 from packtrain.training.models.model_config import ModelConfig
+from packtrain.training.models.tokenizer import find_tokenizer
 from packtrain.training.packed_rows import PackedRows
 
 from tests import kit

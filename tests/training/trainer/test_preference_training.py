@@ -361,7 +361,7 @@ def test_what_cannot_be_trained_says_why(keys: dict[str, Any], says: str, pair_s
 
 
 def test_a_loss_is_explained_by_tokens_only(pair_settings: Settings) -> None:
-    from packtrain.training.trainer.evaluate import explain_step
+    from packtrain.training.trainer.explain import explain_step
     from packtrain.training.trainer.train_config import TrainConfig
 
     config = TrainConfig.model_validate(pair_settings())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from packtrain.schemas.errors import ConfigError
-from packtrain.training.trainer.evaluate import explain_step
+from packtrain.training.trainer.explain import explain_step
 from packtrain.training.trainer.train_config import TrainConfig
 
 from tests import kit

@@ -1,0 +1,143 @@
+"""The held-out packed rows of a training, and their losses, over all and by source.
+
+A loss is the mean over all trained tokens; of tokens with loss weights the weighted mean, as in training. All ranks
+make the same number of batches, because forward passes of a sharded model are collective; rows that fill up the last
+ones have no trained tokens, and so do not count.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...schemas.dataset.reader import MAKE_HOLDOUT
+from ...schemas.dataset.row_batch import Row
+from ...schemas.errors import ConfigError
+from ..batch import flatten, untrained
+from ..loader import PackedLoader
+from ..packed_rows import PackedRows
+from ..preference.reference import Reference
+from .train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The packed rows on which the loss is measured, in the order in which they lie.
+
+    Args:
+        rows: all held-out rows.
+        limit: only so many of them, the first ones.
+        rows_per_device: rows of one forward pass on one device.
+
+    Raises:
+        ConfigError: there are no rows.
+    """
+
+    rows: PackedRows
+    limit: int | None = None
+    rows_per_device: int = 1
+
+    def __post_init__(self) -> None:
+        if not len(self):
+            raise ConfigError(
+                f"eval: the split of {self.rows.files.address} has no rows to measure a loss on; name another split, "
+                f"or leave eval out; {MAKE_HOLDOUT}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.rows) if self.limit is None else min(self.limit, len(self.rows))
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
+        """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
+        ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
+        origins = self.rows.origins(ids.tolist())
+        # In the order in which sources first come, for columns of the log that stay as they are.
+        numbers: dict[str, int] = {}
+        source_numbers = [numbers.setdefault(origins[doc_id].source, len(numbers)) for doc_id in ids.tolist()]
+        return tuple(numbers), ids, np.array(source_numbers, np.int64)
+
+    def batches(
+        self, rank: int, world_size: int, reference: Reference | None = None
+    ) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
+        """A rank's batches, and (D,) the number of the source of each document (piece) in them.
+
+        Args:
+            reference: log-probabilities of the rows' documents, which batches get.
+        """
+        _, ids, source_numbers = self.sources
+        rows_of_ranks = self.rows_per_device * world_size
+        for begin in range(0, len(self), rows_of_ranks):
+            # With 2 rows a device, rank 1 takes rows 2 and 3, then 6 and 7 where there are two ranks.
+            first = begin + rank * self.rows_per_device
+            numbers = range(first, first + self.rows_per_device)
+            rows = [self._row(index) for index in numbers]
+            doc_ids = np.concatenate([row.doc_ids for row in rows])
+            logps = None
+            if reference is not None:
+                logps = [
+                    reference.of_row(self._number(index), len(row.seq_lengths))
+                    for index, row in zip(numbers, rows, strict=True)
+                ]
+            yield flatten(rows, reference=logps), source_numbers[np.searchsorted(ids, doc_ids)]
+
+    def _row(self, index: int) -> Row:
+        """A row; beyond the last one, a row without trained tokens, which fills up the last batch."""
+        row = self.rows.row(self._number(index))
+        return row if index < len(self) else untrained(row)
+
+    def _number(self, index: int) -> int:
+        """The number of a row of the batches; beyond the last one, of the row that fills up."""
+        return index if index < len(self) else 0
+
+
+def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
+    """The rows that are evaluated; None if none are."""
+    if config.eval is None:
+        return None
+    folder = config.place(config.eval.data or config.data, base)
+    rows = PackedRows(folder, config.eval.split, **config.remote(base))
+    return HeldOut(rows, config.eval.rows, config.rows_per_device)
+
+
+def held_out_loader(config: TrainConfig, base: Path, ranks: int) -> PackedLoader | None:
+    """A loader of the rows that are evaluated, in their order; None if none are."""
+    if config.eval is None:
+        return None
+    folder = config.place(config.eval.data or config.data, base)
+    rows = config.rows_per_device * ranks
+    options = config.remote(base)
+    return PackedLoader(folder, rows_per_step=rows, split=config.eval.split, order="sequential", tail="pad", **options)
+
+
+def held_out_metrics(
+    sums: torch.Tensor, columns: Sequence[str], sources: Sequence[str], prefix: str
+) -> dict[str, float]:
+    """`{prefix}_loss`, `{prefix}_loss_{source}` and the number of tokens or pairs; further columns as the loss.
+
+    A source without a trained token, or pair, has no loss, and is left out.
+
+    Args:
+        sums: (S, M) of all ranks together.
+        columns: names of M, see `Objective.columns`.
+        sources: names of S.
+    """
+    number = columns[2]
+    means = [place for place in range(len(columns)) if place not in (1, 2)]
+    metrics: dict[str, float] = {}
+    for suffix, values in (
+        ("", sums.sum(0).tolist()),
+        *((f"_{name}", row) for name, row in zip(sources, sums.tolist(), strict=True)),
+    ):
+        weight = values[1]
+        if suffix and not weight:
+            continue
+        for place in means:
+            metrics[f"{prefix}_{columns[place]}{suffix}"] = values[place] / weight if weight else float("nan")
+    metrics[f"{prefix}_{number}"] = float(sums[:, 2].sum())
+    return metrics
