@@ -145,8 +145,8 @@ class PackedRows:
         """Rows in the order of `indices`. Those that stand one after another in a record batch come as one Row.
 
         Of rows 7 8 9 3 4, the first Row has 7 to 9, and the second 3 and 4. This saves Python's time for every row: a
-        batch of 32 rows of 4,096 tokens in stored order is made in 115 µs in place of 290. Where no two are neighbours,
-        the search for them costs 4 % of it.
+        batch of 32 rows of 4,096 tokens in stored order is made in 115 µs in place of 290, on two busy cores, from the
+        page cache. Where no two are neighbours, the search for them adds 4 %.
 
         Raises:
             IndexError, IntegrityError: as `row`.
