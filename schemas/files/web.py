@@ -78,6 +78,7 @@ class _TimedSocket(RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
+        """Read what has come, as `BufferedReader` asks for it; raises TimeoutError if the clock has run out."""
         self._connection.settimeout(self._clock.timeout())
         count: int | None = self._file.readinto(buffer)
         return count
@@ -99,11 +100,13 @@ class _Response(HTTPResponse):
         self._status_lines = 0
 
     def begin(self) -> None:
+        """Read the status line and the headers, as Python's client asks for them."""
         super().begin()
         if self.length is not None and self.length > MAX_OBJECT_BYTES:
             raise EndlessAnswerError(f"it says that the object has {str(self.length)[:30]} bytes")
 
     def read(self, amt: int | None = None) -> bytes:
+        # Without a number of bytes, Python's client reads the whole body of a redirect before it follows it.
         data = super().read(_MAX_READ_BYTES + 1 if amt is None else amt)
         if amt is None and len(data) > _MAX_READ_BYTES:
             raise EndlessAnswerError(f"it sends more than {_MAX_READ_BYTES:,} bytes where few are usual")
@@ -115,12 +118,14 @@ class _Response(HTTPResponse):
         return data
 
     def _read_status(self) -> Any:
+        # Called by `begin` until a status is not 100.
         self._status_lines += 1
         if self._status_lines > _MAX_STATUS_LINES:
             raise EndlessAnswerError('it sends "100 Continue" without end')
         return super()._read_status()  # type: ignore[misc]  # typeshed leaves it out
 
     def _read_and_discard_trailer(self) -> None:
+        # As Python's own, which has no end: lines up to an empty one.
         for _ in range(_MAX_TRAILERS):
             if self.fp.readline(_BUFFER_BYTES) in (b"\r\n", b"\n", b""):
                 return
@@ -128,6 +133,8 @@ class _Response(HTTPResponse):
 
 
 class _PlainHandler(HTTPHandler):
+    """Opens http:// for urllib, with answers that have this clock."""
+
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._response_class = partial(_Response, clock=clock)
@@ -137,6 +144,8 @@ class _PlainHandler(HTTPHandler):
 
 
 class _SecureHandler(HTTPSHandler):
+    """Opens https:// for urllib, with answers that have this clock."""
+
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._response_class = partial(_Response, clock=clock)

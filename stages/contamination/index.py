@@ -172,7 +172,7 @@ class ContaminationIndex:
         return view(word_ids), view(words.offsets).astype(np.int64)
 
     def _find(self, word_ids: WordIds) -> _Matches:
-        """The n-grams, and the texts that are compared whole, that are among (W,) words."""
+        """Where (W,) words of training texts hold n-grams of evaluation texts, or whole texts that have no n-grams."""
         # Most words of training data are in stretches of fewer than `SHORTEST` words that evaluation texts have, too.
         # These are left out first; a longer stretch is kept with the -1 behind it.
         stretch_starts, stretch_lengths = stretches(word_ids, SHORTEST)
@@ -187,7 +187,7 @@ class ContaminationIndex:
         )
 
     def _find_whole_texts(self, word_ids: WordIds) -> _Matches:
-        """The texts that are compared whole, that are among (W,) words."""
+        """Where (W,) words of training texts hold whole evaluation texts, of those that have no n-grams."""
         position, index_position = self._whole_texts.find(word_ids)
         # How many words must be the same: those of the evaluation text that begins there.
         matches = _Matches(position, index_position, self._text_lengths[self._text_of_position[index_position]])
