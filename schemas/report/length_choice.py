@@ -122,7 +122,7 @@ class Choice(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What the comparison of `pack.share` at each length is from."""
+    """What the comparison of `pack.share` at each length is from, and which rows would cut fewer groups."""
 
     share: str
     """What is compared with `none`: as configured; else `group` where groups have more documents than source rows."""
@@ -132,6 +132,10 @@ class Sharing:
     """Tokens that were compared, each document counted once."""
     tokens: int
     """Tokens of all documents that can share; more than `compared` if these are a sample of them."""
+    longer_row_length: int
+    """Twice the longest document that the configured length keeps, or the configured rows if they are longer."""
+    longer_rows_factor: float
+    """`Point.sharing_factor` in such rows, which cut fewer groups of documents."""
 
 
 @dataclass(frozen=True, slots=True)

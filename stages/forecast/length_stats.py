@@ -54,6 +54,10 @@ class LengthStats:
     documents_of_piece: int = 1
     """How many documents of a row each is, as `pack.max_docs` counts."""
 
+    packed: NDArray[np.int32] | None = None
+    """(P,) tokens that the configured length keeps of every packed document and copy, if the others are a sample of
+    them. The rows of strategies are compared by these."""
+
     @cached_property
     def tokens(self) -> int:
         """Tokens of all documents."""

@@ -15,7 +15,7 @@ from ....schemas.report.report import SplitFigures
 from ....stages.forecast.estimate import CANDIDATES
 from ...encode.tokenizer import find_tokenizer
 from ...pack.pack import Selected
-from .compare import choose, lengths_to_compare
+from .compare import choose, lengths_to_compare, rows_for_groups
 from .documents import read_documents, read_pairs
 from .sharing import compare_sharing
 
@@ -46,7 +46,9 @@ def compare_lengths(
     stats = read_documents(selected)
     stats = replace(stats, in_all=round(stats.in_all * scale))
     longest = int(stats.lengths.max(initial=0))
-    sharing = compare_sharing(selected, lengths_to_compare(config, lengths, limit, longest))
+    compared = [*lengths_to_compare(config, lengths, limit, longest), rows_for_groups(stats, config)]
+    # Once each: the configured rows may be long enough for groups.
+    sharing = compare_sharing(selected, list(dict.fromkeys(compared)))
     return choose(stats, config, lengths, limit, packed, sharing)
 
 

@@ -15,7 +15,8 @@ from ....schemas.config.config import RunConfig
 from ....schemas.models.model_facts import Limit
 from ....schemas.report.length_choice import Choice, Histogram, PairKeys, Point, Sharing
 from ....schemas.report.report import SplitFigures
-from ....stages.forecast.estimate import CANDIDATES, Stats, estimate
+from ....stages.forecast.estimate import CANDIDATES, Stats, estimate, rows_and_bound
+from ....stages.forecast.length_stats import LengthStats
 from ....stages.forecast.pair_stats import PairStats
 from .advised import WHOLE, WHOLE_TEXTS, advise
 from .sharing import Lengths, SharedLengths
@@ -55,6 +56,16 @@ def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit |
     return [Lengths(length, max(length, fixed_rows)) for length in ascending]
 
 
+def rows_for_groups(stats: Stats, config: RunConfig) -> Lengths:
+    """The configured length in rows of at least twice the longest document that it keeps: two of a group then find room
+    beside each other.
+    """
+    limit = config.longest_piece
+    longest = min(limit, int(stats.lengths.max(initial=0)))
+    multiple = config.pack.alignment.row
+    return Lengths(limit, max(config.row_length, -(-2 * longest // multiple) * multiple))
+
+
 def _fixed_row_length(config: RunConfig) -> int:
     """The capacity that rows keep at other lengths of documents; 0 if each length has rows of its own."""
     return 0 if config.pack.cuts_documents else config.pack.row_length or 0
@@ -77,7 +88,7 @@ def choose(
         packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
             are compared by their own, which know nothing of windows, of copies that are kept apart, and of where texts
             are split.
-        sharing: what the documents can share at each of `lengths_to_compare`.
+        sharing: what the documents can share at each of `lengths_to_compare`, and in `rows_for_groups`.
     """
     limit = _limit_of_lengths(stats, limit)
     documents = len(stats.lengths)
@@ -90,12 +101,18 @@ def choose(
     configured = next(point for point in points if point.max_length == config.longest_piece)
     cuts = config.pack.cuts_documents or config.truncate.overlong == "split"
     least_uncut = (WHOLE_TEXTS if stats.texts else WHOLE) if cuts else 0.0
-    fuller = None
+    other = None
+    other_saves = 0.0
     longer_rows = None
     # Of documents that share tokens, lengths alone do not say how full rows of other strategies are.
     if stats.are_packed and (not config.pack.shares or isinstance(stats, PairStats)):
-        fuller = _fuller_strategy(stats, config, configured)
         longer_rows = _longer_rows(stats, config, configured)
+        strategy = config.pack.does.fuller
+        other_saves = _saved_rows(stats, config, configured, strategy) if strategy is not None else 0.0
+        if strategy is not None and other_saves > SAVES:
+            rows = max(round(configured.rows * (1 - other_saves)), 1)
+            fill = configured.fill * configured.rows / rows
+            other = replace(configured, strategy=strategy, rows=rows, fill=fill)
     over_limit = None
     if limit is not None and configured.max_length > limit.tokens:
         over_limit = int(np.count_nonzero(stats.lengths > limit.tokens))
@@ -121,9 +138,9 @@ def choose(
         advice=advise(points, least_uncut, limit) if stats.tokens else None,
         limit=limit,
         over_limit=over_limit,
-        other=fuller,
-        other_saves=1 - fuller.rows / configured.rows if fuller is not None else 0.0,
-        sharing=_sharing(stats, config, sharing),
+        other=other,
+        other_saves=other_saves,
+        sharing=_describe_sharing(stats, config, configured, sharing),
         pairs=_compare_keys(stats, config, configured) if isinstance(stats, PairStats) else None,
     )
 
@@ -137,20 +154,24 @@ def _limit_of_lengths(stats: Stats, limit: Limit | None) -> Limit | None:
     return limit if int(stats.parts.longest.max(initial=0)) > limit.tokens else None
 
 
-def _fuller_strategy(stats: Stats, config: RunConfig, configured: Point) -> Point | None:
-    """What the strategy that fills rows better makes of the documents; None if there is none, or it saves no more than
-    `SAVES` of the rows.
+def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: str) -> float:
+    """The share of the rows that another strategy, which cuts no document either, saves at the configured length.
 
-    Args:
-        configured: what the configured strategy makes of the documents.
+    It is counted of all packed documents, also where `stats` are of a sample: more documents fill rows better.
     """
-    strategy = config.pack.does.fuller
-    enough = (1 - SAVES) * configured.rows
-    # Before the rows are counted, which takes longer: no plan has fewer than the bound.
-    if strategy is None or configured.bound >= enough:
-        return None
-    point = estimate(stats, config, configured.max_length, strategy, configured.row_length)
-    return point if point.rows < enough else None
+    limit = configured.max_length
+    row_length = configured.row_length
+    if isinstance(stats, LengthStats) and stats.packed is not None:
+        kept = stats.packed
+    else:
+        kept = stats.kept_at(config, limit, row_length, configured.strategy).in_row
+    each = stats.documents_of_piece
+    rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=each)
+    # Before the other rows are counted, which takes up to 0.7 seconds: no plan has fewer than the bound.
+    if bound >= (1 - SAVES) * rows:
+        return 0.0
+    other_rows, _ = rows_and_bound(kept, config, limit, strategy, row_length, documents_of_piece=each)
+    return 1 - other_rows / rows
 
 
 def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | None:
@@ -183,14 +204,28 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
     )
 
 
-def _sharing(stats: Stats, config: RunConfig, sharing: SharedLengths | None) -> Sharing | None:
-    """What the comparison of `pack.share` is from; None if nothing can be shared."""
-    if isinstance(stats, PairStats):
-        # Their prompts are known, so nothing is compared, and no sample is taken.
-        return Sharing("row", config.pack.shares, stats.tokens, stats.tokens) if config.pack.can_share else None
+def _describe_sharing(
+    stats: Stats, config: RunConfig, configured: Point, sharing: SharedLengths | None
+) -> Sharing | None:
+    """What the comparison of `pack.share` is from, and what longer rows of the configured length would save; None if
+    nothing can be shared.
+    """
+    is_used = config.pack.shares
+    if isinstance(stats, PairStats) and configured.sharing_factor is not None:
+        # Prompts are known, so none is compared, and no pair is divided between rows.
+        return Sharing("row", is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
     if sharing is None:
         return None
-    return Sharing(sharing.share, config.pack.shares, sharing.compared, sharing.tokens)
+    longer = rows_for_groups(stats, config)
+    point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
+    return Sharing(
+        share=sharing.share,
+        is_used=is_used,
+        compared=sharing.compared,
+        tokens=sharing.tokens,
+        longer_row_length=longer.row_length,
+        longer_rows_factor=point.sharing_factor or 1.0,
+    )
 
 
 def _compare_keys(stats: PairStats, config: RunConfig, configured: Point) -> PairKeys:

@@ -47,6 +47,7 @@ def read_documents(selected: Selected) -> LengthStats:
         # And so do its trained spans: with 2 1 1 spans each, those are 0 1 0 1 2 3 3 3.
         offsets = offsets_of(sample.counts)
         bounds = bounds[ranges(offsets[document_of_copy], sample.counts[document_of_copy])]
+    is_sample = len(document_of_copy) < sample.in_all
     return LengthStats(
         lengths=lengths[document_of_copy],
         owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), sample.counts[document_of_copy]),
@@ -55,6 +56,7 @@ def read_documents(selected: Selected) -> LengthStats:
         longest=_longest(selected, doc_ids, lengths),
         texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
         in_all=sample.in_all,
+        packed=_packed_lengths(selected) if is_sample else None,
     )
 
 
@@ -133,6 +135,13 @@ def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:
         is_sampled[sample.doc_ids] = True
         copies[~is_sampled] = 0
     return copies
+
+
+def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
+    """(P,) tokens that are packed of each document of the train split, copies apart."""
+    documents = selected.table.documents
+    train = (documents.copies > 0) & ~documents.has(HELD_OUT)
+    return np.repeat(documents.kept[train], documents.copies[train])
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:

@@ -225,12 +225,12 @@ def describe_limit(choice: Choice) -> Iterator[str]:
 
 
 def describe_sharing(choice: Choice) -> str:
-    """What sharing saves or would save at the configured length, and what that is from; "" if it is not worth a
-    sentence.
+    """What sharing saves or would save at the configured length, what that is from, and the rows that it needs; "" if
+    that is not worth a sentence.
     """
     sharing = choice.sharing
     factor = point_at(choice, choice.max_length).sharing_factor
-    if sharing is None or factor is None or factor < SHARING_FACTOR:
+    if sharing is None or factor is None or max(factor, sharing.longer_rows_factor) < SHARING_FACTOR:
         return ""
     stores = "stores" if sharing.is_used else "would store"
     words = f"pack.share={sharing.share} {stores} {factor:.1f} times fewer tokens"
@@ -239,4 +239,10 @@ def describe_sharing(choice: Choice) -> str:
     if choice.pairs is not None:
         return f"{words}: prompts of pairs once."
     kind = "group" if sharing.share == "group" else "source row"
-    return f"{words}: documents of one {kind} begin alike."
+    words += f": documents of one {kind} begin alike."
+    if sharing.longer_rows_factor > factor * SHARING_FACTOR:
+        words += (
+            f" Rows of {choice.row_length:,} cut many groups of such documents; with "
+            f"pack.row_length={sharing.longer_row_length} it would be {sharing.longer_rows_factor:.1f} times."
+        )
+    return words

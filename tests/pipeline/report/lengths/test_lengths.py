@@ -133,6 +133,20 @@ def test_a_length_that_is_configured_and_advised_is_enough() -> None:
     assert describe_advice(choice_of(stats_of([300] * 50))).startswith("max_length 512 keeps all of")
 
 
+def test_strategies_are_compared_by_all_documents_where_the_others_are_a_sample() -> None:
+    """Three documents of two sizes to a row, of which the sample has only those that fill a row alone."""
+    sizes = np.random.default_rng(3).normal(1024 / 4, 1024 / 20, 20_000).clip(1, 1024).astype(np.int32)
+    config = configured(truncate={"max_length": 1024})
+    sample = replace(stats_of([1024] * 1000), in_all=len(sizes))
+    assert choice_of(sample, config).other is None
+    choice = choice_of(replace(sample, packed=sizes), config)
+    rows = [plan_rows(sizes, 1024, strategy).rows for strategy in ("bfd", "tight")]
+    assert choice.other_saves == 1 - rows[1] / rows[0] > SAVES
+    assert f"it needs {share(choice.other_saves)} fewer of them" in describe_advice(choice)
+    full = replace(stats_of(sizes), in_all=10**6, packed=np.full(1000, 1024, np.int32))
+    assert choice_of(full, config).other is None
+
+
 def test_what_limits_the_advice_is_named() -> None:
     stats = replace(stats_of([3000] * 400 + [200] * 400, prompt=0.1), longest=[("s:1", 3000)])
     model = describe_advice(choice_of(stats, limit=for_model(1024)))

@@ -102,9 +102,23 @@ def packed_alike(config: kit.Config, folder: Path) -> list[int]:
     return rows
 
 
-def test_what_sharing_would_save_is_said_where_it_is_worth_a_sentence(tmp_path: Path) -> None:
-    config = kit.configure(tmp_path, "apps", truncate={"max_length": 100}, pack={"row_length": 4096})
-    assert "pack.share=row would store" in describe_sharing(choice_of(config))
-    assert "pack.share=row stores" in describe_sharing(choice_of(kit.merged(config, {"pack": {"share": "row"}})))
-    alone = kit.configure(tmp_path / "alone", "texts", truncate={"max_length": 100})
-    assert describe_sharing(choice_of(alone)) == ""
+def test_rows_for_two_of_the_longest_documents_are_advised(tmp_path: Path) -> None:
+    """The factor of longer rows is that of a run with them; rows that cut no group are not advised to grow."""
+    config = kit.configure(tmp_path, "apps", truncate={"max_length": 100})
+    choice = choice_of(config)
+    sharing = choice.sharing
+    assert sharing is not None
+    longest = min(100, choice.longest[0][1])
+    assert sharing.longer_row_length == 2 * longest
+    tokens = {}
+    for share in ("none", "row"):
+        changes = {"pack": {"share": share, "row_length": 2 * longest}, "out": str(tmp_path / share)}
+        tokens[share] = tokens_of(packtrain.run(kit.merged(config, changes), base=tmp_path).manifest)
+    assert sharing.longer_rows_factor == pytest.approx(tokens["none"] / tokens["row"])
+    said = describe_sharing(choice)
+    assert f"pack.row_length={2 * longest} it would be {sharing.longer_rows_factor:.1f} times" in said
+    enough = choice_of(kit.merged(config, {"pack": {"row_length": 4096}}))
+    assert enough.sharing is not None
+    assert enough.sharing.longer_row_length == 4096
+    assert "row_length" not in describe_sharing(enough)
+    assert "would store" in describe_sharing(enough)
