@@ -70,6 +70,7 @@ def _find(
 
 
 def _find_remote(text: str, source: "SourceConfig", where: str, cache: Path) -> list[FoundInput]:
+    """The inputs that a URL names: a dataset of the hub (`hf://owner/name`), or files of a store or of the web."""
     if text.startswith(_HUB) and not text.startswith(_HUB_FILES):
         name = text.removeprefix(_HUB)
         if not name.strip("/") or name.startswith((".", "/")):

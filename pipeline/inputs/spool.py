@@ -211,6 +211,7 @@ class _CsvText:
         self.row_bytes = 0
 
     def __iter__(self) -> Iterator[str]:
+        """The lines that follow, with their ends."""
         while line := self._stream.readline(self._max_bytes + 1):
             self.row_bytes += len(line)
             if self.row_bytes > self._max_bytes:

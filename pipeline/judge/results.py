@@ -86,6 +86,14 @@ def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
 
 
 def _parse_lines(path: Path, lines: Iterable[bytes], ids: Mapping[int, str]) -> Results:
+    """The results of a file's lines.
+
+    Args:
+        ids: row of the data → its problem's id.
+
+    Raises:
+        OutputError: a line is damaged, or of another problem than the data has in its row.
+    """
     results: Results = {}
     for number, line in enumerate(lines, start=1):
         try:

@@ -159,6 +159,13 @@ class Sandbox:
         return Execution(failure, output, stderr, wall_seconds)
 
     def _open_files(self, stack: ExitStack, setup: Mapping[str, object], test: bytes) -> _ProgramFiles:
+        """The files of one test, closed with the stack.
+
+        Args:
+            setup: what `inside.py` is given, as JSON.
+            test: what the program reads from standard input.
+        """
+
         def open_file(content: bytes = b"") -> FileIO:
             return stack.enter_context(_memory_file(content))
 

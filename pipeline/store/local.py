@@ -221,6 +221,7 @@ class LocalStore(Store):
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
+        """A file for writing, in the store's folder; deleted at the end of the block unless it was put."""
         # The machine and the process: `sweep` removes drafts whose process is gone.
         path = self.root / f"{TEMPORARY}{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
@@ -234,6 +235,7 @@ class LocalStore(Store):
                 path.unlink(missing_ok=True)
 
     def put(self, draft: Draft, name: str) -> None:
+        """Give a draft its name, which can only have these bytes: an older file of this name is replaced."""
         target = self.path(name)
         with writing_to(target.parent):
             # First the bytes, then the name: a power failure between the two leaves no name without its content.
@@ -244,6 +246,7 @@ class LocalStore(Store):
             sync_folder(target.parent)
 
     def put_checked(self, draft: Draft, name: str) -> None:
+        """As `put`, for a file whose hash is compared before it is used: it may get lost in a power failure."""
         # Waiting for the disk took workers 0.2 of the 8 seconds of a run on 189 MB.
         target = self.path(name)
         with writing_to(target.parent):
@@ -281,6 +284,7 @@ class LocalStore(Store):
             path.unlink(missing_ok=True)
 
     def sweep(self) -> None:
+        """Remove drafts of killed processes of this machine."""
         # A draft is named `.tmp-MACHINE-PROCESS-RANDOM`. Drafts of other machines stay, because nothing here tells
         # whether their process runs. A machine's name may contain "-": on `node`, a draft of `node-12` must stay.
         for path in self.root.glob(f"{TEMPORARY}*"):

@@ -59,6 +59,11 @@ class ObjectStore(Store):
         return self.objects.protocol in STORE_PROTOCOLS
 
     def names(self, folder: str = "") -> list[str]:
+        """The names of the objects below a folder, sorted; none if there is no such bucket.
+
+        Raises:
+            StoreError: it is a web server, or cannot be reached.
+        """
         if not self.lists_names:
             raise StoreError(f"{self.where('')}: a web server does not list its files; name a folder or a bucket")
         key = self.objects.key(folder)
@@ -81,6 +86,7 @@ class ObjectStore(Store):
             return []
 
     def hash(self, name: str) -> SizeAndHash | None:
+        """Size and hash of an object, of which all is read; None if there is no such object."""
         digest = new_hasher()
         size = 0
         try:
@@ -92,6 +98,11 @@ class ObjectStore(Store):
         return SizeAndHash(size, digest.hexdigest())
 
     def local(self, file: str | FileRecord) -> Path:
+        """A copy of an object on this machine, fetched once.
+
+        Args:
+            file: its record, with which the copy is compared; or its name alone, if it has none.
+        """
         if isinstance(file, FileRecord):
             name = file.name
             size = file.bytes

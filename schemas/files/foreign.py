@@ -133,6 +133,7 @@ def kernel_devices() -> frozenset[int]:
 
 
 def _require_inside(path: str | Path, folders: Iterable[Path]) -> None:
+    """Refuse a file that, with all links resolved, lies in none of the folders. Without any, it may lie anywhere."""
     real_folders = [os.path.realpath(folder) for folder in folders]
     real_path = os.path.realpath(path)
     # With "/" behind it, the folder /data/a does not hold /data/ab.

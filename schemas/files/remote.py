@@ -228,6 +228,7 @@ class Remote:
         return self._stream_from_elsewhere(name, start)
 
     def _stream_from_store(self, name: str, start: int) -> Iterator[bytes]:
+        """The content of an object of an object store, from byte `start` on."""
         bucket = self.bucket()
         import obstore  # only for object stores
 
@@ -237,6 +238,11 @@ class Remote:
             yield bytes(chunk)
 
     def _stream_from_web(self, name: str, start: int) -> Iterator[bytes]:
+        """What a web server sends for an address, from byte `start` on.
+
+        Raises:
+            ConnectionError: it ends too early.
+        """
         with open_web(self.address(name), self.options.get("headers"), start=start) as response:
             # A server without ranges sends everything again: status 200 in place of 206.
             to_skip = start if response.status == 200 else 0
@@ -249,6 +255,7 @@ class Remote:
                 raise ConnectionError(f"the answer ended {response.length:,} bytes too early")
 
     def _stream_from_elsewhere(self, name: str, start: int) -> Iterator[bytes]:
+        """The content of a file that fsspec opens, from byte `start` on."""
         fs, root = filesystem(self.url, self.options)
         with fs.open(f"{root.rstrip('/')}/{name}" if name else root, "rb") as file:
             file.seek(start)

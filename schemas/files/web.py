@@ -170,6 +170,7 @@ class _Redirects(HTTPRedirectHandler):
     """Follows redirects; the user's headers, such as a token, go to the same host only, never from https to http."""
 
     def redirect_request(self, req: Request, *args: Any) -> Request | None:
+        """The request for where an answer redirects to; None if it is not followed."""
         request = super().redirect_request(req, *args)
         if request is None:
             return None

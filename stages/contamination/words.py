@@ -76,6 +76,7 @@ class _Replacements(dict[int, str]):
     """What each folded character becomes: itself, itself between spaces, a space or nothing. Filled as they occur."""
 
     def __missing__(self, code: int) -> str:
+        """What a character becomes that has not occurred yet."""
         character = chr(code)
         category = unicodedata.category(character)
         if category[0] in "LMN":  # letters, marks, numbers
