@@ -161,10 +161,9 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     """
     limit = configured.max_length
     row_length = configured.row_length
+    kept: NDArray[np.integer] = stats.kept_at(config, limit, row_length, configured.strategy).in_row
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
-    else:
-        kept = stats.kept_at(config, limit, row_length, configured.strategy).in_row
     each = stats.documents_of_piece
     rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=each)
     # Before the other rows are counted, which takes up to 0.7 seconds: no plan has fewer than the bound.
