@@ -64,24 +64,24 @@ def run(
                     out = setting.removeprefix("out=")
         # The demo's configuration lies in the package, where nothing may be written.
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
-    from ..execute.server import server_ahead
+    from ..execute.server import start_ahead
 
-    with server_ahead():
-        loaded, folder = load_run(
-            config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
-            max_length=max_length, row_length=row_length, seed=seed, workers=workers,
-            needs=("--input", "--tokenizer", "--out"),
-            hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
-        )  # fmt: skip
-        # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
-        from ..encode.preload import load_ahead
+    start_ahead()
+    loaded, folder = load_run(
+        config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
+        max_length=max_length, row_length=row_length, seed=seed, workers=workers,
+        needs=("--input", "--tokenizer", "--out"),
+        hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
+    )  # fmt: skip
+    # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
+    from ..encode.preload import load_ahead
 
-        load_ahead(loaded, folder)
-        from ..run.run import make_dataset
-        from ..run.workers import open_workspace
+    load_ahead(loaded, folder)
+    from ..run.run import make_dataset
+    from ..run.workers import open_workspace
 
-        with show_progress() as observer:
-            end = make_dataset(loaded, open_workspace(loaded, folder, observer))
+    with show_progress() as observer:
+        end = make_dataset(loaded, open_workspace(loaded, folder, observer))
     print_lines(_end_lines(end, demo, began))
 
 

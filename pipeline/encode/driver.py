@@ -11,7 +11,6 @@ from ...stages.tokenize.engine_check import describe_difference
 from ...stages.tokenize.engines import TokenizersEngine
 from ..contamination import ContaminationHits, Evaluation
 from ..execute.executor import Executor, perform
-from ..execute.server import name_no_tokenizer
 from ..inputs.blocks import InputFile
 from ..inputs.source_formats import SourceFormat
 from ..observer import Observer
@@ -105,7 +104,6 @@ def encode(
     if missing:
         _encode_missing(missing, first_tasks.values(), prepared.spec, parts, executor, observer, shared=shared)
         records = parts.find_all(first_tasks)  # also those that other drivers have encoded meanwhile
-    name_no_tokenizer()  # if nothing was missing, workers of later steps need no tokenizer
     for task in tasks:
         if task.record not in records:
             raise IntegrityError(f"the encoded part of {task} vanished from the cache; run again")

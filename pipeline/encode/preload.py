@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...schemas.errors import PacktrainError, TokenizerError
 from ...stages.tokenize.engines import load_engine, preferred_engine, reference_tokenizer
 from ..execute.executor import limit_threads
-from ..execute.server import PIPE, SERVER_MODULES, name_tokenizer, open_pipe, start_server
+from ..execute.server import PIPE, SERVER_MODULES, name_tokenizer, start_ahead
 from ..store.local import LocalStore
 from ..store.open_store import Store, cache_root, open_store, resolve_place
 from ..store.sealed_notes import get_user_note
@@ -53,8 +53,7 @@ def load_ahead(config: "RunConfig", base: Path) -> None:
         known = load_known(section.path, base, section.chat_template)
         if config.run.executor != "local":
             return
-        open_pipe()
-        start_server()
+        start_ahead()
         if known is None:
             return
         cache = open_store(cache_root(config.cache, resolve_place(config.out, base), base))

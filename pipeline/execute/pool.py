@@ -41,7 +41,7 @@ from .executor import (
     shared_order,
     with_task_name,
 )
-from .server import INTERRUPTIONS, start_server
+from .server import INTERRUPTIONS, name_no_tokenizer, start_server
 
 _NO_MORE_TASKS: Any = object()
 """What stands for the end of tasks; None may be a task."""
@@ -219,6 +219,7 @@ class Pool(Executor):
         process: BaseProcess = self._context.Process(target=_serve, args=(worker_end, row), name="packtrain-worker")
         try:
             start_server()
+            name_no_tokenizer()  # a server that still waited for a tokenizer would fork no worker
             with _without_main():
                 process.start()
         except (EOFError, OSError) as error:  # such as those of a server that was killed

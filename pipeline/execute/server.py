@@ -8,8 +8,7 @@ imports the other modules, before that is known.
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 
 SERVER_MODULES = tuple(
@@ -56,7 +55,9 @@ def name_tokenizer(folder: str, note: str, engine: str) -> None:
 
 
 def name_no_tokenizer() -> None:
-    """Let a server that still waits for a message go on without a tokenizer."""
+    """Let a server that still waits for a message go on without a tokenizer. Called before a worker starts: whatever
+    encodes has named its tokenizer by then, and what does not encode, such as packing cached parts, needs none.
+    """
     if _Pipe.path is not None:
         _send("")
 
@@ -69,18 +70,13 @@ def _send(message: str) -> None:
         _Pipe.writer = None
 
 
-@contextmanager
-def server_ahead() -> Iterator[None]:
-    """Start the server, which imports its modules while the body imports those of a run: each takes 0.3 seconds. The
-    body names the tokenizer; if it ends without, the server goes on without one.
+def start_ahead() -> None:
+    """Start the server before it is known which tokenizer it must load: it imports its modules while a run imports its
+    own, and each takes 0.3 seconds.
     """
     open_pipe()
     with suppress(OSError):  # which the first task meets, too
         start_server()
-    try:
-        yield
-    finally:
-        name_no_tokenizer()
 
 
 def start_server() -> None:

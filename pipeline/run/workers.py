@@ -11,7 +11,6 @@ from ...schemas.errors import ConfigError
 from ..encode.parts import PartRecord
 from ..execute.executor import Executor
 from ..execute.pool import Pool
-from ..execute.server import name_no_tokenizer
 from ..observer import Observer
 from ..pack.shard import forget_table
 from ..store.local import LocalStore
@@ -92,7 +91,6 @@ def open_workers(section: RunSection, work: Workspace) -> Iterator[Executor]:
     try:
         yield executor
     finally:
-        name_no_tokenizer()  # a run that failed before it had a tokenizer leaves the workers' process waiting for one
         executor.close()
         # Tasks that run in this process map files, which may be rewritten before the next run.
         forget_table()
