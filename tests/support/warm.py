@@ -27,7 +27,7 @@ TRAINING = (
     *(
         "packtrain.training.attention.packed_attention",
         "packtrain.training.launch.doctor",
-        "packtrain.training.launch.launcher",
+        "packtrain.training.launch.ranks",
     ),
     *(
         "packtrain.training.attention.isolation_probe",

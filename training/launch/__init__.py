@@ -1,4 +1,4 @@
-"""Training on many devices: what launchers leave, a report on the machine, and recipes to keep and change."""
+"""Starting a training on many devices: the rank check, a report on the environment, and recipes to keep and change."""
 
 from importlib.resources import files
 from typing import Literal

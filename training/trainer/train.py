@@ -33,14 +33,14 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
         IntegrityError: a checkpoint is damaged.
         LeakError: documents of a row see each other.
     """
-    from ..launch.launcher import check_launch, end_with_launcher
+    from ..launch.ranks import end_with_launcher, rank_check
 
     end_with_launcher()
     config = validated(config)
     base = base or Path.cwd()
     if find_spec("accelerate") is None:
         raise ConfigError("training needs accelerate; pip install 'packtrain[train]'")
-    check_launch()
+    rank_check()
     from .checkpoint import locked
 
     # One rank holds the lock for all: the others could not take it.

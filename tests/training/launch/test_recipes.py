@@ -3,7 +3,10 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,6 +14,7 @@ import pytest
 from packtrain.training.launch import Recipe, recipe
 
 from tests import kit
+from tests.support import warm
 
 CONFIGS: tuple[Recipe, ...] = ("ddp", "fsdp2", "zero3")
 
@@ -96,7 +100,8 @@ def test_several_nodes(tmp_path: Path) -> None:
     assert "--kill-on-bad-exit=1" in record["srun"]
     for node in range(3):
         lines = record[f"node-{node}"]
-        prepares, trains = (line for line in lines if line.startswith("-m"))
+        meets, prepares, trains = (line for line in lines if line.startswith("-m"))
+        assert meets == "-m packtrain.training.launch.ranks"
         expected = "run mix.yaml" if node == 0 else "wait packed --timeout 14400"
         assert prepares == f"-m packtrain.pipeline.cli {expected}"
         assert trains == (
@@ -104,15 +109,46 @@ def test_several_nodes(tmp_path: Path) -> None:
             f"--machine_rank {node} --main_process_ip node-0 --main_process_port 30567 --rdzv_conf timeout=120 "
             "-m packtrain.pipeline.cli train train.yaml"
         )
+        # To meet, a node is a rank of its own, at another port than the launcher's.
+        assert {f"RANK={node}", "WORLD_SIZE=3", "MASTER_ADDR=node-0", "MASTER_PORT=30568"} <= set(
+            lines[: lines.index("")]
+        )
+        assert "PACKTRAIN_RANK_CHECK_SECONDS=60" in lines
         assert "OMP_NUM_THREADS=8" in lines
         assert f"node {node} of 3: " in done.stdout
 
 
 def test_a_node_whose_data_fails_does_not_train(tmp_path: Path) -> None:
-    for command, node in (("cli run", 0), ("cli wait", 1)):
+    for command, node in (("launch.ranks", 2), ("cli run", 0), ("cli wait", 1)):
         done, record = sbatch(tmp_path, FAILS=command)
         assert done.returncode != 0, done
         assert not any("commands.launch" in line for line in record[f"node-{node}"]), record
+
+
+@pytest.fixture
+def job() -> Iterator[int]:
+    """The number of a job whose nodes meet at a port that is free, and stays its own."""
+    for number in range(12_000):
+        with socket.socket() as bound:
+            try:
+                bound.bind(("127.0.0.1", 20_000 + number + 1))
+            except OSError:
+                continue
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from here on a store may listen at it
+            yield number
+            return
+
+
+@pytest.mark.slow
+def test_a_node_that_is_missing_is_named(job: int, tmp_path: Path) -> None:
+    """By packtrain itself, not the recorder: node 1 of three never starts, and no launcher waits for it."""
+    (tmp_path / "tools").mkdir()
+    here = {"PYTHON": sys.executable, "MISSING": "1", "MEET_SECONDS": "20", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/"}
+    here["SLURM_JOB_ID"] = str(job)
+    done, _ = sbatch(tmp_path, SCONTROL.replace("node-%s", "127.0.0.1"), **warm.python(), **here)
+    assert done.returncode != 0
+    assert done.stderr.count("1 of 3 ranks did not report in 20 seconds: rank 1.") == 2, done.stderr
+    assert "Present: ranks 0, 2 on " in done.stderr
 
 
 def test_the_command_prints_them() -> None:

@@ -208,6 +208,19 @@ def test_accelerate_with_the_shipped_zero3(launched: Launched, configuration: An
 
 
 @pytest.mark.slow
+def test_a_rank_whose_first_never_starts_says_so(configuration: Any, tmp_path: Path) -> None:
+    config = tmp_path / "train.yaml"
+    config.write_text(json.dumps(configuration()))
+    seen = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    done = warm.run(
+        ["train", config], env={**os.environ, **seen, "PACKTRAIN_RANK_CHECK_SECONDS": "1"}, modules=warm.TRAINING
+    )
+    assert done.returncode == 1
+    for part in ("rank 1 of 2", "127.0.0.1:9", "RANK=1, WORLD_SIZE=2"):
+        assert part in done.stderr
+
+
+@pytest.mark.slow
 def test_workers_end_when_their_launcher_is_killed(settings: Any, tmp_path: Path) -> None:
     config = kit.saved(settings(epochs=200, trainer={"max_steps": 1000}))
     words = ["python", *TORCHRUN[1:], 1, "-m", "packtrain.pipeline.cli", "train", config]

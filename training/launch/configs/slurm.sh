@@ -18,7 +18,7 @@ set -euo pipefail
 : "${RECIPE:=fsdp2.yaml}"                     # <-- `packtrain train --recipe fsdp2 > fsdp2.yaml`; or ddp, zero3
 : "${PROCESSES_PER_NODE:=${SLURM_GPUS_ON_NODE:-8}}"
 : "${PREPARE_SECONDS:=14400}"                 # how long the other nodes wait for the data
-: "${MEET_SECONDS:=120}"                      # how long a node may come after the others
+: "${MEET_SECONDS:=60}"                       # how long a node may come after the others
 : "${PYTHON:=python}"
 
 # The processes of ALL nodes. With those of one node here, every node would wait for ranks that are never started, or
@@ -41,11 +41,16 @@ export PYTHONUNBUFFERED=1
 
 # What each node does. The single quotes matter: SLURM_NODEID is different on every node, so it must be expanded there,
 # by this inner bash. In double quotes the batch script would expand it, on the first node, and every node would be
-# number 0: two processes for each rank of the first, none for the others.
+# number 0: two processes for each rank of the first, none for the others. The rank check would say so after a minute.
 # shellcheck disable=SC2016  # not expanded here, on purpose
 EACH_NODE='
 set -euo pipefail
 echo "node $SLURM_NODEID of $SLURM_NNODES: $(hostname), to meet at $MASTER_ADDR:$MASTER_PORT"
+
+# Are all nodes here, each under its own number? The launcher below would wait ten minutes for a node that is missing, and
+# name none. This names it after one, with what the others saw.
+RANK=$SLURM_NODEID WORLD_SIZE=$SLURM_NNODES LOCAL_RANK=0 MASTER_PORT=$((MASTER_PORT + 1)) \
+    PACKTRAIN_RANK_CHECK_SECONDS=$MEET_SECONDS "$PYTHON" -m packtrain.training.launch.ranks
 
 # One node packs; the others wait until the manifest is there, and stop if the run died or takes too long. Were all to
 # pack, they would hold each other up.
@@ -62,7 +67,7 @@ exec "$PYTHON" -m accelerate.commands.launch \
     --machine_rank "$SLURM_NODEID" \
     --main_process_ip "$MASTER_ADDR" \
     --main_process_port "$MASTER_PORT" \
-    --rdzv_conf "timeout=$MEET_SECONDS" \
+    --rdzv_conf "timeout=$((2 * MEET_SECONDS))" \
     -m packtrain.pipeline.cli train "$TRAIN_CONFIG"
 '
 
