@@ -168,7 +168,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
         )
     if not any(path.suffix in _WEIGHTS for path in model.iterdir()):
         if (model / SHARDS).is_dir():
-            raise ConfigError(f"MODEL: {model} holds no whole weights; {describe_merging(model)}")
+            raise ConfigError(f"MODEL: {model} is a sharded checkpoint; {describe_merging(model)}")
         raise ConfigError(f"MODEL: {model} has a config.json but no weights; give a folder with *.safetensors")
     text = read_config(model).get_text_config()
     vocabulary = getattr(text, "vocab_size", None)

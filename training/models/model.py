@@ -152,8 +152,8 @@ def _not_loaded(folder: Path, error: Exception) -> ConfigError:
 
 
 def describe_merging(checkpoint: Path) -> str:
-    """The command that makes whole weights of those that FSDP has sharded."""
-    return f"`accelerate merge-weights {checkpoint / SHARDS} {checkpoint}` makes them of the pieces that FSDP left"
+    """What makes the weights of a sharded checkpoint whole."""
+    return f"`accelerate merge-weights {checkpoint / SHARDS} {checkpoint}` makes whole weights of it"
 
 
 def message_of(error: Exception) -> str:

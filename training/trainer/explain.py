@@ -116,6 +116,6 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
             return add_adapters(model, config.lora, config.seed)
         return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
-        raise ConfigError(f"{folder} holds no whole weights; {describe_merging(folder)}")
+        raise ConfigError(f"{folder} is a sharded checkpoint; {describe_merging(folder)}")
     of_checkpoint = config.model.model_copy(update={"path": str(folder), "config": None})
     return load_model(of_checkpoint, base, config.seed)
