@@ -1,5 +1,5 @@
 """Around a run: `prep` writes examples alone; `wait`, `verify` and `clean` look after datasets and caches; `export`
-gives datasets to other tools.
+gives datasets and checkpoints to other tools.
 """
 
 from itertools import islice
@@ -13,7 +13,7 @@ from ...schemas.escape import escape_line, without_secrets
 from ...schemas.tables.export_formats import EXPORT_FORMATS
 from ...schemas.units import plural, size
 from .options import Config, Folder, Format, Input, Json, Set, choices, load_run
-from .output import print_json, print_line, print_lines, show_progress
+from .output import print_json, print_line, print_lines, show_progress, training_extra
 
 if TYPE_CHECKING:
     from ..dataset.verify import Verification
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _MAX_LISTED_FILES = 3
 """Files of a cache that are listed before they are removed: the names are hashes, which say little."""
-_TARGETS = (*EXPORT_FORMATS, "hf://")
-_TO_HELP = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish."
+_TARGETS = (*EXPORT_FORMATS, "model", "hf://")
+_TO_HELP = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gather a checkpoint."
 
 
 def wait(folder: str, timeout: Annotated[float, typer.Option(min=0)] = 3600.0) -> None:
@@ -187,17 +187,28 @@ def export(
     private: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Write a dataset in another trainer's format, or publish it on the Hub.
+    """Write a dataset in another trainer's format, publish it on the Hub, or gather a sharded checkpoint into a model.
 
     An export has the same rows, order, splits and masks. To the Hub go the shards and the card, and nothing private.
 
     Args:
-        folder (DIR): a finished dataset, or its URL.
+        folder (DIR): a finished dataset, or its URL; with --to model, a sharded checkpoint such as
+            trained/checkpoint-2.
         out (DIR): a new or empty folder to write.
         eos_id: olmo-core, for NumpyFSLDataset: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.
         dry_run: hf://: print the card and what would go, without asking the Hub.
     """
+    if to == "model":
+        # Refused, because an option that does nothing leaves its user with a wrong belief.
+        for name, is_given in (("--eos-id", eos_id is not None), ("--private", private), ("--dry-run", dry_run)):
+            if is_given:
+                owner = "olmo-core" if name == "--eos-id" else "hf://OWNER/NAME"
+                raise ConfigError(f"{name} is for --to {owner}, not for model; leave it out")
+        if out is None:
+            raise ConfigError("--out DIR is needed: the folder to write")
+        _gather(Path(folder), Path(out))
+        return
     from ..export.publish import Published
     from ..export.targets import export as export_dataset
 
@@ -232,3 +243,14 @@ def _published_lines(target: str, published: "Published") -> "Lines":
         yield "nothing was published: --dry-run"
     else:
         yield f"{published.url}: commit {published.commit[:12]}"
+
+
+def _gather(checkpoint: Path, out: Path) -> None:
+    """Write a sharded checkpoint as one model."""
+    with training_extra():
+        from ...training.models.sharded import export_checkpoint
+    with show_progress() as observer:
+        observer.begin("gather", 0, "B")  # of unknown size: the shards are read as a whole
+        export_checkpoint(checkpoint, out)
+        observer.end()
+    print_line(f"{out}: a model that transformers loads")

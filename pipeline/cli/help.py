@@ -34,6 +34,7 @@ COMMANDS: dict[str, dict[str, tuple[str, ...]]] = {
         "export": (
             "packtrain export packed --to megatron-bridge --out packed-bridge",
             "packtrain export packed --to hf://me/packed --private",
+            "packtrain export trained/checkpoint-2 --to model --out gathered",
         ),
     },
     "Train on it": {

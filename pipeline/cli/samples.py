@@ -165,11 +165,17 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
         batch: sequences at once; None for what the device can do.
 
     Raises:
-        ConfigError: it cannot be used, or torch is not installed.
+        ConfigError: it is a sharded checkpoint, or cannot be used; or torch is not installed.
     """
     with training_extra():
         from ...training.models.generate import SEQUENCES, find_model
         from ...training.models.model import default_device
+        from ...training.models.sharded import find_shards
+    # transformers cannot load it, and does not say what to do.
+    if find_shards(model) is not None:
+        raise ConfigError(
+            f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
+        )
     device = default_device()
     return _LocalModel(find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"]))
 

@@ -18,7 +18,7 @@ from ...schemas.fingerprint import hash_bytes
 from ...schemas.jsontext import parse_json
 from ...schemas.models.samples import SampleAnswer, SampleRequest, SampleSettings
 from .adapter import CONFIG, put_adapter, read_adapter
-from .model import SHARDS, describe_merging, load_weights, read_config
+from .model import load_weights, read_config
 
 SEQUENCES = {"cpu": 16, "cuda": 64}
 """Sequences at once, where no number is given, by type of device."""
@@ -167,8 +167,6 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
             f"MODEL: {model} has no config.json; give a folder that holds a whole model, such as a training's OUT/model"
         )
     if not any(path.suffix in _WEIGHTS for path in model.iterdir()):
-        if (model / SHARDS).is_dir():
-            raise ConfigError(f"MODEL: {model} is a sharded checkpoint; {describe_merging(model)}")
         raise ConfigError(f"MODEL: {model} has a config.json but no weights; give a folder with *.safetensors")
     text = read_config(model).get_text_config()
     vocabulary = getattr(text, "vocab_size", None)

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 SCORE_WEIGHT = "score.weight"
 """The head of a reward model, which a causal language model lacks."""
-SHARDS = "pytorch_model_fsdp_0"
-"""The folder of a checkpoint in which accelerate writes the sharded weights of FSDP."""
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Names of the number of experts in transformers' configurations."""
 
@@ -149,11 +147,6 @@ def _not_loaded(folder: Path, error: Exception) -> ConfigError:
             f"model: {folder} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
         )
     return ConfigError(f"model: transformers cannot load {folder} as a causal language model: {message_of(error)}")
-
-
-def describe_merging(checkpoint: Path) -> str:
-    """What makes the weights of a sharded checkpoint whole."""
-    return f"`accelerate merge-weights {checkpoint / SHARDS} {checkpoint}` makes whole weights of it"
 
 
 def message_of(error: Exception) -> str:

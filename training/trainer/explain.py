@@ -15,7 +15,7 @@ from ..attention.packed_attention import use_packed
 from ..loader import PackedLoader, StepDocument
 from ..models.adapter import put_adapter
 from ..models.limits import check_fits
-from ..models.model import add_adapters, default_device, describe_merging, load_model
+from ..models.model import add_adapters, default_device, load_model
 from ..targets import find_targets, token_losses
 from .checkpoint import last_whole, read_checkpoint
 from .loss import Forward
@@ -116,6 +116,8 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
             return add_adapters(model, config.lora, config.seed)
         return put_adapter(model, folder)
     if not any(folder.glob("model*.safetensors")):
-        raise ConfigError(f"{folder} is a sharded checkpoint; {describe_merging(folder)}")
+        raise ConfigError(
+            f"{folder} holds no whole weights; `packtrain export {folder} --to model -o FOLDER` makes them"
+        )
     of_checkpoint = config.model.model_copy(update={"path": str(folder), "config": None})
     return load_model(of_checkpoint, base, config.seed)

@@ -37,7 +37,7 @@ from ..attention.isolation_probe import probe
 from ..attention.packed_attention import applied_on
 from ..attention.probe_report import ProbeReport
 from ..loader import PackedLoader
-from ..models.model import SHARDS
+from ..models.sharded import find_shards
 from ..rank_info import detect_rank
 from . import Say, checkpoint, print_line
 from .held_out import HeldOut, held_out_metrics
@@ -340,7 +340,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             self.accelerator.wait_for_everyone()  # every rank writes files of its own
             if self.args.should_save:
                 with writing():
-                    if (folder / SHARDS).is_dir():  # transformers writes no configuration beside sharded weights
+                    if find_shards(folder) is not None:  # transformers writes none beside shards, and export needs it
                         self.model.config.save_pretrained(folder)
                     if self.tokenizer is not None:
                         self.tokenizer.save_pretrained(str(folder))

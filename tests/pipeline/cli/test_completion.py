@@ -56,7 +56,7 @@ def completed(*words: str) -> list[str]:
         (("run", "mix.yaml", "--set", "pack.shuffle", "=", "f"), {"false"}),
         (("run", "--mask", "l"), {"last_assistant"}),
         (("prep", "--format", "pre"), {"preference"}),
-        (("export", "packed", "--to", "m"), {"megatron-bridge", "megatron", "mds", "ms-swift"}),
+        (("export", "packed", "--to", "m"), {"megatron-bridge", "megatron", "mds", "ms-swift", "model"}),
         (("exp",), {"export", "explain-loss"}),
     ],
 )

@@ -9,8 +9,6 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from accelerate.utils import merge_fsdp_weights
-
 from tests.support.small_models import TOKENIZER, add_trained, write_model
 
 Command = Callable[..., Any]
@@ -36,11 +34,13 @@ def sample(packtrain: Command, out: str, *more: object, model: str = "trained/mo
 def test_a_sharded_checkpoint_gives_the_samples_of_the_whole_model(packtrain: Command, here: Path) -> None:
     sample(packtrain, "a.jsonl")
     more = ("--tokenizer", TOKENIZER)
-    checkpoint = "trained/checkpoint-2"
-    advice = f"accelerate merge-weights {checkpoint}/pytorch_model_fsdp_0 {checkpoint}"
-    assert advice in sample(packtrain, "b.jsonl", *more, model=checkpoint, code=2).err
-    merge_fsdp_weights(f"{checkpoint}/pytorch_model_fsdp_0", checkpoint)
-    sample(packtrain, "b.jsonl", *more, model=checkpoint)
+    assert (
+        "export trained/checkpoint-2 --to model"
+        in sample(packtrain, "b.jsonl", *more, model="trained/checkpoint-2", code=2).err
+    )
+    done = packtrain("export", "trained/checkpoint-2", "--to", "model", "-o", "gathered")
+    assert done.code == 0, done.err
+    sample(packtrain, "b.jsonl", *more, model="gathered")
     assert Path("b.jsonl").read_bytes() == Path("a.jsonl").read_bytes()
 
 

@@ -18,6 +18,7 @@ import torch
 from packtrain.schemas.errors import BusyError
 from packtrain.training.launch import Recipe
 from packtrain.training.launch import recipe as text_of
+from packtrain.training.models.sharded import export_checkpoint
 from packtrain.training.trainer.checkpoint import locked, read_checkpoint
 
 from tests import kit
@@ -173,7 +174,6 @@ def test_two_ranks_make_the_steps_of_one_which_goes_on_where_they_stopped(
 def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
     launched: Launched, configuration: Any, alone: Any, tmp_path: Path
 ) -> None:
-    from accelerate.utils import merge_fsdp_weights
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
@@ -183,12 +183,11 @@ def test_fsdp2_goes_on_from_its_sharded_checkpoint_and_exports_a_whole_model(
     first = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
     assert (first["kind"], first["ranks"], first["sharded"]) == ("FSDP", 2, True)
     check_like(first, alone)
-    sharded = tmp_path / "out" / "checkpoint-4"
-    merge_fsdp_weights(str(sharded / "pytorch_model_fsdp_0"), str(sharded))
-    whole, merged = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", sharded))
-    assert merged.keys() == whole.keys()
-    assert all(torch.equal(merged[name], whole[name]) for name in whole)
-    assert AutoModelForCausalLM.from_pretrained(sharded).lm_head.weight.shape == (3200, 32)
+    export_checkpoint(tmp_path / "out" / "checkpoint-4", tmp_path / "gathered")
+    whole, gathered = (load_file(tmp_path / name / "model.safetensors") for name in ("out/model", "gathered"))
+    assert gathered.keys() == whole.keys()
+    assert all(torch.equal(gathered[name], whole[name]) for name in whole)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "gathered").lm_head.weight.shape == (3200, 32)
     shutil.rmtree(tmp_path / "out" / "checkpoint-4")
     shutil.rmtree(tmp_path / "out" / "model")
     again = launched(command, made, before=SHARDED, ACCELERATE_USE_CPU="true")
