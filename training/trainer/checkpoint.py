@@ -2,8 +2,8 @@
 
 transformers writes a checkpoint file by file, and takes the one with the highest number for the last one, whole or
 not. Here `packtrain.json` is written after everything else of every rank: it holds the loader's order and the size of
-each file. A checkpoint without it, or with a file of another size, was cut short and is skipped.
-Where the loader stood is arithmetic: steps times rows of a step.
+each file. A checkpoint without it, or with a file of another size, was cut short and is skipped, and so is one whose
+weights are not finite. Where the loader stood is arithmetic: steps times rows of a step.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from ...schemas.errors import BusyError, ConfigError, StoreError
 from ...schemas.files import lock
@@ -138,18 +138,43 @@ def writing(description: str) -> Iterator[None]:
 
 
 def last_whole(out: Path, max_step: int | None = None) -> Path | None:
-    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones are skipped, with a warning."""
+    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones, and those with weights that are not
+    finite, are skipped, with a warning.
+    """
     checkpoints = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
     for step, path in sorted(checkpoints, reverse=True):
         if max_step is not None and step > max_step:
             continue
         try:
-            read_checkpoint(path)
+            _refuse_not_finite(path, read_checkpoint(path))
         except ConfigError as error:
             _LOG.warning("skipped: %s", error)
         else:
             return path
     return None
+
+
+def _refuse_not_finite(folder: Path, state: CheckpointState) -> None:
+    """Read the weights of a checkpoint, one tensor at a time: whoever wrote it may not have looked at them.
+
+    Sharded weights are not in *.safetensors; the trainer looks at them when they are loaded.
+
+    Raises:
+        ConfigError: some are not numbers, or a file is damaged.
+    """
+    for name in state.files:
+        if not name.endswith(".safetensors"):
+            continue
+        try:
+            with safe_open(str(folder / name), framework="pt") as file:
+                spoilt = find_not_finite((key, file.get_tensor(key)) for key in file.keys())  # noqa: SIM118
+        except SafetensorError as error:
+            raise ConfigError(f"{folder}: {error}") from error
+        if spoilt is not None:
+            raise ConfigError(
+                f"the checkpoint {folder} cannot be used: {spoilt} in {name} holds NaN or infinity; resume from "
+                "another checkpoint"
+            )
 
 
 def find_not_finite(weights: Iterable[tuple[str, Any]]) -> str | None:

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd.graph import save_on_cpu
 
 from ...schemas.errors import ConfigError
 from ..attention.probe_setup import is_compiled
@@ -28,6 +30,8 @@ from ..targets import Targets, token_losses
 from .heads import ChunkedHead, FusedHead
 
 _LOG = logging.getLogger(__name__)
+MIN_BYTES = 64 << 10
+"""Smaller tensors are not offloaded: moving them costs more than it saves."""
 _COMPARED = 64
 """Tokens whose fused loss is compared with the plain one before the first step."""
 
@@ -201,3 +205,27 @@ def forget_compiled(model: Any) -> None:
     """
     if is_compiled(model):
         torch.compiler.reset()
+
+
+@contextmanager
+def offloaded(model: nn.Module, *, min_bytes: int = MIN_BYTES) -> Iterator[None]:
+    """A context for the forward pass: tensors saved for the backward pass move to host memory, page-locked on CUDA.
+
+    Args:
+        model: its parameters stay on the device, also as transposed views.
+    """
+    weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in model.parameters())
+    hooks = save_on_cpu(pin_memory=True)
+    move = hooks.pack_hook
+
+    def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
+        # FSDP's gathered parameters are not the model's own.
+        gathered = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+        if gathered or tensor.nbytes < min_bytes or tensor.untyped_storage().data_ptr() in weights:
+            return tensor.device, tensor
+        packed: tuple[torch.device, torch.Tensor] = move(tensor)
+        return packed
+
+    hooks.pack_hook = pack
+    with hooks:
+        yield

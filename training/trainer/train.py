@@ -83,7 +83,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
         less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
         raise ConfigError(
             f"memory ran out in a batch of {plural(config.rows_per_device, 'row')} ({str(error).splitlines()[0]}). Set "
-            f"{less} or loss_kernel: chunked, or pack with a smaller {key}"
+            f"{less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller {key}"
         ) from error
     if export is not None:
         trainer.export(export)

@@ -159,6 +159,9 @@ class TrainConfig(ConfigModel):
     """How the cross-entropy is computed; all agree. `none` holds the logits of all trained tokens at once."""
     preference: PreferenceConfig | None = None
     """Train on preference pairs; for data of packed pairs, and only for those."""
+    offload_activations: bool = False
+    """Keep activations in the host's memory between forward and backward. Beside gradient checkpointing, which keeps
+    only the inputs of layers, it gains almost nothing."""
     lora: dict[str, Any] | None = None
     """Train low-rank adapters instead of the weights; needs peft."""
     eval: EvalConfig | None = None
@@ -198,6 +201,12 @@ class TrainConfig(ConfigModel):
         if self.preference is not None and self.loss_kernel in ("chunked", "liger"):
             raise ValueError(
                 f"loss_kernel: {self.loss_kernel} sums over tokens before pairs are known; take auto or none"
+            )
+        if self.offload_activations and (self.loss_kernel == "liger" or "torch_compile_mode" in self.trainer):
+            raise ValueError(
+                "offload_activations holds copies of activations: Liger's cross-entropy (loss_kernel: liger) writes "
+                "gradients over them, and graphs of CUDA (trainer.torch_compile_mode) overwrite them while they are "
+                "copied. Leave offloading out, or take loss_kernel: chunked and no such mode"
             )
         return self
 

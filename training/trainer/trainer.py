@@ -22,6 +22,7 @@ Everything else (optimizers, schedules, precision, DDP, FSDP, DeepSpeed, clippin
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,16 @@ from ..attention.isolation_probe import probe
 from ..attention.packed_attention import applied_on
 from ..attention.probe_report import ProbeReport
 from ..loader import PackedLoader
+from ..models.limits import vocabulary_of
 from ..models.sharded import find_shards
 from ..rank_info import detect_rank
 from . import Say, checkpoint, print_line
 from .held_out import HeldOut, held_out_metrics
-from .loss import forget_compiled
+from .loss import forget_compiled, offloaded
 from .pair_objective import PairObjective
 from .setup import set_up
 from .train_config import CUT, TrainConfig, validated
-from .watch import ConsoleLog, Meter
+from .watch import ConsoleLog, EarlyWarnings, Meter, loss_of_guessing
 
 TARGETS = "targets"
 """Key of a batch for its targets, until the loss removes them."""
@@ -106,6 +108,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.objective = setup.objective
         self.settings = setup.settings
         self.applied = setup.attention
+        self.offloads = config.offload_activations
         self.has_proof = config.probe
         """Whether isolation is to be proved."""
         self.proved: ProbeReport | None = None
@@ -127,6 +130,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.loss_is_scaled_for_ga = True
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
+        self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(setup.model))))
         self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
 
     # Data
@@ -194,7 +198,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         ranks = self.accelerator.num_processes
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         is_first = self.state.global_step == 0
-        loss = self.objective.loss(model, batch, targets, num_items_in_batch, share=share, is_first_step=is_first)
+        with offloaded(self.model) if self.offloads else nullcontext():
+            loss = self.objective.loss(model, batch, targets, num_items_in_batch, share=share, is_first_step=is_first)
         return loss * ranks
 
     def _check_attention(self) -> None:

@@ -1,5 +1,7 @@
-"""What a training says of itself: its speed, and a line for each logging step."""
+"""What watches a training: warnings in early steps, its speed, and the lines that it prints."""
 
+import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +10,87 @@ from typing import Any
 from transformers import TrainerCallback
 
 from . import Say
+from .train_config import PreferenceConfig
+
+_LOG = logging.getLogger(__name__)
+EARLY = 50
+"""Number of first steps in which warnings are given."""
+WORSE_THAN_GUESSING = 1.3
+"""A warning is given where the first loss is above this multiple of that of guessing,"""
+RISEN = 1.5
+"""a later loss above this multiple of the first,"""
+STEEP = 10.0
+"""or a gradient norm above this multiple of the smallest so far."""
+_RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
+
+
+class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
+    """A warning, once of each kind and with likely causes, when early losses or gradient norms are abnormal.
+
+    The first loss must not be far above that of a model that guesses, and later early ones must not rise far above the
+    first. Nothing is stopped: people judge.
+
+    Args:
+        guessing: the loss of a model that guesses, such as ln(V) for tokens, V the size of the vocabulary; None if
+            nothing follows from it.
+    """
+
+    def __init__(self, guessing: float | None) -> None:
+        self.guessing = guessing
+        self.findings: dict[str, str] = {}
+        """Warnings given so far, by kind."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See transformers."""
+        self._until = state.global_step + EARLY
+        self._first: float | None = None
+        self._least_norm = math.inf
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """See transformers."""
+        if not state.is_world_process_zero or not logs or "loss" not in logs or state.global_step > self._until:
+            return
+        loss = float(logs["loss"])
+        norm = logs.get("grad_norm")
+        first = self._first
+        if first is None:
+            self._first = loss
+            if self.guessing is not None and loss > WORSE_THAN_GUESSING * self.guessing:
+                self._warn(
+                    state, "worse_than_guessing", f"the loss is {loss:.3f}; guessing has {self.guessing:.3f}",
+                    f"another tokenizer than the model's, damaged or missing weights, or {_RATE}",
+                )  # fmt: skip
+        # Also by 0.5, because a small first loss is soon exceeded one and a half times.
+        elif loss > RISEN * first and loss > first + 0.5:
+            self._warn(state, "rising", f"the loss is {loss:.3f}, and was {first:.3f} at first", _RATE)
+        if norm == 0:
+            self._warn(
+                state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect) or weight"
+            )
+        elif norm is not None and (not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1)):
+            self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
+        elif norm is not None:
+            self._least_norm = min(norm, self._least_norm)
+
+    def _warn(self, state: Any, kind: str, symptom: str, causes: str) -> None:
+        if kind not in self.findings:
+            self.findings[kind] = f"step {state.global_step:,}: {symptom}. Likely causes: {causes}"
+            _LOG.warning("%s", self.findings[kind])
+
+
+def loss_of_guessing(config: PreferenceConfig | None, vocabulary: int) -> float | None:
+    """The loss of a model that knows nothing; None where the loss of such a model can be any number.
+
+    Args:
+        config: of pairs; None if tokens are trained.
+        vocabulary: the number of token ids.
+    """
+    tokens = math.log(max(2, vocabulary))
+    if config is None:
+        return tokens
+    # Of ipo it is 1/(4·β²) whatever the model, and of simpo it depends on the margin alone.
+    pairs = math.log(2)
+    return {"dpo": pairs, "reward": pairs, "orpo": tokens + config.beta * pairs}.get(config.loss)
 
 
 class Meter:

@@ -1,15 +1,16 @@
 """The loss: what is trained, by eye and against float64; inside the head, the model's own loss and gradients, for plain
 heads; others keep the plain loss."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from packtrain.schemas.errors import ConfigError
 from packtrain.training.targets import Targets, find_targets
-from packtrain.training.trainer import heads
+from packtrain.training.trainer import heads, loss
 from packtrain.training.trainer.heads import FusedHead, fuse_loss
+from packtrain.training.trainer.loss import offloaded
 
 from tests.training.trainer.tiny_models import batch, loss_of, make, needs_fused_loss
 
@@ -40,6 +41,43 @@ def gradients(model: Any, fused: FusedHead | None = None, **inputs: Any) -> tupl
     loss = loss_of(model, fused, **inputs)
     loss.backward()
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+class Counted(loss.save_on_cpu):  # type: ignore[misc, name-defined]  # torch is not followed
+    """torch's own hooks, which count the bytes that they move."""
+
+    moved: ClassVar[list[int]] = []
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        move: Any = self.pack_hook  # type: ignore[has-type]
+
+        def pack(tensor: Any) -> Any:
+            self.moved.append(tensor.nbytes)
+            return move(tensor)
+
+        self.pack_hook = pack
+
+
+@pytest.mark.parametrize("kind", ["none", pytest.param("chunked", marks=needs_fused_loss)])
+def test_offloading_moves_activations_and_changes_no_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss, "save_on_cpu", Counted)
+    monkeypatch.setattr(Counted, "moved", [])
+    model = make("Llama", attention="sdpa", hidden_size=64, tie_word_embeddings=False).train()
+    fused = fuse_loss(model, kind, cuda=False)
+    expected = gradients(model, fused, **batch(200))[1]
+    assert not Counted.moved
+    model.zero_grad()
+    with offloaded(model, min_bytes=1024):
+        through_host = loss_of(model, fused, **batch(200))
+    through_host.backward()
+    assert all(torch.equal(weight.grad, expected[name]) for name, weight in model.named_parameters())
+    assert len(Counted.moved) > 20
+    Counted.moved.clear()
+    layer, value = torch.nn.Linear(64, 64), torch.rand(8, 64)
+    with offloaded(layer, min_bytes=1):
+        layer(value).sum()
+    assert Counted.moved == [value.nbytes], "parameters stay"
 
 
 def fuse(model: Any) -> FusedHead:

@@ -1,5 +1,6 @@
 """Trainings on packed preference pairs, whole, in this process: each step is what a plain reference says."""
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -367,3 +368,13 @@ def test_a_loss_is_explained_by_tokens_only(pair_settings: Settings) -> None:
     config = TrainConfig.model_validate(pair_settings())
     with pytest.raises(ConfigError, match="losses of tokens"):
         explain_step(config, Path.cwd(), 1)
+
+
+@pytest.mark.parametrize(("loss", "warns"), [("orpo", False), ("ipo", False), ("simpo", False), ("reward", False)])
+def test_first_losses_of_pairs_are_no_reason_to_warn(
+    loss: str, warns: bool, pair_settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = {"config": LLAMA}
+    with caplog.at_level(logging.WARNING, logger="packtrain"):
+        quietly(pair_settings(loss, model=small, trainer={"max_steps": 1}, preference={"beta": 0.1}))
+    assert ("guessing" in caplog.text) == warns

@@ -158,8 +158,8 @@ def test_a_checkpoint_that_was_cut_short_is_passed_over(
         same(folder / "checkpoint-6", whole.out / "checkpoint-6")  # written over, and whole
 
 
-def test_a_checkpoint_whose_weights_are_no_numbers_is_not_trained_on(
-    stopped: tuple[dict[str, Any], Outcome, Path],
+def test_a_checkpoint_that_is_not_finite_is_passed_over(
+    stopped: tuple[dict[str, Any], Outcome, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     config, whole, folder = stopped
     spoilt = folder / "checkpoint-6"
@@ -168,6 +168,10 @@ def test_a_checkpoint_whose_weights_are_no_numbers_is_not_trained_on(
     name = sorted(weights)[-1]
     weights[name].view(-1)[-1] = float("nan")
     save_file(weights, spoilt / "model.safetensors", metadata={"format": "pt"})
+    with caplog.at_level(logging.WARNING, logger="packtrain"):
+        assert last_whole(folder) == folder / "checkpoint-3"
+    assert f"{spoilt} cannot be used: {name} in model.safetensors holds NaN or infinity" in caplog.text
+    # Named by hand, it is not trained on either.
     trainer = PackedTrainer({**config, "probe": False}, say=lambda text: None)
     with pytest.raises(PacktrainError, match=r"weights hold NaN or infinity at step 6, for example in "):
         trainer.train(resume_from_checkpoint=spoilt)

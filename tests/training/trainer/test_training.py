@@ -309,7 +309,7 @@ def test_the_model_that_training_starts_from_is_not_overwritten(settings: Settin
 
 def test_memory_that_runs_out_is_no_traceback(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forward, "loss", lambda *_, **__: torch.empty(1 << 50))
-    with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1 or "):
+    with pytest.raises(ConfigError, match=r"memory ran out in a batch of 2 rows.*\(.*\)\. Set rows_per_device: 1, "):
         quietly(settings())
 
 

@@ -1,9 +1,41 @@
-"""What a training says of itself: figures of speed, and the lines that it logs."""
+"""What watches a training: warnings at its beginning, figures of speed, and the lines that it prints."""
+
+import math
 
 import pytest
-from packtrain.training.trainer.watch import Meter
+import transformers
+from packtrain.training.trainer.watch import EarlyWarnings, Meter
 
 from tests.training.trainer.trainings import Settings, quietly
+
+VOCABULARY = 4096
+
+
+def lines(*logs: dict[str, float], guessing: float | None = math.log(VOCABULARY)) -> list[str]:
+    """The kinds of findings, for these lines of a log, of steps 1, 2, …"""
+    warnings = EarlyWarnings(guessing)
+    state = transformers.TrainerState(is_world_process_zero=True)
+    warnings.on_train_begin(None, state, None)
+    for log in logs:
+        state.global_step += 1
+        warnings.on_log(None, state, None, logs=log)
+    return list(warnings.findings)
+
+
+def test_lines_one_by_one() -> None:
+    assert lines({"loss": 3.1, "grad_norm": 1.2}, {"loss": 2.8, "grad_norm": 1.0}, {"eval_loss": 9.0}) == []
+    assert lines({"loss": 8.4}) == []
+    assert lines({"loss": 12.0}, {"loss": 11.0}) == ["worse_than_guessing"]
+    assert lines({"loss": 1.0}, guessing=math.log(2)) == ["worse_than_guessing"]
+    assert lines({"loss": 1e6}, guessing=None) == []
+    assert lines({"loss": 3.0}, {"loss": 5.2}, {"loss": 6.0}) == ["rising"]
+    assert lines({"loss": 0.0, "grad_norm": 0.0}) == ["nothing_trained"]
+    assert lines({"loss": 3.0, "grad_norm": 0.9}, {"loss": 3.0, "grad_norm": 40.0}) == ["steep"]
+    assert lines({"loss": 3.0, "grad_norm": math.inf}) == ["steep"]
+    assert lines(*[{"loss": 3.0}] * 60, {"loss": 9.0}) == [], "only early steps are looked at"
+
+
+# Figures of speed
 
 
 class Clock:
