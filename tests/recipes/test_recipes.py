@@ -400,6 +400,172 @@ ORDER = Recipe(
     """,
 )
 
+COUNT = Recipe(
+    "",
+    {
+        "schemas/dataset/ledger.py": [
+            (
+                "    call_arguments_not_json: int = 0\n",
+                "    messages_rendered: int = 0\n    call_arguments_not_json: int = 0\n",
+            )
+        ],
+        "pipeline/report/ledger_lines.py": [
+            (
+                '    ("dim", "tool calls whose',
+                '    ("", "messages rendered", "messages_rendered"),\n    ("dim", "tool calls whose',
+            )
+        ],
+        "pipeline/pack/ledger.py": [
+            (
+                "        entry.call_arguments_not_json += counts.total(NOT_JSON)\n",
+                "        entry.call_arguments_not_json += counts.total(NOT_JSON)\n"
+                '        entry.messages_rendered += counts.total("messages_rendered")\n',
+            )
+        ],
+        "stages/tokenize/encode_counts.py": [
+            ('NOT_JSON = "call', 'MESSAGES = "messages_rendered"\nNOT_JSON = "call'),
+        ],
+        "stages/tokenize/encode.py": [
+            ("MOST_PLACES, NOT_JSON, EncodeCounts", "MESSAGES, MOST_PLACES, NOT_JSON, EncodeCounts"),
+            (
+                "        if unknown_roles:\n            counts.add_roles(",
+                '        counts.add(MESSAGES, "", example.line, example.sub, count=len(messages))\n'
+                "        if unknown_roles:\n            counts.add_roles(",
+            ),
+        ],
+        "pipeline/encode/spec.py": [("\nFORMAT = ", "\nFORMAT = 1000 + ")],
+        "schemas/dataset/manifest.py": [("\nFORMAT = ", "\nFORMAT = 1000 + ")],
+    },
+    """
+    dataset = packtrain.run(config)
+    rows = [json.loads(line) for line in open("chats.jsonl")]
+    expected = sum(len(row["messages"]) for row in rows)
+    assert dataset.ledger.sources["chats"].messages_rendered == expected > 0
+    import subprocess, sys
+    command = [sys.executable, "-m", "packtrain.pipeline.cli", "report", "out"]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert f"{dataset.ledger.total().messages_rendered:,}" in shown.stdout, shown
+    """,
+)
+NOTE = Recipe(
+    "",
+    {
+        "pipeline/run/advice.py": [
+            (
+                "        describe_mixture(config, ledger),\n",
+                "        describe_mixture(config, ledger),\n        describe_few(ledger),\n",
+            ),
+            (
+                "def describe_mixture(",
+                "def describe_few(ledger: Ledger) -> str | None:\n"
+                '    """Say that there are few rows; None if there are enough."""\n'
+                "    rows = ledger.total().rows_read\n"
+                '    return f"{rows} rows are few" if rows < 10_000 else None\n\n\n'
+                "def describe_mixture(",
+            ),
+        ],
+    },
+    """
+    dataset = packtrain.run(config)
+    assert f"{dataset.ledger.total().rows_read} rows are few" in dataset.notes
+    """,
+)
+OPTION = Recipe(
+    "",
+    {
+        "schemas/config/source.py": [
+            (
+                '    style: Literal["plain", "chat"] | None = None\n',
+                '    upper: bool = False\n    """Whether texts are written in capitals."""\n'
+                '    style: Literal["plain", "chat"] | None = None\n',
+            ),
+            (
+                "        is_own_reader = self.format.startswith(PYTHON)\n",
+                '        if self.upper and not self._may_take("upper"):\n'
+                '            raise ValueError("upper is for texts; leave it out")\n'
+                "        is_own_reader = self.format.startswith(PYTHON)\n",
+            ),
+        ],
+        "schemas/tables/row_formats.py": [
+            ('OPTIONS = ("expand", ', 'OPTIONS = ("upper", "expand", '),
+            (
+                'RowFormat("text", "one text", ("text", "weight", "group"))',
+                'RowFormat("text", "one text", ("text", "weight", "group"), ("upper",))',
+            ),
+        ],
+        "stages/prep/base.py": [
+            ("    per_turn: bool = False\n", "    upper: bool = False\n    per_turn: bool = False\n"),
+            (
+                "                examples += self.complete_examples(row, line, skipped)\n",
+                "                if self.options.upper:\n"
+                "                    row.text = row.text.upper()\n"
+                "                examples += self.complete_examples(row, line, skipped)\n",
+            ),
+        ],
+        "pipeline/inputs/source_formats.py": [
+            ("        style=source.style,\n", "        style=source.style,\n        upper=source.upper,\n")
+        ],
+    },
+    """
+    texts = {"name": "texts", "path": "texts.jsonl", "format": "text"}
+    config["sources"] = [texts]
+    lengths = [packtrain.run(config | {"out": "as they are"}).ledger.total().tokens_encoded]
+    config["sources"] = [texts | {"upper": True}]
+    lengths.append(packtrain.run(config).ledger.total().tokens_encoded)
+    assert lengths[0] != lengths[1], "capitals are other tokens, and not found in the cache of the others"
+    config["sources"] = [{"name": "chats", "path": "chats.jsonl", "format": "messages", "upper": True}]
+    try:
+        packtrain.run(config)
+        raise SystemExit("chats have no texts")
+    except packtrain.PacktrainError as error:
+        assert "upper is for texts" in str(error)
+    """,
+)
+EXECUTOR = Recipe(
+    "here",
+    {
+        "pipeline/execute/here.py": """
+            from collections.abc import Callable, Generator, Iterable
+
+            from .executor import Executor, Result, Task, never_done
+
+
+            class HereExecutor(Executor):
+                \"\"\"Runs tasks in this process, one after the other.\"\"\"
+
+                def map(
+                    self,
+                    function: Callable[[Task], Result],
+                    tasks: Iterable[Task],
+                    is_done: Callable[[Task], bool] = never_done,
+                ) -> Generator[Result, None, None]:
+                    for task in tasks:
+                        if not is_done(task):
+                            yield function(task)
+
+                def close(self) -> None:
+                    pass
+            """,
+        "pipeline/run/workers.py": [
+            (
+                '    if section.executor == "ray":\n',
+                '    if section.executor == "here":\n'
+                "        from ..execute.here import HereExecutor\n\n"
+                "        executor = HereExecutor()\n"
+                '    elif section.executor == "ray":\n',
+            )
+        ],
+        "schemas/config/config.py": [
+            ('    executor: Literal["local", "ray"]', '    executor: Literal["local", "ray", "here"]'),
+        ],
+    },
+    """
+    expected = packtrain.run(config | {"out": "by a pool"})
+    config |= {"cache": "another", "run": {"executor": "here"}}
+    assert packtrain.run(config).hash == expected.hash
+    """,
+)
+
 RECIPES = {
     "A mask policy": POLICY,
     "An output column": COLUMN,
@@ -411,6 +577,10 @@ RECIPES = {
     "A writable store": STORE,
     "A tokenizer engine": ENGINE,
     "An order of rows": ORDER,
+    "A count of the ledger": COUNT,
+    "A note": NOTE,
+    "An option of a source": OPTION,
+    "An executor": EXECUTOR,
 }
 START = """
 import json
