@@ -47,7 +47,7 @@ def sections(report: Report) -> list[Section]:
     contamination = report.contamination
     training = report.training
     packing = report.packing
-    made: dict[str, Section | None] = {
+    by_name: dict[str, Section | None] = {
         "choice": choice_section(choice) if choice is not None else None,
         "flow": _flow(flow) if flow is not None else None,
         "contamination": contamination_section(contamination) if contamination is not None else None,
@@ -56,10 +56,10 @@ def sections(report: Report) -> list[Section]:
         "made": _made(report.made) if report.made is not None else None,
     }
     if contamination is None and "contamination" not in report.absent:
-        del made["contamination"]
+        del by_name["contamination"]
     return [
         section or Section(name, QUESTIONS[name], report.absent.get(name, "This report does not say."))
-        for name, section in made.items()
+        for name, section in by_name.items()
     ]
 
 

@@ -135,7 +135,8 @@ def estimate(
     is_shared = saved is not None and config.pack.shares
     packed = stored if is_shared else tokens
     # Pairs that are not packed are a row each.
-    rows, bound = documents, documents
+    rows = documents
+    bound = documents
     if stats.are_packed:
         rows, bound = rows_and_bound(
             kept.in_row,

@@ -21,8 +21,10 @@ from ....stages.forecast.pair_stats import PairStats
 from .advised import WHOLE, WHOLE_TEXTS, advise
 from .sharing import Lengths, SharedLengths
 
-LEAST, MOST = 2, 1 << 24
-"""Limits of `truncate.max_length`."""
+LEAST = 2
+"""Smallest `truncate.max_length`."""
+MOST = 1 << 24
+"""Largest one."""
 SAVES = 0.003
 """Another strategy is shown if it needs fewer rows by more than this share."""
 FULLER = 1.02

@@ -113,9 +113,12 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
         groups = _Groups.of(table.documents.at(compared), [len(group) for group in compared_groups], segments)
         # All documents of a group have as many copies.
         group_copies = copies[[group[0] for group in compared_groups]].tolist()
-        for at in lengths:
-            for shared, count in zip(_share_at(groups, config, at), group_copies, strict=True):
+        before: tuple[Lengths, list[_SharedGroup]] | None = None
+        for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
+            shared_groups = _share_at(groups, config, at, before)
+            for shared, count in zip(shared_groups, group_copies, strict=True):
                 sums[at].add(shared, count)
+            before = (at, shared_groups)
     units = {at: sums[at].shared_units() for at in lengths}
     return SharedLengths(share, units, compared_tokens, tokens_of_groups)
 
@@ -175,8 +178,15 @@ class _Groups(NamedTuple):
         return cls(documents, offsets_of(sizes).tolist(), tokens, *segments.spans(documents))
 
 
-def _share_at(groups: _Groups, config: RunConfig, at: Lengths) -> list[_SharedGroup]:
-    """What each group shares at one length, if its documents are decided and cut as in a run of this length."""
+def _share_at(
+    groups: _Groups, config: RunConfig, at: Lengths, before: tuple[Lengths, list[_SharedGroup]] | None
+) -> list[_SharedGroup]:
+    """What each group shares at one length, if its documents are decided and cut as in a run of this length.
+
+    Args:
+        before: a length with rows at least as long, and what the groups share there. Most groups are cut at neither
+            length and need not be compared again, which takes most of the time.
+    """
     documents = groups.documents
     limits = replace(limits_of(config), max_length=at.limit)
     low, high = limits.stretch(documents.length)
@@ -185,7 +195,14 @@ def _share_at(groups: _Groups, config: RunConfig, at: Lengths) -> list[_SharedGr
         stays &= documents.length <= at.limit
     trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
     shared_groups = list[_SharedGroup]()
-    for begin, end in pairwise(groups.offsets):
+    longest = np.maximum.reduceat(documents.length, groups.offsets[:-1]).tolist()
+    for number, (begin, end) in enumerate(pairwise(groups.offsets)):
+        if before is not None and longest[number] <= min(at.limit, before[0].limit):
+            shared = before[1][number]
+            # Its units also fit these rows, so no document would begin another one for want of space.
+            if max(shared.units, default=0) <= at.row_length:
+                shared_groups.append(shared)
+                continue
         kept = np.flatnonzero(stays[begin:end]) + begin
         tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
         shared_groups.append(_share(tokens, trained[kept], at.row_length, config.pack.alignment.document))
