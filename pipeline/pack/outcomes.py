@@ -259,7 +259,7 @@ def _split(
         bases = spans.bases[:-1]
         cut = split(bases + documents.low, bases + documents.high, config.truncate.max_length, options.overlap, places)
         supervised = spans.supervised_before(cut.end) - spans.supervised_before(cut.fresh)
-        # A label needs the token before it in the same piece, which only repeated tokens give to the first fresh one.
+        # The first token of a piece has no label; it is a fresh one unless the piece repeats tokens.
         labels = supervised - (spans.supervised_at(cut.fresh) & (cut.fresh == cut.start))
         stays = (labels > 0) | config.keep_untrained
         owner = cut.document[stays]
@@ -273,7 +273,8 @@ def _split(
         pieces["length"] = end - start
         pieces["repeated"] = fresh - start
         pieces.tofile(file)
-        # Which tokens these are: those of a piece that no earlier piece has, and of these the ones with a label.
+        # Kept are the tokens of each piece that no earlier one has; trained are those of them with a label: in the
+        # example, from 101 and 106 on.
         first_label = np.where(fresh == start, np.minimum(fresh + 1, end), fresh)
         kept_digests = range_digests(fresh - base, end - base)
         trained_digests = SupervisedDigests(spans, documents.span_count).between(base, first_label, end)

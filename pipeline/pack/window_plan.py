@@ -206,11 +206,11 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
             is_stored = (documents.flags[doc_ids] & (SPLIT | SHARES)) > 0
             is_planned[doc_ids[is_stored]] = True
             doc_ids = doc_ids[~is_stored]
-        whole = np.zeros(len(doc_ids), PIECE)
-        whole["document"] = doc_ids
-        whole["start"] = documents.low[doc_ids]
-        whole["length"] = documents.high[doc_ids] - documents.low[doc_ids]
-        pieces_of_slices.append(whole)
+        whole_pieces = np.zeros(len(doc_ids), PIECE)
+        whole_pieces["document"] = doc_ids
+        whole_pieces["start"] = documents.low[doc_ids]
+        whole_pieces["length"] = documents.high[doc_ids] - documents.low[doc_ids]
+        pieces_of_slices.append(whole_pieces)
     if len(stored):
         # A unit is of the window of its first document, wherever the others are.
         begins = unit_begins(stored)

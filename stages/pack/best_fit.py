@@ -88,6 +88,14 @@ def _walk(
     so no open row has a space in [size, r). After one placement its space is either below the size, or the only one in
     that range and so again the smallest that fits. When done, the row joins the queue of its new space, in the order in
     which the group's rows were processed. A row that may take no more of a size waits for the next one.
+
+    Rows of 10, and the sizes 6 6 6 4 4 3 3 3 3 1 1:
+
+        size    move (row, rows, slot, per_row)    spaces afterwards
+        6       (0, 3, 0, 1)                       4 4 4
+        4       (0, 2, 1, 1)                       0 0 4
+        3       (2, 1, 1, 1) (3, 1, 0, 3)          0 0 1 1
+        1       (2, 1, 2, 1) (3, 1, 3, 1)          0 0 0 0
     """
     capacity = len(counts) - 1
     if max_of_size is None:
