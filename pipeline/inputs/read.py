@@ -113,7 +113,7 @@ def columns_of(form: Format) -> tuple[str, ...] | None:
     return tuple(form.keys.values()) or None
 
 
-def sample_rows(file: InputFile, count: int, max_row_bytes: int = 16 << 20) -> list[dict[str, Any]]:
+def sample_rows(file: InputFile, count: int, max_row_bytes: int) -> list[dict[str, Any]]:
     """The first rows of a file as plain values, for any container, without lines that are not JSON objects."""
     sample: list[dict[str, Any]] = []
     for block in file.blocks:

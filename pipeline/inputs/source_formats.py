@@ -140,7 +140,7 @@ def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, num
         InputError: there are no rows.
     """
     key = f"sources.{source.name}"
-    rows = sample_rows(file, _SAMPLE_ROWS)
+    rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes)
     if not rows:
         reject = _first_damage(file, source.max_row_bytes) or RejectedRow(0, "blank", "the first lines are blank")
         fix = f"No row can be used.{describe_damaged_lines(file, reject.reason)}"
@@ -278,8 +278,10 @@ def is_preference(config: RunConfig, formats: Mapping[str, SourceFormat], files:
     """
     pair_sources = []
     other_sources = []
-    for name, form in formats.items():
-        has_pairs = _has_pairs(form, next(file for file in files if file.source == name))
+    for source in config.sources:
+        name = source.name
+        file = next(file for file in files if file.source == name)
+        has_pairs = _has_pairs(formats[name], file, source.max_row_bytes)
         if has_pairs:
             pair_sources.append(name)
         elif has_pairs is False:  # a source that shows nothing agrees with either
@@ -336,9 +338,9 @@ def _keys_set(config: RunConfig, keys: Iterable[str]) -> list[str]:
     return [key for key in keys if attrgetter(key)(config) != attrgetter(key)(defaults)]
 
 
-def _has_pairs(form: SourceFormat, file: InputFile) -> bool | None:
+def _has_pairs(form: SourceFormat, file: InputFile, max_row_bytes: int) -> bool | None:
     """Whether a source has pairs; None if no row shows it."""
     if form.name != "python":
         return form.name == _PREFERENCE
-    examples = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS))).examples
+    examples = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS, max_row_bytes))).examples
     return examples[0].rejected is not None if examples else None

@@ -154,3 +154,11 @@ def test_the_page_about_data_names_every_format_and_key() -> None:
     for format, keys in ((name, row_format.keys) for name, row_format in ROW_FORMATS.items()):
         assert f"`{format}`" in page
         assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_a_first_row_that_only_its_source_allows_shows_the_format(bench: Bench) -> None:
+    """A row larger than `max_row_bytes` by default, and smaller than that of its source."""
+    row: Row = {"messages": chat("Hi!", "Hello."), "note": " " * (17 << 20)}
+    packed = bench([row], max_row_bytes="32MiB")
+    assert packed.ledger["a"]["rows_used"] == 1
+    assert any("format messages" in note for note in packed.notes)
