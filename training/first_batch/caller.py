@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 TRL_SETTINGS = {"packing": False, "padding_free": True, "max_length": None}
-"""Settings of SFTConfig for packed rows."""
+"""Settings of SFTConfig for packed rows: rows that are packed already, neither packed again nor cut."""
 LOSSES_THAT_DO_NOT_SHIFT = ("nemo_automodel", "torchtitan")
 """Trainers which want labels that stand at the token before them already."""
 _BELOW = ("torch", "accelerate", "peft", "transformers", "packtrain", "lightning", "pytorch_lightning")
@@ -54,7 +54,11 @@ class Caller:
 
 
 def find_caller() -> Caller:
-    """Look at the frames above."""
+    """Look at the frames of the stack, from the model's forward outwards.
+
+    The model gets no reference to its trainer, and a trainer that computes the loss itself takes the labels out of the
+    batch: the stack is the one place where both can be seen, whatever the trainer is.
+    """
     trainer: Any = None
     packages: list[str] = []
     labels: list[Any] = []
@@ -65,8 +69,9 @@ def find_caller() -> Caller:
         # Frames of torch and of models hold labels that were changed already, or other tensors of that name.
         if package not in ("torch", "packtrain") and not name.startswith("transformers.models"):
             values = dict(frame.f_locals)  # a copy: f_locals changes while the frame runs
-            batches = [value for value in values.values() if isinstance(value, dict)]
-            labels += [batch.get("labels") for batch in (values, *batches)]
+            # A variable of that name, or a key of a batch.
+            labels.append(values.get("labels"))
+            labels += [value.get("labels") for value in values.values() if isinstance(value, dict)]
             if trainer is None and hasattr(type(values.get("self")), "compute_loss"):
                 trainer = values["self"]
         if package not in _BELOW:
@@ -80,7 +85,15 @@ def find_caller() -> Caller:
 
 
 def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
-    """The settings of this trainer to change; of one that is not known, what the batch lacks. Empty if nothing is."""
+    """Which settings of this trainer to change; for a trainer that is not known, what the batch lacks.
+
+    Args:
+        batch: what the model gets.
+        problem: what is wrong with it, in words.
+
+    Returns:
+        Empty if there is no advice.
+    """
     for name, advice in ADVICE.items():
         if name in caller.names and " see " in problem:
             return advice
@@ -104,6 +117,7 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
 
 
 def _advise_on_trainer(caller: Caller) -> str:
+    """The settings of TRL's SFTTrainer to change, or the collator of a Trainer; empty if they are right or not seen."""
     trainer = caller.trainer
     if "sft_trainer.sfttrainer" in caller.names:
         actual = {name: getattr(trainer.args, name, "?") for name in TRL_SETTINGS}

@@ -26,8 +26,10 @@ Windows = tuple[NDArray[np.uint64], NDArray[np.int64]]
 """The keys of stretches that may begin in the batch, sorted; and the places where, counted through all rows."""
 
 
-class Gap(NamedTuple):
-    """A part of the batch that is neither a document nor padding."""
+class BatchSpan(NamedTuple):
+    """Neighbouring tokens of a row of the batch; `end` is behind the last one. A gap is one that is neither a document
+    nor padding.
+    """
 
     row: int
     begin: int
@@ -55,8 +57,8 @@ class DocumentFinder:
     def __init__(self, rows: PackedRows) -> None:
         self._rows = rows
 
-    def find(self, ids: NDArray[np.int64], padding: NDArray[np.bool_]) -> tuple[list[FoundDocument], list[Gap]]:
-        """The documents in a batch, in its order, and what is none.
+    def find(self, ids: NDArray[np.int64], padding: NDArray[np.bool_]) -> tuple[list[FoundDocument], list[BatchSpan]]:
+        """The documents in a batch, in its order, and the gaps between them.
 
         Args:
             ids: (B, T) tokens.
@@ -66,32 +68,36 @@ class DocumentFinder:
         Raises:
             IntegrityError: a shard is damaged.
         """
-        labels_of: dict[Gap, list[NDArray[np.int32]]] = {}
+        labels_of: dict[BatchSpan, list[NDArray[np.int32]]] = {}
         documents, gaps = _without_parts(ids, padding, labels_of)
-        for _ in range(2):  # the second time for short documents between others
+        # Twice: a document of fewer than `KEY` tokens is looked for only where nothing else is beside it, and what is
+        # beside it may be found later in the first pass.
+        for _ in range(2):
             windows = _windows(ids, gaps)
             for _, batch in self._rows.batches():
-                before = len(labels_of)
+                found_before = len(labels_of)
                 for where, labels in _matches(ids, windows, batch.pieces()):
                     variants = labels_of.setdefault(where, [])
                     if not any(np.array_equal(labels, variant) for variant in variants):
                         variants.append(labels)
-                if len(labels_of) > before:
+                if len(labels_of) > found_before:
                     documents, gaps = _without_parts(ids, padding, labels_of)
                 if not gaps:
                     return documents, []
         return documents, gaps
 
-    def describe(self, ids: NDArray[np.int64], gap: Gap) -> str:
-        """What a gap holds, in a sentence. Reads all shards, at worst."""
+    def describe(self, ids: NDArray[np.int64], gap: BatchSpan) -> str:
+        """What a gap holds, in a sentence: a part of a document that was cut, or anything else. Reads all shards, at
+        worst.
+        """
         part = ids[gap.row, gap.begin : gap.end]
-        # How often its last token stands at its end; 0 if it has no other token. More than once is likely padding.
+        # How often its last token stands at its end, 3 for 7 8 0 0 0. More than once is likely padding.
         repeated = int(np.argmax(part[::-1] != part[-1]))
         part = part[:-repeated] if repeated > 1 else part
         where = f"tokens {gap.begin:,} to {gap.begin + len(part):,} of row {gap.row} of the batch"
         for _, batch in self._rows.batches():
             pieces = batch.pieces()
-            # Searched as bytes, which is done in C; a match between two tokens has a remainder below.
+            # Searched as bytes, because that is done in C. A match that begins within a token has a remainder below.
             tokens = pieces.input_ids.tobytes()
             pattern = part.astype(pieces.input_ids.dtype).tobytes()
             at = tokens.find(pattern)
@@ -105,9 +111,12 @@ class DocumentFinder:
         return f"{where} are no documents of this dataset"
 
 
-def _windows(ids: NDArray[np.int64], gaps: list[Gap]) -> Windows:
-    """Where stretches may begin in gaps: those of `KEY` tokens anywhere; shorter ones with nothing but padding beside
-    them.
+def _windows(ids: NDArray[np.int64], gaps: list[BatchSpan]) -> Windows:
+    """Where stretches may begin in gaps, and their keys: those of `KEY` tokens anywhere; shorter ones only with nothing
+    but padding beside them.
+
+    Args:
+        ids: (B, T) tokens.
     """
     width = ids.shape[1]
     places: list[int] = []
@@ -141,8 +150,16 @@ def _keys(tokens: NDArray[np.integer], begins: NDArray[np.int64], lengths: NDArr
     return keys
 
 
-def _matches(ids: NDArray[np.int64], windows: Windows, pieces: BatchPieces) -> Iterator[tuple[Gap, NDArray[np.int32]]]:
-    """Where pieces are whole in the batch, by themselves or with their row; and their labels."""
+def _matches(
+    ids: NDArray[np.int64], windows: Windows, pieces: BatchPieces
+) -> Iterator[tuple[BatchSpan, NDArray[np.int32]]]:
+    """Where pieces are whole in the batch, by themselves or with their row; and their labels.
+
+    Args:
+        ids: (B, T) tokens of the batch.
+        windows: where a stretch may begin in it.
+        pieces: of some rows of the dataset.
+    """
     window_keys, window_places = windows
     flat = ids.ravel()
     width = ids.shape[1]
@@ -177,13 +194,22 @@ def _matches(ids: NDArray[np.int64], windows: Windows, pieces: BatchPieces) -> I
             piece_length = int(pieces.lengths[piece])
             row, place = divmod(at + piece_begin - begin, width)
             if piece_length:
-                yield Gap(row, place, place + piece_length), pieces.labels[piece_begin : piece_begin + piece_length]
+                yield (
+                    BatchSpan(row, place, place + piece_length),
+                    pieces.labels[piece_begin : piece_begin + piece_length],
+                )
 
 
 def _without_parts(
-    ids: NDArray[np.int64], padding: NDArray[np.bool_], labels_of: dict[Gap, list[NDArray[np.int32]]]
-) -> tuple[list[FoundDocument], list[Gap]]:
-    """The documents in the batch's order, without what is only a part of a longer one; and the gaps between them."""
+    ids: NDArray[np.int64], padding: NDArray[np.bool_], labels_of: dict[BatchSpan, list[NDArray[np.int32]]]
+) -> tuple[list[FoundDocument], list[BatchSpan]]:
+    """The documents in the batch's order, without what is only a part of a longer one; and the gaps between them.
+
+    Args:
+        ids: (B, T) tokens.
+        padding: (B, T), true where an attention mask hides a token.
+        labels_of: where pieces of the dataset were found, and their labels.
+    """
     documents: list[FoundDocument] = []
     is_taken = np.zeros(ids.shape, bool)
     # The longest first: what overlaps one that is kept already is a part of it.
@@ -199,5 +225,5 @@ def _without_parts(
         for begin, end in edges.reshape(-1, 2).tolist():
             part = ids[number, begin:end]
             if (part != part[0]).any():  # else it is padding
-                gaps.append(Gap(number, begin, end))
+                gaps.append(BatchSpan(number, begin, end))
     return sorted(documents, key=lambda document: document[:2]), gaps

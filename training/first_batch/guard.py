@@ -9,7 +9,7 @@ in a row shows nothing of the third, so the guard goes on watching for some batc
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,17 @@ MOST_BATCHES = 8
 """Batches that are looked at until a row has several documents."""
 _CALL_WHAT_THEY_WRAP = ("DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine")
 """Wrappers by which hooks of what they wrap run; in others they may not."""
+
+
+class Findings(NamedTuple):
+    """What a batch is, beside the dataset."""
+
+    documents: list[FoundDocument]
+    """The documents in it."""
+    problems: list[str]
+    """What is wrong with its tokens, labels and positions; empty if nothing is."""
+    unjudged: str
+    """What could not be judged of its labels; empty if all could."""
 
 
 class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -86,6 +97,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
                 self._hooks.append(module.register_forward_pre_hook(self._look, with_kwargs=True, prepend=True))
 
     def _stop(self) -> None:
+        """Look at no further batch."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -110,72 +122,79 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         device = next(module.parameters()).device
         caller = find_caller()
         self._batches += 1
-        documents: list[FoundDocument] = []
-        problems: list[str] = []
-        note = ""
-        failure: PacktrainError | None = None
         ids = _ids_of(args, kwargs)
+        findings = Findings([], [], "")
+        failure: PacktrainError | None = None
         try:
-            if ids is None:
-                problems.append("input_ids do not reach the model, so the batch could not be checked")
-            else:
-                documents, problems, note = self._read(ids, kwargs, caller)
-        except PacktrainError as error:  # raised below, when other ranks know of it
+            findings = self._read(ids, kwargs, caller)
+        except PacktrainError as error:  # raised below: a rank that raised here would leave the others waiting
             failure = error
-        # The passes are collective where the model is sharded: all ranks make them, or none.
-        if not highest_of_ranks(int(not documents), device) and ids is not None:
+        documents = findings.documents
+        problems = findings.problems
+        # The passes are collective where the model is sharded: all ranks make them, or none does.
+        some_rank_has_none = bool(highest_of_ranks(int(not documents), device))
+        if ids is not None and not some_rank_has_none:
             leak = find_leak(module, args, kwargs, (ids.shape[0], ids.shape[1]), documents)
-            problems += [leak] if leak else []
+            if leak:
+                problems.append(leak)
         if highest_of_ranks(int(bool(problems or failure)), device):
             self._stop()
             raise failure or LeakError(_describe(problems, caller, kwargs))
         rows = len({document.row for document in documents})
-        several = bool(highest_of_ranks(int(len(documents) > rows), device))
+        # On any rank: all of them go on watching, or none does.
+        has_neighbours = bool(highest_of_ranks(int(len(documents) > rows), device))
         checked = f"{plural(len(documents), 'document')} in {plural(rows, 'row')} of batch {self._batches}"
-        note = f" ({note})" if note else ""
-        if several:
-            _say(f"packed documents are kept apart: {checked} checked{note}")
+        unjudged = f" ({findings.unjudged})" if findings.unjudged else ""
+        if has_neighbours:
+            _say(f"packed documents are kept apart: {checked} checked{unjudged}")
         elif self._batches == MOST_BATCHES:
             alone = f"no row of {MOST_BATCHES} batches has two documents, so none can see another"
-            _say(f"{alone}: {checked} checked{note}")
+            _say(f"{alone}: {checked} checked{unjudged}")
         elif self._batches == 1:
             watching = f"watching up to {MOST_BATCHES} batches for two in a row"
             _say(f"every document has a row of its own: {checked}; {watching}")
-        if several or self._batches == MOST_BATCHES:
+        if has_neighbours or self._batches == MOST_BATCHES:
             self._stop()
 
-    def _read(
-        self, ids: torch.Tensor, kwargs: dict[str, Any], caller: Caller
-    ) -> tuple[list[FoundDocument], list[str], str]:
-        """The documents in (B, T) tokens; what is wrong with tokens, labels and positions; and what could not be seen.
+    def _read(self, ids: torch.Tensor | None, kwargs: dict[str, Any], caller: Caller) -> Findings:
+        """Compare a batch with the dataset.
+
+        Args:
+            ids: (B, T) tokens; None if the model was called without any.
+            kwargs: with which the model is called.
 
         Raises:
             IntegrityError: the dataset is damaged.
         """
+        if ids is None:
+            return Findings([], ["input_ids do not reach the model, so the batch could not be checked"], "")
         tokens = ids.cpu().numpy()
         mask = kwargs.get("attention_mask")
         # A mask of another shape, such as (B, 1, T, T), says which tokens see which, and not what is padding.
         is_padding_mask = isinstance(mask, torch.Tensor) and mask.shape == ids.shape
         padding = torch.eq(mask, 0).cpu().numpy() if is_padding_mask else np.zeros(tokens.shape, bool)
         documents, gaps = self._finder.find(tokens, padding)
-        problems = [self._finder.describe(tokens, gaps[0])] if gaps else []
+        problems: list[str] = []
+        if gaps:
+            problems.append(self._finder.describe(tokens, gaps[0]))
         if len(gaps) > 1:
             problems.append(f"and {len(gaps) - 1:,} more such parts")
         if self._rows.has_pairs and isinstance(kwargs.get("labels"), torch.Tensor):
             problems.append("labels of preference pairs reach the model, whose loss trains rejected answers too")
-        note, wrong_labels = judge_labels(kwargs, caller, documents, (len(ids), ids.shape[1]), complete=not gaps)
-        problems += [wrong_labels] if wrong_labels else []
+        verdict = judge_labels(kwargs, caller, documents, (len(ids), ids.shape[1]), complete=not gaps)
+        if verdict.problem:
+            problems.append(verdict.problem)
         positions = kwargs.get("position_ids", kwargs.get("input_pos"))
         if isinstance(positions, torch.Tensor) and positions.shape == ids.shape:
             places = positions.cpu().numpy()
-            lengths = [document.end - document.begin for document in documents]
-            count = sum(
-                not np.array_equal(places[document.place], np.arange(length))
-                for document, length in zip(documents, lengths, strict=True)
-            )
-            if count:
-                problems.append(f"position_ids do not start at 0 in {count} of {len(documents)} documents")
-        return documents, problems, note
+            wrong = [
+                document
+                for document in documents
+                if not np.array_equal(places[document.place], np.arange(document.end - document.begin))
+            ]
+            if wrong:
+                problems.append(f"position_ids do not start at 0 in {len(wrong)} of {len(documents)} documents")
+        return Findings(documents, problems, verdict.unjudged)
 
 
 def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> PackedGuard:
@@ -224,15 +243,16 @@ def _ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | Non
 
 
 def _describe(problems: list[str], caller: Caller, batch: dict[str, Any]) -> str:
+    """What is wrong with a batch, and what to change in the trainer; without problems, that another rank has some."""
     if not problems:
         return "another rank got a batch that is not what was packed; its message says what to do"
     problem = "; ".join(problems)
     advice = advise(caller, batch, problem)
-    return f"what {caller.name} gives the model is not what was packed, and nothing was trained: {problem}" + (
-        f". To do: {advice}" if advice else ""
-    )
+    text = f"what {caller.name} gives the model is not what was packed, and nothing was trained: {problem}"
+    return f"{text}. To do: {advice}" if advice else text
 
 
 def _say(text: str) -> None:
+    """Print a line, on the first rank only."""
     if detect_rank().rank == 0:
         print(f"packtrain: {text}", flush=True)

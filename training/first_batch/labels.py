@@ -1,7 +1,7 @@
 """Whether the labels of a batch are those of the dataset, and are shifted once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,10 +12,20 @@ from .caller import Caller
 from .documents import FoundDocument
 
 
+class LabelVerdict(NamedTuple):
+    """What is known of the labels of a batch; both are empty if they are right."""
+
+    unjudged: str = ""
+    """Why they could not be judged."""
+    problem: str = ""
+    """What is wrong."""
+
+
 def judge_labels(
     batch: Mapping[str, Any], caller: Caller, documents: list[FoundDocument], shape: tuple[int, int], *, complete: bool
-) -> tuple[str, str]:
-    """(what could not be judged, what is wrong) of the labels of a batch; empty if nothing is.
+) -> LabelVerdict:
+    """Compare the labels of a batch with those of the dataset. Each label must be shifted once: by the batch, or by who
+    computes the loss.
 
     Args:
         batch: what the model gets. Labels that were taken out of it before are looked for in the calling frames.
@@ -24,52 +34,64 @@ def judge_labels(
     """
     labels, is_shifted_later = _labels_of(batch, caller, shape)
     if labels is None:
-        return "its labels could not be seen", ""
+        return LabelVerdict(unjudged="its labels could not be seen")
     problem = _differences(labels, documents, complete)
     if not any((document.labels[0] != IGNORE_INDEX).any() for document in documents):
-        return "", problem
+        return LabelVerdict(problem=problem)  # nothing is trained, so nothing says whether labels are shifted
     if not (labels != IGNORE_INDEX).any():
-        return "", "no label is trained: all are -100"
-    # Labels that each stand at the token before theirs are the dataset's when they are moved back.
+        return LabelVerdict(problem="no label is trained: all are -100")
+    # Of the labels -100 5 6, shifted ones are 5 6 -100: moved back by one, they are the dataset's again.
     is_shifted = bool(problem) and not _differences(np.roll(labels, 1, axis=1), documents, complete)
     if problem and not is_shifted:
-        return "", problem
-    # Each label must be shifted once: by the batch or by who computes the loss.
-    match is_shifted, is_shifted_later:
-        case True, True:
-            return "", "labels reach the model already shifted, and the model shifts them again"
-        case False, False:
-            return "", f"labels are not shifted, and the loss of {caller.name} does not shift them"
-        case True, None:
-            return "labels could not be judged: they are shifted, which is wrong if the loss shifts them again", ""
-        case False, None:
-            return "its labels are computed with outside of the model, by a loss that must shift them", ""
-    return "", ""
+        return LabelVerdict(problem=problem)
+    if is_shifted and is_shifted_later:
+        return LabelVerdict(problem="labels reach the model already shifted, and the model shifts them again")
+    if is_shifted and is_shifted_later is None:
+        return LabelVerdict(
+            "labels could not be judged: they are shifted, which is wrong if the loss shifts them again"
+        )
+    if not is_shifted and is_shifted_later is None:
+        return LabelVerdict("its labels are computed with outside of the model, by a loss that must shift them")
+    if not is_shifted and not is_shifted_later:
+        return LabelVerdict(problem=f"labels are not shifted, and the loss of {caller.name} does not shift them")
+    return LabelVerdict()
 
 
 def _labels_of(
     batch: Mapping[str, Any], caller: Caller, shape: tuple[int, int]
 ) -> tuple[NDArray[np.int64] | None, bool | None]:
-    """(B, T) labels, and whether who takes them shifts them; None for what is not known."""
+    """(B, T) labels, or None if none are seen; and whether the loss that takes them shifts them, or None if that is not
+    known.
+    """
     # transformers' models take `shift_labels` as they are, and shift `labels`.
     for name, shifts in (("shift_labels", False), ("labels", True)):
         labels = batch.get(name)
         if isinstance(labels, torch.Tensor) and labels.numel() == shape[0] * shape[1]:
             return labels.reshape(shape).cpu().numpy(), shifts
-    taken_out = next((labels for labels in caller.labels if labels.shape == shape), None)
-    return None if taken_out is None else taken_out.cpu().numpy(), False if caller.wants_shifted_labels else None
+    # A loss outside of the model takes them: whether it shifts them is known of some trainers only.
+    is_shifted_later = False if caller.wants_shifted_labels else None
+    for labels in caller.labels:
+        if labels.shape == shape:
+            return labels.cpu().numpy(), is_shifted_later
+    return None, is_shifted_later
 
 
 def _differences(labels: NDArray[np.int64], documents: list[FoundDocument], complete: bool) -> str:
-    """How labels differ from the dataset's, in words; empty if they do not."""
+    """How labels (B, T) differ from the dataset's, in words; empty if they do not.
+
+    Args:
+        complete: as in `judge_labels`. If not, labels outside may be those of documents that were not found.
+    """
     expected = np.full_like(labels, IGNORE_INDEX)
     is_inside = np.zeros(labels.shape, bool)
     for document in documents:
         is_inside[document.place] = True
         actual = labels[document.place]
-        is_same = (variant for variant in document.labels if np.array_equal(variant[1:], actual[1:]))
-        expected[document.place] = next(is_same, document.labels[0])
-    expected[:, 0] = labels[:, 0]  # none predicts the first token of a row, so its label does not matter
+        # Several documents may have these tokens and different labels: those that fit are expected, if any do. They are
+        # compared without the first label, which may be anything at the beginning of a row.
+        fitting = (variant for variant in document.labels if np.array_equal(variant[1:], actual[1:]))
+        expected[document.place] = next(fitting, document.labels[0])
+    expected[:, 0] = labels[:, 0]  # no token predicts the first one of a row, so its label does not matter
     is_trained = labels != IGNORE_INDEX
     is_expected = expected != IGNORE_INDEX
     counts = (

@@ -124,20 +124,19 @@ def held_out_metrics(
 
     Args:
         sums: (S, M) of all ranks together.
-        columns: names of M, see `Objective.columns`.
+        columns: names of M, see `Objective.columns`: `loss`, `weight`, what is counted, then further figures.
         sources: names of S.
     """
-    number = columns[2]
-    means = [place for place in range(len(columns)) if place not in (1, 2)]
+    loss_name, _, count_name, *figure_names = columns
+    means = [loss_name, *figure_names]
     metrics: dict[str, float] = {}
-    for suffix, values in (
-        ("", sums.sum(0).tolist()),
-        *((f"_{name}", row) for name, row in zip(sources, sums.tolist(), strict=True)),
-    ):
-        weight = values[1]
-        if suffix and not weight:
-            continue
-        for place in means:
-            metrics[f"{prefix}_{columns[place]}{suffix}"] = values[place] / weight if weight else float("nan")
-    metrics[f"{prefix}_{number}"] = float(sums[:, 2].sum())
+    total = dict(zip(columns, sums.sum(0).tolist(), strict=True))
+    for name in means:
+        metrics[f"{prefix}_{name}"] = total[name] / total["weight"] if total["weight"] else float("nan")
+    for source, row in zip(sources, sums.tolist(), strict=True):
+        of_source = dict(zip(columns, row, strict=True))
+        for name in means:
+            if of_source["weight"]:
+                metrics[f"{prefix}_{name}_{source}"] = of_source[name] / of_source["weight"]
+    metrics[f"{prefix}_{count_name}"] = total[count_name]
     return metrics
