@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,21 @@ from ..loader import PackedLoader
 from ..packed_rows import PackedRows
 from ..preference.reference import Reference
 from .train_config import TrainConfig
+
+
+class DocumentSources(NamedTuple):
+    """The sources of N documents."""
+
+    names: tuple[str, ...]
+    """Of the sources."""
+    doc_ids: NDArray[np.int64]
+    """(N,) the documents, ascending."""
+    numbers: NDArray[np.int64]
+    """(N,) the source of each, as its place in `names`."""
+
+    def numbers_of(self, doc_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(D,) the sources of some of the documents."""
+        return self.numbers[np.searchsorted(self.doc_ids, doc_ids)]
 
 
 @dataclass(frozen=True)
@@ -53,14 +68,14 @@ class HeldOut:
         return len(self.rows) if self.limit is None else min(self.limit, len(self.rows))
 
     @cached_property
-    def sources(self) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64]]:
-        """The names of the sources, the ids of all documents in the rows, ascending, and the source of each."""
-        ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
-        origins = self.rows.origins(ids.tolist())
-        # In the order in which sources first come, for columns of the log that stay as they are.
-        numbers: dict[str, int] = {}
-        source_numbers = [numbers.setdefault(origins[doc_id].source, len(numbers)) for doc_id in ids.tolist()]
-        return tuple(numbers), ids, np.array(source_numbers, np.int64)
+    def sources(self) -> DocumentSources:
+        """The source of each document in the rows. Reads all rows, once."""
+        doc_ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
+        origins = self.rows.origins(doc_ids.tolist())
+        # Numbered in the order in which they first come, so that trainings on this data log the same columns.
+        number_of: dict[str, int] = {}
+        numbers = [number_of.setdefault(origins[doc_id].source, len(number_of)) for doc_id in doc_ids.tolist()]
+        return DocumentSources(tuple(number_of), doc_ids, np.array(numbers, np.int64))
 
     def batches(
         self, rank: int, world_size: int, reference: Reference | None = None
@@ -70,7 +85,6 @@ class HeldOut:
         Args:
             reference: log-probabilities of the rows' documents, which batches get.
         """
-        _, ids, source_numbers = self.sources
         rows_of_ranks = self.rows_per_device * world_size
         for begin in range(0, len(self), rows_of_ranks):
             # With 2 rows a device, rank 1 takes rows 2 and 3, then 6 and 7 where there are two ranks.
@@ -84,7 +98,7 @@ class HeldOut:
                     reference.of_row(self._number(index), len(row.seq_lengths))
                     for index, row in zip(numbers, rows, strict=True)
                 ]
-            yield flatten(rows, reference=logps), source_numbers[np.searchsorted(ids, doc_ids)]
+            yield flatten(rows, reference=logps), self.sources.numbers_of(doc_ids)
 
     def _row(self, index: int) -> Row:
         """A row; beyond the last one, a row without trained tokens, which fills up the last batch."""
@@ -106,7 +120,9 @@ def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
 
 
 def held_out_loader(config: TrainConfig, base: Path, ranks: int) -> PackedLoader | None:
-    """A loader of the rows that are evaluated, in their order; None if none are."""
+    """A loader of the rows that are evaluated, in their order, for the pass that computes their reference; None if none
+    are.
+    """
     if config.eval is None:
         return None
     folder = config.place(config.eval.data or config.data, base)

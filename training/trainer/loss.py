@@ -124,7 +124,7 @@ class Forward:
         else:
             with fused.of(targets):
                 outputs = self._outputs(model, batch, targets)
-            total = outputs["logits"].sum() * len(targets.tokens)
+            total = outputs["logits"].sum() * len(targets.tokens)  # the head gives their mean
         return total, outputs.get("aux_loss") if self._auxiliary else None
 
     def _compare(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:
@@ -215,11 +215,13 @@ def offloaded(model: nn.Module, *, min_bytes: int = MIN_BYTES) -> Iterator[None]
         model: its parameters stay on the device, also as transposed views.
     """
     weights = frozenset(parameter.untyped_storage().data_ptr() for parameter in model.parameters())
+    # torch's hooks would move every saved tensor, weights among them, which stay on the device: so its own hook is
+    # called for the others alone.
     hooks = save_on_cpu(pin_memory=True)
     move = hooks.pack_hook
 
     def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-        # FSDP's gathered parameters are not the model's own.
+        # FSDP's gathered parameters are not the model's own tensors.
         gathered = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
         if gathered or tensor.nbytes < min_bytes or tensor.untyped_storage().data_ptr() in weights:
             return tensor.device, tensor

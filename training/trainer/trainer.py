@@ -125,9 +125,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         for name in ("cp", "sp", "tp"):
             if getattr(parallel, f"{name}_enabled", False):
                 raise ConfigError(f"leave parallelism_config.{name}_size out: {CUT}")
-        # transformers then neither divides by the micro-batches nor counts the labels again.
+        # The loss is a part of the step's mean already: transformers then neither divides it by the micro-batches nor
+        # counts the labels again.
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
+        # `ConsoleLog` prints in their place: they would print dicts, and a bar between the lines.
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(setup.model))))
@@ -145,6 +147,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if self.reference is None:
             return
         device = self.args.device
+        # A resumed training has weights that are trained already, and must find the file.
         logps_of = self._reference_logps if self.resumed_from is None else None
         was_training = self.model.training
         self.model_wrapped.eval()
@@ -177,10 +180,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             samples.append({**batch, TARGETS: targets})
         if not samples:
             return samples, None
+        # Summed in float64, because float32 has whole numbers up to 16.8 million only, and a step may have more tokens.
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
-        return samples, torch.where(units > 0, units, 1).float()
+        return samples, torch.where(units > 0, units, 1).float()  # a step without a trained token has the loss 0
 
     # Loss
 
@@ -196,6 +200,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if not self.begun:
             self._begin(batch)
         ranks = self.accelerator.num_processes
+        # transformers sets how many micro-batches this step has.
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         is_first = self.state.global_step == 0
         with offloaded(self.model) if self.offloads else nullcontext():
@@ -283,7 +288,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         held_out = eval_dataset if eval_dataset is not None else self.eval_dataset
         if held_out is None:
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
-        source_names = held_out.sources[0]
+        source_names = held_out.sources.names
         columns = self.objective.columns
         sums = torch.zeros(len(source_names), len(columns), dtype=torch.float64)
         reference = None if self.reference is None else self.reference.held_out

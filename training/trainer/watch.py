@@ -25,10 +25,8 @@ _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
 class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """A warning, once of each kind and with likely causes, when early losses or gradient norms are abnormal.
-
-    The first loss must not be far above that of a model that guesses, and later early ones must not rise far above the
-    first. Nothing is stopped: people judge.
+    """A warning, once of each kind and with likely causes, when losses or gradient norms of the first `EARLY` steps are
+    abnormal. Nothing is stopped: people judge.
 
     Args:
         guessing: the loss of a model that guesses, such as ln(V) for tokens, V the size of the vocabulary; None if
@@ -51,7 +49,7 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
         if not state.is_world_process_zero or not logs or "loss" not in logs or state.global_step > self._until:
             return
         loss = float(logs["loss"])
-        norm = logs.get("grad_norm")
+        norm = logs.get("grad_norm")  # None where transformers did not compute it
         first = self._first
         if first is None:
             self._first = loss
@@ -67,12 +65,14 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
             self._warn(
                 state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect) or weight"
             )
+        # Above 1 only: small norms may differ by a lot, and clipping, at 1 by default, leaves them alone.
         elif norm is not None and (not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1)):
             self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
         elif norm is not None:
             self._least_norm = min(norm, self._least_norm)
 
     def _warn(self, state: Any, kind: str, symptom: str, causes: str) -> None:
+        """Log a warning, unless there was one of its kind."""
         if kind not in self.findings:
             self.findings[kind] = f"step {state.global_step:,}: {symptom}. Likely causes: {causes}"
             _LOG.warning("%s", self.findings[kind])
@@ -162,15 +162,18 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
     """
 
     def __init__(self, say: Say, epochs_per_step: float) -> None:
-        self.say, self.epochs_per_step = say, epochs_per_step
+        self.say = say
+        self.epochs_per_step = epochs_per_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See transformers."""
+        # For transformers the whole training is one epoch, because it goes through the loader's batches once.
         state.epoch = state.global_step * self.epochs_per_step
         control.should_log = control.should_log or state.global_step >= state.max_steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """See transformers."""
+        # Not the line at the end of a training, whose figures are those of transformers' own clock.
         if logs and {"loss", "eval_loss"} & logs.keys():
             shown = "  ".join(f"{key} {value:.5g}" for key, value in logs.items() if isinstance(value, int | float))
             self.say(f"step {state.global_step:,}/{state.max_steps:,}  {shown}")
