@@ -105,6 +105,7 @@ def rank_check() -> None:
 
 
 def _passed(ranks: int) -> str:
+    """The verdict if no rank is missing. It has their number: a rank that counts otherwise expects another one."""
     return f"all {ranks} ranks are there"
 
 
@@ -128,7 +129,13 @@ def _within(seconds: float, work: Callable[[], str]) -> str:
 def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> str:
     """Leave a report and wait for the verdict, which rank 0 makes.
 
-    Its keys are under a prefix of this call's own, and of the launcher's attempt.
+    Keys have a prefix of this call and of the launcher's attempt: the store outlives both, and what an earlier attempt
+    left in it says nothing of this one.
+
+    Args:
+        saw: this rank's variables, for the verdict.
+        deadline: of `time.monotonic`, until when rank 0 waits for reports.
+        seconds: that a rank may take, for the store and the verdict.
     """
     import torch.distributed as dist
 
@@ -141,7 +148,7 @@ def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> s
         is_master=serves,
         timeout=timedelta(seconds=seconds),
         wait_for_workers=False,
-        multi_tenant=True,
+        multi_tenant=True,  # rank 0 may make a store at this port again, in a later call or for the process group
     )
     _OPEN.append(shared_store)
     attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

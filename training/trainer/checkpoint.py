@@ -224,6 +224,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> dict[str, int]:
+    """The size in bytes of every file in a checkpoint but its marker, by path within the folder."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))

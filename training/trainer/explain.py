@@ -84,8 +84,8 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     forward = Forward(model)
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     half = next((dtype for key, dtype in halves if config.trainer.get(key)), None)
+    # Each with the number of its trained tokens and the sum of their losses.
     trained_documents: list[tuple[StepDocument, int, float]] = []
-    """Each with the number of its trained tokens and the sum of their losses."""
     documents = iter(loader.explain(step - 1))
     for batch, _ in zip(loader, range(rows), strict=False):
         targets = find_targets(batch)
@@ -110,6 +110,11 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
 
 
 def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
+    """The model with the weights of a checkpoint; without one, those that training starts from.
+
+    Raises:
+        ConfigError: the checkpoint holds no whole weights, or they cannot be loaded.
+    """
     if folder is None or config.lora is not None:
         model = load_model(config.model, base, config.seed)
         if folder is None:

@@ -81,7 +81,7 @@ class _ReplacedHead:
     """A model's head, which within `of` gives losses in the place of logits.
 
     Args:
-        head: its `forward` is replaced, for as long as the model lives.
+        head: its `forward` is replaced, for as long as the model lives. Outside of `of` it does what it did.
     """
 
     def __init__(self, head: Any) -> None:
@@ -153,11 +153,13 @@ def chunked_options(rows: int, dtype: torch.dtype) -> Any:
 
 
 def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> Any:
+    """A `Kernel`: torch's."""
     options = chunked_options(len(hidden), hidden.dtype)
     return functional.linear_cross_entropy(hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options)
 
 
 def _liger() -> Kernel:
+    """Liger's kernel. Raises ConfigError if it cannot be imported."""
     try:
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy as kernel
     except ImportError as error:
@@ -220,10 +222,11 @@ class ChunkedHead(_ReplacedHead):
         rows = hidden.flatten(0, -2)
         if len(rows) != len(targets.tokens):  # the model gives all positions to its head
             rows = rows[targets.index]
-        size = max(1, CHUNK_BYTES // (4 * self._vocabulary))
+        size = max(1, CHUNK_BYTES // (4 * self._vocabulary))  # rows whose float32 logits take CHUNK_BYTES
         chunks = zip(rows.split(size), targets.tokens.split(size), strict=True)
         losses = [checkpoint(self._chunk, part, tokens, use_reentrant=False) for part, tokens in chunks]
         return torch.cat(losses).view(1, -1, 1)
 
     def _chunk(self, hidden: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """(m,) the losses of m tokens, from their hidden states (m, H)."""
         return token_losses(self._project(hidden), tokens)

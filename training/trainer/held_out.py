@@ -143,8 +143,8 @@ def held_out_metrics(
         columns: names of M, see `Objective.columns`: `loss`, `weight`, what is counted, then further figures.
         sources: names of S.
     """
-    loss_name, _, count_name, *figure_names = columns
-    means = [loss_name, *figure_names]
+    means = [columns[0], *columns[3:]]  # the loss and further figures; between them stand weight and count
+    count_name = columns[2]
     metrics: dict[str, float] = {}
     total = dict(zip(columns, sums.sum(0).tolist(), strict=True))
     for name in means:

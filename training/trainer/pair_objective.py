@@ -172,6 +172,7 @@ class PairFigures:
     def __init__(self, *, scores: bool) -> None:
         self.names = (ACCURACY, MARGIN) if scores else (ACCURACY, MARGIN, LOGPS_CHOSEN, LOGPS_REJECTED)
         self._sums: torch.Tensor | None = None
+        """float64 (F + 1,): the sums of the F figures, then the number of pairs. None before the first pair."""
 
     def add(self, result: PairLosses) -> None:
         """Count the pairs of a micro-batch."""
@@ -186,10 +187,14 @@ class PairFigures:
         Args:
             reduce: adds up a tensor over ranks.
         """
+        # A rank without a pair adds zeros: all ranks must take part in the sum.
         sums = self._sums if self._sums is not None else torch.zeros(len(self.names) + 1, dtype=torch.float64)
         self._sums = None
-        *totals, pairs = reduce(sums.to(device)).tolist()
-        return {name: total / pairs for name, total in zip(self.names, totals, strict=True)} if pairs else {}
+        totals = reduce(sums.to(device)).tolist()
+        pairs = totals[-1]
+        if not pairs:
+            return {}
+        return {name: total / pairs for name, total in zip(self.names, totals[:-1], strict=True)}
 
 
 def refuse_other_rows(config: PreferenceConfig | None, rows: PackedRows) -> None:

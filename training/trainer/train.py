@@ -49,6 +49,7 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
 
 
 def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
+    """Train, in a folder that is locked and with all ranks there. See `train`."""
     from transformers.utils.logging import disable_progress_bar
 
     from ..models.model import is_out_of_memory, message_of
@@ -71,6 +72,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     except PacktrainError:
         raise
     except Exception as error:
+        # Before the first batch, transformers reads what the checkpoint holds.
         if resume is not None and not trainer.meter.running:
             raise IntegrityError(
                 f"resuming from {resume} failed before its first batch: {message_of(error)}. If it is damaged, delete "
@@ -92,6 +94,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
 
 
 def _announce(trainer: "PackedTrainer", resume: Path | None) -> None:
+    """Say what a step consists of, how many there are, and where training starts."""
     say = trainer.say
     loader = trainer.loader
     steps = int(trainer.args.max_steps)

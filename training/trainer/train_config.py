@@ -255,27 +255,9 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
     import torch
     from transformers import TrainingArguments
 
-    hints = get_type_hints(TrainingArguments)
-    types = {field.name: hints[field.name] for field in fields(TrainingArguments) if field.init}
-    arguments: dict[str, Any] = dict(_DEFAULTS)
+    arguments = {**_DEFAULTS, **_checked_arguments(config.trainer, base)}
     if not torch.accelerator.is_available():
-        arguments["use_cpu"] = True  # transformers asks for it before it computes in bfloat16 on a CPU
-    for key, value in config.trainer.items():
-        if key not in types:
-            raise ConfigError(
-                f"trainer.{key}: transformers.TrainingArguments has no such key{did_you_mean(key, sorted(types))}"
-            )
-        # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
-        new_key = key.replace("gradient_checkpointing", "activation_checkpointing")
-        if types[key] in _PLAIN:
-            try:
-                converted = TypeAdapter(types[key]).validate_python(value)
-            except ValidationError as error:
-                raise ConfigError(f"trainer.{key}: {value!r:.60}: {error.errors()[0]['msg']}") from None
-            value = converted if isinstance(value, str) else value  # YAML reads 1e-3 as text
-        elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
-            value = str(base / value)
-        arguments[new_key if new_key in types else key] = value
+        arguments.setdefault("use_cpu", True)  # transformers asks for it before it computes in bfloat16 on a CPU
     if config.eval is not None:
         arguments["eval_strategy"] = "steps"
         arguments["eval_steps"] = config.eval.every or arguments.get("save_steps", 500)
@@ -296,3 +278,36 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
         raise ConfigError(
             f"trainer: transformers.TrainingArguments refuses it: {error}; fix that key, or leave it out"
         ) from error
+
+
+def _checked_arguments(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """The keys of `trainer:`, with values of the types that transformers.TrainingArguments declares.
+
+    transformers checks the values of enumerations and dictionaries, but takes any value for a number: a text would fail
+    much later, in a step.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is of another type.
+    """
+    from transformers import TrainingArguments
+
+    hints = get_type_hints(TrainingArguments)
+    types = {field.name: hints[field.name] for field in fields(TrainingArguments) if field.init}
+    arguments: dict[str, Any] = {}
+    for key, value in keys.items():
+        if key not in types:
+            raise ConfigError(
+                f"trainer.{key}: transformers.TrainingArguments has no such key{did_you_mean(key, sorted(types))}"
+            )
+        if types[key] in _PLAIN:
+            try:
+                converted = TypeAdapter(types[key]).validate_python(value)
+            except ValidationError as error:
+                raise ConfigError(f"trainer.{key}: {value!r:.60}: {error.errors()[0]['msg']}") from None
+            value = converted if isinstance(value, str) else value  # YAML reads 1e-3 as text
+        elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
+            value = str(base / value)
+        # transformers 5.23 renamed gradient checkpointing, and warns of the old name.
+        new_key = key.replace("gradient_checkpointing", "activation_checkpointing")
+        arguments[new_key if new_key in types else key] = value
+    return arguments

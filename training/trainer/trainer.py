@@ -333,13 +333,19 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return super().train(None if step == 0 else str(resume_from_checkpoint), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint of transformers, what packtrain adds to it, and its marker last.
+
+        Raises:
+            PacktrainError: the weights are not finite; nothing is written.
+            StoreError: writing failed; earlier checkpoints are intact.
+        """
         self._require_finite_weights()
         folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             (folder / checkpoint.MARKER).unlink(missing_ok=True)  # it is written over
         # Old ones are deleted only when this one is whole: transformers would do it before the marker is written.
         keep = self.args.save_total_limit
-        self.args.save_total_limit = None
+        self.args.save_total_limit = None  # transformers then deletes none
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
         with self.meter.paused():
             try:
