@@ -43,7 +43,8 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
             f"(model.config.vocab_size: at least {highest + 1:,})"
         )
     limit = longest_document(model)
-    if limit is None or rows.longest_allowed <= limit.tokens:  # as nearly always
+    # Nearly always: the longest document that the data may have is known without reading any.
+    if limit is None or rows.longest_allowed <= limit.tokens:
         return
     longest = rows.longest_allowed if padded else rows.longest  # the latter reads the document table
     if longest > limit.tokens:

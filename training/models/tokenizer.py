@@ -36,6 +36,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
     if configured is not None and not configured.is_dir():
         raise ConfigError(f"tokenizer: there is no folder {configured}; check the spelling")
     if rows.files.is_local:  # the folder of another machine says nothing here
+        # A note that is damaged or missing is as good as none: datasets that were copied have none.
         with suppress(OSError, ValueError, KeyError, TypeError):
             note = parse_json(rows.files.read(_RUN) or b"")
             folder = configured or Path(note["tokenizer"])
@@ -55,7 +56,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
         file = getattr(error, "filename", None)
         problem = f"{file}: {getattr(error, 'strerror', None)}" if file else message_of(error)
         raise ConfigError(f"tokenizer: transformers cannot load {folder}: {problem}") from error
-    packed_with = rows.manifest.plan.get("tokenizer", {}).get("template")  # its hash
+    packed_with = rows.manifest.plan.get("tokenizer", {}).get("template")  # the hash of the template's text
     if hash_bytes(template) == packed_with:
         tokenizer.chat_template = template.decode()
     elif packed_with and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed_with:
@@ -64,7 +65,12 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
 
 
 def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
-    """Refuse a model whose folder holds another tokenizer than that of the data.
+    """Refuse a model whose folder holds another tokenizer than that of the data: the same ids would be other
+    tokens to it, and it would be trained all the same.
+
+    Args:
+        model: its folder. Without a tokenizer.json there, nothing is compared.
+        tokenizer: that of the data.
 
     Raises:
         ConfigError: names a token that has another id there.

@@ -40,9 +40,9 @@ class Objective(Protocol):
 
         Args:
             batch, targets: on the model's device.
-            units: of the whole step.
-            share: see `Forward.loss`.
-            is_first_step: of a training that starts from its own weights, so is not resumed.
+            units: of the whole step: the sum of `units` of all targets, on all ranks.
+            share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over all of the step.
+            is_first_step: no step was made before, so the weights are those that training starts from.
         """
 
     def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Any) -> torch.Tensor:
@@ -53,7 +53,7 @@ class Objective(Protocol):
 
 
 class TokenObjective:
-    """The mean loss over trained tokens, by weight; see `Objective`."""
+    """An `Objective`: the mean loss over trained tokens, each counted by its weight."""
 
     columns: tuple[str, ...] = TOKEN_COLUMNS
 

@@ -67,7 +67,7 @@ class PairTargets:
 
 
 class PairObjective:
-    """The mean loss over preference pairs, with figures to watch; see `Objective`.
+    """An `Objective`: the mean loss over preference pairs, with figures to watch.
 
     Args:
         config: which loss.
