@@ -111,10 +111,10 @@ def _kind_of_name(name: str) -> tuple[Container | None, Compression | None]:
 
 
 def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression | None]:
-    """The kind of a file, and how it is compressed.
+    """The kind of a file, and how it is compressed; None if it is not.
 
     Args:
-        name: how it ends is used.
+        name: of which the suffix counts.
         shown: its name in messages.
         head: its first bytes, up to `HEAD_BYTES`.
 
@@ -123,18 +123,24 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     """
     named_kind, named_compression = _kind_of_name(name)
     named_kind = named_kind or Container.JSONL  # what a name without a known suffix most likely is
-    # Of a text, the first bytes show only some kinds, so the name counts, unless it says that it is none.
+    # The first bytes hardly tell CSV from lines of JSON, so of a text the name decides; if it names a kind that is no
+    # text, such as Parquet, it is wrong.
     text_kind = named_kind if named_kind in TEXT_KINDS else Container.JSONL
-    kind_of_content = _kind_of_magic_bytes(head)
-    # The content goes before the name: people rename files, and a wrong reader would find rows in noise.
-    # What a compressed file contains shows when it is read; see `refuse_inner`.
-    if isinstance(kind_of_content, Compression):
-        return text_kind, kind_of_content
-    if kind_of_content is not None:
-        return kind_of_content, None
+
+    # First bytes that only one kind has go before the name: people rename files, and a wrong reader would find rows in
+    # noise.
+    magic_kind = _kind_of_magic_bytes(head)
+    if isinstance(magic_kind, Compression):
+        return text_kind, magic_kind  # of a text; what is inside shows when it is read, see `refuse_inner`
+    if magic_kind is not None:
+        return magic_kind, None
+
+    # Without such bytes it is a text, or cannot be used.
+    needs_magic_bytes = named_compression is not None or named_kind not in TEXT_KINDS
     # Lines of JSON may have a NUL byte: one damaged row costs only itself.
     is_binary = b"\0" in head and not head.lstrip().startswith((b"{", b"["))
-    if head and (named_compression is not None or named_kind not in TEXT_KINDS or is_binary):
+    # An empty file has no rows, whatever its name says.
+    if head and (needs_magic_bytes or is_binary):
         raise InputError(
             f"{shown} is damaged, or of another kind: its first bytes are not those of "
             f"{named_compression or named_kind.value}. Copy it again, give it the right suffix, or convert it: inputs "
@@ -155,8 +161,13 @@ def _kind_of_magic_bytes(head: bytes) -> Container | Compression | None:
 
 
 def settle_text_kind(container: Container, head: bytes) -> Container:
-    """The kind of a text file by its first (decompressed) bytes."""
-    if container is Container.JSONL and head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
+    """The kind of a text file by its first (decompressed) bytes.
+
+    Args:
+        container: the kind by its name: `.json` may be lines or an array, and lines of JSON are often called `.txt`.
+    """
+    without_byte_order_mark = head.removeprefix(b"\xef\xbb\xbf")
+    if container is Container.JSONL and without_byte_order_mark.lstrip().startswith(b"["):
         return Container.JSON_ARRAY
     if container is Container.TEXT and _OBJECT.match(head):
         return Container.JSONL

@@ -18,55 +18,54 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 def array_elements(stream: BufferedReader, longest: int) -> Iterator[bytes]:
     """Each element of an array, as it is written, without white space around it.
 
-    Python's own decoder says where an element ends. What it makes of the element is not used: it takes NaN for a
-    number, for example, which `_DECODER` refuses.
+    Python's own decoder says where an element ends. What it makes of the element is not used.
 
     Args:
-        longest: bytes of an element that is certainly found. A longer one may be, too.
+        longest: bytes of the longest element that is found for certain. Longer ones may be found, too.
 
     Raises:
         ValueError: it is no array, or cut short, an element is not JSON, or one is much too long; says at which byte.
     """
     # Bytes that are no UTF-8 cost their own row: they become lone surrogates here, and bytes again in the element.
     utf8 = getincrementaldecoder("utf-8")("surrogateescape")
-    searched = max(longest, _MIN_SEARCHED)
+    max_searched = max(longest, _MIN_SEARCHED)
+    # A window of the stream, decoded. Positions are characters of it.
     text = utf8.decode(stream.read(_CHUNK))
-    text_start = 0  # where the text begins in the stream, in bytes
+    text_start = 0  # the byte of the stream at which the text begins
     opening = _skip_space(text, 0)
     if not text.startswith("[", opening):
         raise ValueError("it does not begin with [, at byte 0")
-    position = opening + 1  # in the text, behind the last bracket or comma
+    position = opening + 1  # behind the bracket that opens the array, or behind a comma
     is_first = True
     while True:
         begin = _skip_space(text, position)
-        if is_first and text.startswith("]", begin):
+        if is_first and text.startswith("]", begin):  # an empty array; `[1,]` is none
             position = begin + 1
             break
         try:
-            _, end = _DECODER.raw_decode(text, begin)
-            separator_place = _skip_space(text, end)
-            separator = text[separator_place]
-            if separator not in ",]":
-                raise JSONDecodeError("there is no comma between two elements", text, separator_place)
+            end, separator = _find_end(text, begin)
         except (ValueError, IndexError, RecursionError) as error:
             # The element is wrong, or the text ends within it or right behind it, as in `[12` or `[12.` of `[12.5]`.
-            # More text shows which: twice as much each time, so that a long element is decoded few times.
-            rest = text[begin:]
+            # More text shows which.
+            remaining = text[begin:]
+            is_too_long = len(remaining) > max_searched
             more = b""
-            if len(rest) <= searched:
-                more = stream.read(min(max(len(rest), _CHUNK), searched + _CHUNK - len(rest)))
+            if not is_too_long:
+                # As much again, so that a long element, which is decoded from its beginning each time, is decoded few
+                # times; but only a chunk more than may be searched.
+                more = stream.read(min(max(len(remaining), _CHUNK), max_searched + _CHUNK - len(remaining)))
             if not more:
-                raise _described(error, text, text_start, is_too_long=len(rest) > searched) from None
+                raise _described(error, text, text_start, is_too_long=is_too_long) from None
             text_start += len(_encode(text[:begin]))
-            text = rest + utf8.decode(more)
+            text = remaining + utf8.decode(more)
             position = 0
             continue
         yield _encode(text[begin:end])
         is_first = False
-        position = separator_place + 1
-        if separator == "]":
+        position = separator + 1
+        if text[separator] == "]":
             break
-    # A second array behind the first would be lost unseen.
+    # Only white space may follow: a second array behind the first would be lost unseen.
     end_byte = text_start + len(_encode(text[:position]))
     data = _encode(text[position:]) or stream.read(_CHUNK)
     while data:
@@ -75,11 +74,28 @@ def array_elements(stream: BufferedReader, longest: int) -> Iterator[bytes]:
         data = stream.read(_CHUNK)
 
 
+def _find_end(text: str, begin: int) -> tuple[int, int]:
+    """Where the element that begins at a position ends, and where the comma or bracket behind it is.
+
+    In `[12 , 3]`, the element that begins at 1 ends at 3, and its comma is at 4.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON, the text ends within it, or something else follows it.
+        IndexError: the text ends behind it.
+    """
+    _, end = _DECODER.raw_decode(text, begin)
+    separator = _skip_space(text, end)
+    if text[separator] not in ",]":
+        raise JSONDecodeError("there is no comma between two elements", text, separator)
+    return end, separator
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-# Numbers stay text: converting them takes time, and Python refuses integers of more than 4,300 digits.
+# Numbers stay text: converting them takes time, and Python refuses integers of more than 4,300 digits. NaN and Infinity,
+# which Python takes for numbers, are no JSON.
 _DECODER = JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse_constant)
 
 

@@ -4,7 +4,7 @@ A block has as many whole lines as fit into `size` bytes. So where it begins dep
 appending to a file changes only the last block.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from io import BufferedReader
 from typing import IO, Any
@@ -40,46 +40,57 @@ def bounded_lines(file: IO[bytes], shown: str, max_bytes: int) -> Iterator[bytes
 def cut_lines(
     stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, file_hasher: Hasher | None = None
 ) -> Iterator[tuple[Block, bytes]]:
-    """Cut a stream into blocks, in one pass and bounded memory; each with its bytes, if it is not too long.
+    """Cut a stream into blocks, in one pass and bounded memory. Yields each with its bytes; without them for a line that
+    is longer than `max_row_bytes`, which is a block of its own.
+
+    `aa⏎bbb⏎cc⏎` in blocks of 6 bytes gives `aa⏎`, `bbb⏎` and `cc⏎`: of the first 6 bytes, the `bbb` behind the last end
+    of a line is carried into the next block.
 
     Args:
         size: bytes of a block; only a single line may be longer.
         start: the position of the stream's next byte.
         file_hasher: is given every byte.
     """
-    carried = b""  # the beginning of a line, which the last block had no room for
+    carried = b""  # the beginning of a line that was cut off the last block
     first_line = 0
     while data := carried + stream.read(size - len(carried)):
-        is_last = len(data) < size
-        end = len(data) if is_last else data.rfind(b"\n") + 1
-        if end:
-            carried = data[end:]
-            data = data[:end]
-        else:
-            # A line is longer than a block: as much as a row may have, and one byte more, which shows that it is too
-            # long.
-            carried = b""
-            data += stream.readline(max(max_row_bytes + 1 - size, 0))
-        too_long = end == 0 and len(data.removesuffix(b"\n")) > max_row_bytes
-        # The last line of a file may have no end.
-        lines = 1 if too_long else data.count(b"\n") + (not data.endswith(b"\n"))
-        # The hashes cover a line that is too long, too; memory holds only a piece of it.
+        carried = b""
+        is_too_long = False
+        # Fewer bytes than asked for: the stream has ended, and all of them are the last block.
+        if len(data) == size:
+            last_line_end = data.rfind(b"\n") + 1
+            if last_line_end:
+                carried = data[last_line_end:]
+                data = data[:last_line_end]
+            else:
+                # A single line fills the block. Read on up to the longest that a row may be and one byte more, which
+                # is the end of the line, or shows that it is too long.
+                data += stream.readline(max(max_row_bytes + 1 - size, 0))
+                is_too_long = len(data.removesuffix(b"\n")) > max_row_bytes
+        pieces: Iterable[bytes] = [data]
+        line_count = data.count(b"\n")
+        if is_too_long:
+            # The hashes cover the rest of the line, too, of which memory holds one piece at a time.
+            pieces = _pieces_of_line(stream, data, size)
+            line_count = 1
+        elif not data.endswith(b"\n"):
+            line_count += 1  # the last line of a file may have no end
         hasher = new_hasher()
         length = 0
-        for piece in _pieces_of_line(stream, data, size) if too_long else [data]:
+        for piece in pieces:
             hasher.update(piece)
             length += len(piece)
             if file_hasher is not None:
                 file_hasher.update(piece)
-        block = Block(start, start + length, first_line, lines, hasher.hexdigest(), too_long=too_long)
-        yield block, b"" if too_long else data
+        block = Block(start, start + length, first_line, line_count, hasher.hexdigest(), too_long=is_too_long)
+        yield block, b"" if is_too_long else data
         start += length
-        first_line += lines
+        first_line += line_count
 
 
-def _pieces_of_line(stream: BufferedReader, begin: bytes, size: int) -> Iterator[bytes]:
-    """A line to its end, in pieces of at most `size` bytes behind its beginning, which was read already."""
-    piece = begin
+def _pieces_of_line(stream: BufferedReader, line_begin: bytes, size: int) -> Iterator[bytes]:
+    """A line to its end: first its beginning, which was read already, then pieces of at most `size` bytes."""
+    piece = line_begin
     while piece:
         yield piece
         piece = b"" if piece.endswith(b"\n") else stream.readline(size)
