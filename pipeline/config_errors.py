@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_origin
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from ..schemas.config.section import ConfigModel, section_of
 from ..schemas.errors import did_you_mean
@@ -27,28 +28,30 @@ def describe_errors(
         data: what was validated: the file's content, with all overrides.
         origins: what set the keys: `line 3`, or an override.
     """
-    mistakes = [(_place_in_data(item["loc"], data, item["type"] == "missing"), item) for item in error.errors()]
+    # (where it is in the data, pydantic's error) of each mistake
+    mistakes: list[tuple[Place, ErrorDetails]] = []
+    for details in error.errors():
+        mistakes.append((_place_in_data(details["loc"], data, details["type"] == "missing"), details))
     # What begins a line (file and line or override, and key) → what is wrong there.
     problems: dict[str, list[str]] = {}
     # Unknown keys share a line: a file of another tool has dozens.
-    unknown_keys = [place for place, item in mistakes if item["type"] == "extra_forbidden"]
+    unknown_keys = [place for place, details in mistakes if details["type"] == "extra_forbidden"]
     if unknown_keys:
         problems[where] = [_describe_unknown_keys(unknown_keys, model, origins)]
-    for place, item in mistakes:
-        kind = item["type"]
+    for place, details in mistakes:
+        kind = details["type"]
         if kind == "extra_forbidden":
             continue
         # pydantic does not count the items of a list that have mistakes themselves, and then calls the list too short.
-        if kind == "too_short" and any(
-            len(other) > len(place) and other[: len(place)] == place for other, _ in mistakes
-        ):
+        has_mistakes_inside = any(len(other) > len(place) and other[: len(place)] == place for other, _ in mistakes)
+        if kind == "too_short" and has_mistakes_inside:
             continue
-        problem = "is required but missing" if kind == "missing" else _describe_value(item, _fields(model, place))
+        problem = "is required but missing" if kind == "missing" else _describe_value(details, _fields(model, place))
         # A value that may have several types has an error of each, and often in the same words.
-        place_problems = problems.setdefault(_describe_place(place, where, origins), [])
-        if problem not in place_problems:
-            place_problems.append(problem)
-    lines = [f"{place}: {'; or '.join(place_problems)}" for place, place_problems in problems.items()]
+        problems_here = problems.setdefault(_describe_place(place, where, origins), [])
+        if problem not in problems_here:
+            problems_here.append(problem)
+    lines = [f"{place}: {'; or '.join(problems_here)}" for place, problems_here in problems.items()]
     if len(lines) > _LISTED_MISTAKES:
         return "\n".join([*lines[:_LISTED_MISTAKES], f"and {len(lines) - _LISTED_MISTAKES:,} more"])
     return "\n".join(lines)
@@ -62,14 +65,14 @@ def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> s
         origins: what set the keys.
     """
     origin = _origin_of(place, origins)
-    is_set = origin.startswith("--set")
-    # An option such as --max-length says which key it is.
-    if origin.startswith("--") and not is_set:
-        return origin
-    if not is_set:
-        origin = ", ".join(filter(None, (where, origin)))
+    if origin.startswith("--set"):
+        begin = origin  # the file has nothing to do with it
+    elif origin.startswith("--"):
+        return origin  # an option such as --max-length says which key it is
+    else:
+        begin = f"{where}, {origin}" if origin else where
     key = ".".join(map(str, place))
-    return f"{origin}: {key}" if key else origin
+    return f"{begin}: {key}" if key else begin
 
 
 def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
@@ -135,28 +138,33 @@ def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
     return (*place, location[-1]) if missing else tuple(place)
 
 
-def _describe_value(item: Any, fields: Sequence[str]) -> str:
-    """What is wrong with a value, in a sentence: pydantic's, in words of YAML instead of Python.
+def _describe_value(error: ErrorDetails, known_keys: Sequence[str]) -> str:
+    """What is wrong with a value: `input should be 'bfd' or 'tight' (got 'tigt'); did you mean 'tight'?`
 
     Args:
-        item: one of pydantic's errors.
-        fields: the keys that it may have, if it is a section.
+        error: one of pydantic's, whose sentence is for people who write Python, and not YAML.
+        known_keys: the keys that the value may have, if it should be a section.
     """
-    message: str = item["msg"].removeprefix("Value error, ")
-    message = message.replace("valid tuple", "list").replace("Tuple should", "list should")
-    if item["type"] in ("model_type", "model_attributes_type"):  # pydantic names the class
-        message = f"input should be keys with values, such as `{{{fields[0]}: …}}`"
-    elif item["type"] == "string_unicode":
-        message = "input should be text, but has half of a character (\\ud800 to \\udfff)"
-    message = message[:1].lower() + message[1:]
-    value = item["input"]
+    value = error["input"]
+    if error["type"] in ("model_type", "model_attributes_type"):
+        # pydantic's sentence names the class of the section, which no user knows.
+        sentence = f"input should be keys with values, such as `{{{known_keys[0]}: …}}`"
+    elif error["type"] == "string_unicode":
+        sentence = "input should be text, but has half of a character (\\ud800 to \\udfff)"
+    else:
+        sentence = error["msg"].removeprefix("Value error, ")  # what pydantic puts before errors of our own checks
+        # A list of YAML becomes a tuple, because configurations are frozen.
+        sentence = sentence.replace("valid tuple", "list").replace("Tuple should", "list should")
+        sentence = sentence[:1].lower() + sentence[1:]  # it stands behind a key and a colon
+    # A section or a list would fill the line.
     shown_value = show(value)
-    if not isinstance(value, (dict, list)) and shown_value not in message:
-        message += f" (got {shown_value})"
-    expected = item.get("ctx", {}).get("expected")
-    if isinstance(value, str) and isinstance(expected, str):
-        message += did_you_mean(value, re.findall(r"'([^']*)'", expected))
-    return message
+    if not isinstance(value, (dict, list)) and shown_value not in sentence:
+        sentence += f" (got {shown_value})"
+    # Of a value that must be one of some texts, pydantic gives these as one text: `'bfd', 'tight' or 'none'`.
+    choices = error.get("ctx", {}).get("expected")
+    if isinstance(value, str) and isinstance(choices, str):
+        sentence += did_you_mean(value, re.findall(r"'([^']*)'", choices))
+    return sentence
 
 
 def _fields(model: type[ConfigModel], place: Place) -> list[str]:

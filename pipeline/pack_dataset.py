@@ -59,10 +59,10 @@ def pack_dataset(
     packed: Any
     if isinstance(dataset, datasets.DatasetDict):
         packed = datasets.DatasetDict(
-            {name: _packed(split, seq_length, strategy, limit) for name, split in dataset.items()}
+            {name: _pack_split(split, seq_length, strategy, limit) for name, split in dataset.items()}
         )
     elif isinstance(dataset, datasets.Dataset):
-        packed = _packed(dataset, seq_length, strategy, limit)
+        packed = _pack_split(dataset, seq_length, strategy, limit)
     else:
         raise InputError(
             f"dataset: {type(dataset).__name__} cannot be packed. Give a Dataset or a DatasetDict; "
@@ -71,11 +71,8 @@ def pack_dataset(
     return packed  # type: ignore[no-any-return]
 
 
-def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -> Any:
+def _pack_split(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -> Any:
     """Pack all rows of a Dataset together, and of each document at most `limit` tokens.
-
-    The library's `map` makes the packed rows, in blocks, so that caching, progress and writing are those of any other
-    `map`. Its input is a dataset of the numbers of the packed rows; the plan says which documents each has.
 
     Returns:
         A Dataset, with the format of the one given.
@@ -83,43 +80,74 @@ def _packed(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -
     import datasets
     from datasets.fingerprint import Hasher
 
-    documents = dataset.with_format("arrow")  # columns as Arrow has them, without a conversion to Python
     plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
     # Rows of joined documents have no lengths: TRL's `wrapped` has no such column either.
     has_lengths = not STRATEGIES[strategy].joins_documents
+    # The types of the columns, by which the library reads them.
     features = dataset.features.copy()
     if has_lengths:
         features.update(datasets.Features.from_arrow_schema(pa.schema([SEQ_LENGTHS])))
+    # Description, licence and the like stay those of the dataset.
     info = dataset.info.copy()
     info.features = features
+    if plan.rows:
+        # By this, rows that were packed before are found in the library's cache. The fingerprint that `map` would
+        # compute knows no version.
+        fingerprint = Hasher.hash(
+            (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
+        )
+        block_rows = max(1, _BLOCK_TOKENS // seq_length)
+        packed = _map_rows(dataset, plan, features, fingerprint, block_rows, has_lengths=has_lengths)
+        packed._info = info
+    else:
+        # `map` would give its input back, whose only column is the number of a row.
+        packed = datasets.Dataset(features.arrow_schema.empty_table(), info=info, split=dataset.split)
+    # In what form the user gets rows, such as tensors of torch, and of which columns.
+    row_format = dataset.format
+    columns = row_format["columns"]
+    if has_lengths:
+        columns = [*columns, SEQ_LENGTHS.name]
+    return packed.with_format(
+        row_format["type"], columns, row_format["output_all_columns"], **row_format["format_kwargs"]
+    )
+
+
+def _map_rows(
+    dataset: Any, plan: LayoutPlan, features: Any, fingerprint: str, block_rows: int, *, has_lengths: bool
+) -> Any:
+    """Make the rows of a plan by the library's `map`, for its caching, progress and writing.
+
+    What is mapped is a dataset of the numbers of the packed rows, 0 1 2 …; the plan says which documents each row has.
+
+    Args:
+        features: of the packed rows.
+        fingerprint: what the packed dataset is known by in the library's cache.
+        block_rows: rows to make at once.
+        has_lengths: whether rows have the column `seq_lengths`, too.
+
+    Returns:
+        A Dataset with the format `arrow`.
+    """
+    import datasets
+
+    documents = dataset.with_format("arrow")  # columns as Arrow has them, without a conversion to Python
 
     def pack_block(block: pa.Table) -> pa.Table:
         first_row = block["row"][0].as_py()
         last_row = block["row"][-1].as_py()
         return _rows(documents, plan, first_row, last_row + 1, has_lengths=has_lengths)
 
-    # `map` gives a dataset without rows back as it is, which here has the column `row`.
-    if plan.rows:
-        # By this the rows are found in the library's cache. That which `map` computes would ignore the version.
-        named = (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
-        fingerprint = Hasher.hash(named)
-        row_numbers = datasets.Dataset(pa.table({"row": np.arange(plan.rows)}), split=dataset.split)
-        packed = row_numbers.with_format("arrow").map(
-            pack_block,
-            batched=True,
-            batch_size=max(1, _BLOCK_TOKENS // seq_length),  # rows
-            features=features,
-            new_fingerprint=fingerprint,
-            # A dataset in memory gives one in memory, as any `map` does.
-            cache_file_name=dataset._get_cache_file_path(fingerprint) if dataset.cache_files else None,
-        )
-        packed._info = info
-    else:
-        packed = datasets.Dataset(features.arrow_schema.empty_table(), info=info, split=dataset.split)
-    # `format` nests what `with_format` takes as one list of arguments.
-    style = dataset.format
-    columns = [*style["columns"], SEQ_LENGTHS.name] if has_lengths else style["columns"]
-    return packed.with_format(style["type"], columns, style["output_all_columns"], **style["format_kwargs"])
+    # A dataset in memory has no files, and gives one in memory, as any `map` does.
+    cache_file = dataset._get_cache_file_path(fingerprint) if dataset.cache_files else None
+    row_numbers = datasets.Dataset(pa.table({"row": np.arange(plan.rows)}), split=dataset.split)
+    return row_numbers.with_format("arrow").map(
+        pack_block,
+        batched=True,
+        batch_size=block_rows,
+        features=features,
+        new_fingerprint=fingerprint,
+        cache_file_name=cache_file,
+    )
 
 
 def _lengths(dataset: Any) -> NDArray[np.int32]:

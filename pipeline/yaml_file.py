@@ -4,7 +4,8 @@ PyYAML's nodes know their lines. ruamel.yaml would note them itself, but it read
 mean something else, and the limits of aliases would stay our own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,13 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
             text = file.read(_MAX_CHARACTERS + 1)  # one more shows that there are too many
         if len(text) > _MAX_CHARACTERS:
             raise ConfigError(f"{path} has more than {_MAX_CHARACTERS:,} characters; data is given with --input")
-        # Each key or item takes at least a character, so that more of them than characters come from aliases.
-        limit = len(text) + _MAX_REPEATED
-        data = parse_yaml(text, lambda node: _note_lines(node, (), origins, path, limit))
+        with _python_errors_as_yaml_errors():
+            root = yaml.compose(text, Loader=_Loader)
+            if root is not None:
+                # Each key or item takes at least a character, so that more of them than characters come from aliases.
+                # Refused before data is made of the nodes, of which aliases make much.
+                _note_lines(root, (), origins, path, len(text) + _MAX_REPEATED)
+            data = _construct(root)
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None
     except IsADirectoryError:
@@ -78,32 +83,40 @@ class _Loader(yaml.SafeLoader):
         return str(super().construct_scalar(node)).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def parse_yaml(text: str, look: Callable[[yaml.Node], None] = lambda node: None) -> Any:
-    """The data of a YAML text.
-
-    Args:
-        look: called with the root of the text's nodes, which know their lines. It may refuse them before data is made
-            of them, of which aliases make much.
+def parse_yaml(text: str) -> Any:
+    """The data of a short YAML text, such as the value of an option.
 
     Raises:
         yaml.YAMLError: the text is not YAML, or is nested too deeply.
     """
-    loader = _Loader(text)
+    with _python_errors_as_yaml_errors():
+        return _construct(yaml.compose(text, Loader=_Loader))
+
+
+def _construct(root: yaml.Node | None) -> Any:
+    """The data of a text's nodes; None for an empty text, which has none."""
+    if root is None:
+        return None
+    # A loader without a text of its own: nodes are all that it needs.
+    return _Loader("").construct_document(root)
+
+
+@contextmanager
+def _python_errors_as_yaml_errors() -> Iterator[None]:
+    """Turn what PyYAML lets through of Python's own errors into errors of YAML.
+
+    Raises:
+        yaml.YAMLError: in place of them.
+    """
     try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        look(node)
-        return loader.construct_document(node)
+        yield
     except RecursionError:
         problem = "nested too deeply; an alias (*name) may not stand inside its own anchor (&name)"
         raise yaml.MarkedYAMLError(problem=problem) from None
-    except ConfigError:  # of `look`; it is a ValueError, too
+    except ConfigError:  # of `_note_lines`; it is a ValueError, too, and says itself what is wrong
         raise
-    except (ValueError, LookupError, AttributeError) as error:  # `!!int x`, `!!bool x`, `!!timestamp x`
+    except (ValueError, LookupError, AttributeError) as error:  # of `!!int x`, `!!bool x` and `!!timestamp x`
         raise yaml.MarkedYAMLError(problem=f"a value does not fit its tag (!!…), or is too long ({error})") from None
-    finally:
-        loader.dispose()
 
 
 def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path: Path, limit: int) -> None:

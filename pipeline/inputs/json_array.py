@@ -94,8 +94,8 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-# Numbers stay text: converting them takes time, and Python refuses integers of more than 4,300 digits. NaN and Infinity,
-# which Python takes for numbers, are no JSON.
+# Numbers stay text: converting them takes time, and Python refuses integers of more than 4,300 digits. NaN and Infinity
+# are refused: Python reads them, but they are no JSON.
 _DECODER = JSONDecoder(parse_float=str, parse_int=str, parse_constant=_refuse_constant)
 
 

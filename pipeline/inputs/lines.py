@@ -40,8 +40,8 @@ def bounded_lines(file: IO[bytes], shown: str, max_bytes: int) -> Iterator[bytes
 def cut_lines(
     stream: BufferedReader, size: int, max_row_bytes: int, *, start: int = 0, file_hasher: Hasher | None = None
 ) -> Iterator[tuple[Block, bytes]]:
-    """Cut a stream into blocks, in one pass and bounded memory. Yields each with its bytes; without them for a line that
-    is longer than `max_row_bytes`, which is a block of its own.
+    """Cut a stream into blocks, in one pass and bounded memory. Yields each with its bytes; a line that is longer than
+    `max_row_bytes` is a block of its own, and comes without.
 
     `aa⏎bbb⏎cc⏎` in blocks of 6 bytes gives `aa⏎`, `bbb⏎` and `cc⏎`: of the first 6 bytes, the `bbb` behind the last end
     of a line is carried into the next block.
