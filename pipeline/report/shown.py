@@ -1,6 +1,6 @@
 """A few packed rows as text, document by document. Long documents keep the text where training starts and ends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...schemas.dataset.document_table import DocumentOrigin
@@ -25,6 +25,8 @@ _LEAST_STRETCH = 40
 """Least text of a stretch that is shown."""
 _GAP = " … "
 """Stands where text was left out."""
+_Stretch = tuple[float, list[int]]
+"""Neighbouring tokens of a document with one loss weight, 0 if they are not trained: the weight, and their ids."""
 
 
 def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer: str | Path | None = None) -> ShownRow:
@@ -59,6 +61,7 @@ def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) ->
     try:
         decoder = decoder or find_decoder(dataset)
         count = dataset.manifest.splits[split].rows
+        # Of 60 rows: 0, 10, 20, …, 50; of three rows, all.
         chosen = sorted({count * number // ROWS for number in range(ROWS)}) if count else []
         return [shown_row(dataset, split, row, decoder, ROW_CHARACTERS) for row in chosen], None
     except PacktrainError as error:
@@ -80,6 +83,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
     pieces_of_row = pieces(dataset, number, split)
     listed = pieces_of_row if room is None else pieces_of_row[:LISTED]
     room_of_piece = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
+    # In one question with the documents that shared pieces continue: each reads the document table.
     parents = {piece.continues for piece in listed if piece.continues is not None}
     origins = dataset.origins({piece.doc_id for piece in listed} | parents)
     documents = []
@@ -144,25 +148,43 @@ def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[Shown
         room: about how many characters; None for all.
     """
     stretches = list(piece.stretches())
+    if room is None:
+        return _whole_texts(stretches, decoder), False
     # Nearly all tokens have at least one character, so text of more tokens than `room` is not decoded as a whole: a
     # document may have 128 Ki tokens.
-    if room is None or len(piece.ids) <= room:
-        texts = decoder.spans([ids for _, ids in stretches])
-        shown = [ShownPiece(text, weight, len(ids)) for (weight, ids), text in zip(stretches, texts, strict=True)]
-        long_unread = any(len(part.text) > _UNTRAINED for part in shown if not part.weight)
-        if room is None or (sum(map(len, texts)) <= room and not long_unread):
-            return shown, False
+    if len(piece.ids) <= room:
+        whole = _whole_texts(stretches, decoder)
+        fits = sum(len(shown.text) for shown in whole) <= room
+        hides_training = any(len(shown.text) > _UNTRAINED for shown in whole if not shown.weight)
+        if fits and not hides_training:
+            return whole, False
+    return _short_texts(stretches, decoder, room), True
+
+
+def _whole_texts(stretches: Sequence[_Stretch], decoder: Decoder) -> list[ShownPiece]:
+    """All stretches of a document with all of their text."""
+    # Decoded together, because the bytes of one character may stand in two stretches.
+    texts = decoder.spans([ids for _, ids in stretches])
+    return [ShownPiece(text, weight, len(ids)) for (weight, ids), text in zip(stretches, texts, strict=True)]
+
+
+def _short_texts(stretches: Sequence[_Stretch], decoder: Decoder, room: int) -> list[ShownPiece]:
+    """The first and the last stretches of a document, each with the start and the end of its text, about `room`
+    characters in all.
+    """
     half = _STRETCHES // 2
     kept = stretches if len(stretches) <= _STRETCHES else [*stretches[:half], *stretches[-half:]]
-    room_of_each = max(room // len(kept), _LEAST_STRETCH)
+    room_of_trained = max(room // len(kept), _LEAST_STRETCH)
+    room_of_untrained = min(room_of_trained, _UNTRAINED)
     shown = []
     for weight, ids in kept:
-        text = _short_text(decoder, ids, room_of_each if weight else min(room_of_each, _UNTRAINED))
+        text = _short_text(decoder, ids, room_of_trained if weight else room_of_untrained)
         shown.append(ShownPiece(text, weight, len(ids)))
     if len(kept) < len(stretches):
+        # In their place a gap as long as they are, because the row is also drawn to scale.
         tokens_between = sum(len(ids) for _, ids in stretches[half:-half])
         shown.insert(half, ShownPiece(_GAP, 0, tokens_between))
-    return shown, True
+    return shown
 
 
 def _short_text(decoder: Decoder, ids: list[int], room: int) -> str:

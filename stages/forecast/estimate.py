@@ -50,19 +50,24 @@ class SharedUnits:
         return round((int(self.members.sum()) - self.stored) * self.scale)
 
     def in_place_of_members(self, counts: NDArray[np.int64], align: int) -> NDArray[np.int64]:
-        """Pieces of each size if these documents are packed as units.
+        """How many pieces there are of each size if these documents are packed as units, and all others alone.
 
         Args:
-            counts: (C + 1,) the same if each document is a piece by itself; sizes are in multiples of `align`.
+            counts: (C + 1,) how many there are of each size if every document is a piece by itself. Sizes are in
+                multiples of `align`, up to the capacity of a row, C.
         """
+        # Pieces of 3, 3, 4 and 5 have counts of 0 0 0 2 1 1. If those of 3 and 4 are a unit of 5, a piece of 3 and one
+        # of 4 go, and one of 5 comes: 0 0 0 −1 −1 +1. What is left is 0 0 0 1 0 2: pieces of 3, 5 and 5.
         capacity = len(counts) - 1
-        more = size_counts(self.units // align, capacity) - size_counts(-(-self.members // align), capacity)
+        unit_counts = size_counts(self.units // align, capacity)
+        member_counts = size_counts(-(-self.members // align), capacity)
+        changes = unit_counts - member_counts
         if self.scale == 1:
-            return counts + more
-        sizes = np.arange(capacity + 1)
-        expected = counts + more * self.scale
+            return counts + changes
         # A sample may have more documents of a size, times the scale, than there are: −3 pieces of size 7, say. There
         # are then 0, and the pieces of all sizes are made fewer, so that together they store as many tokens as before.
+        sizes = np.arange(capacity + 1)
+        expected = counts + changes * self.scale
         possible = np.maximum(expected, 0)
         share = float(expected @ sizes) / max(float(possible @ sizes), 1.0)
         return np.rint(possible * share).astype(np.int64)

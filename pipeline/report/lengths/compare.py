@@ -19,7 +19,7 @@ from ....stages.forecast.estimate import CANDIDATES, Stats, estimate, rows_and_b
 from ....stages.forecast.length_stats import LengthStats
 from ....stages.forecast.pair_stats import PairStats
 from .advised import WHOLE, WHOLE_TEXTS, advise
-from .sharing import Lengths, SharedLengths
+from .sharing import ComparedLength, SharedLengths
 
 LEAST = 2
 """Smallest `truncate.max_length`."""
@@ -35,7 +35,9 @@ are."""
 _BINS = 60
 
 
-def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit | None, longest: int) -> list[Lengths]:
+def lengths_to_compare(
+    config: RunConfig, lengths: Sequence[int], limit: Limit | None, longest: int
+) -> list[ComparedLength]:
     """The lengths to compare, in ascending order, each with the capacity of its rows: rounded down to multiples of what
     rows are padded to, with the configured length and the model's limit, unless that is above all lengths.
 
@@ -44,6 +46,7 @@ def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit |
             lengths that a user has named are all compared.
     """
     compared = set(lengths)
+    # The longest length that the model allows may be the best one, and no power of two.
     if limit is not None and limit.tokens < max(lengths, default=0):
         compared.add(limit.tokens)
     fixed_rows = _fixed_row_length(config)
@@ -51,21 +54,24 @@ def lengths_to_compare(config: RunConfig, lengths: Sequence[int], limit: Limit |
     # Where rows keep their length, they are padded and not their documents: 500 stays 500. Where rows are as long as
     # documents may be, with a multiple of 96, 500 becomes 480.
     rounded = {length if length <= fixed_rows else length - length % multiple for length in compared}
+    # Beyond the first length that keeps all documents whole, all lengths give the same documents.
     if lengths == CANDIDATES:
         keeps_all = min((length for length in rounded if length >= longest), default=MOST)
         rounded = {length for length in rounded if length <= keeps_all}
     ascending = sorted({config.longest_piece, *(length for length in rounded if length >= LEAST)})
-    return [Lengths(length, max(length, fixed_rows)) for length in ascending]
+    return [ComparedLength(length, max(length, fixed_rows)) for length in ascending]
 
 
-def rows_for_groups(stats: Stats, config: RunConfig) -> Lengths:
+def rows_for_groups(stats: Stats, config: RunConfig) -> ComparedLength:
     """The configured length in rows of at least twice the longest document that it keeps: two of a group then find room
     beside each other.
     """
     limit = config.longest_piece
     longest = min(limit, int(stats.lengths.max(initial=0)))
+    # Of documents of up to 500 tokens, where rows are padded to multiples of 96: 2 * 500 becomes 1,056.
     multiple = config.pack.alignment.row
-    return Lengths(limit, max(config.row_length, -(-2 * longest // multiple) * multiple))
+    twice_longest = -(-2 * longest // multiple) * multiple
+    return ComparedLength(limit, max(config.row_length, twice_longest))
 
 
 def _fixed_row_length(config: RunConfig) -> int:
@@ -87,56 +93,66 @@ def choose(
         stats: see `documents.read_documents` and `read_pairs`.
         lengths: those to compare.
         limit: the longest document that the model is made for; no longer length is advised.
-        packed: the splits that the run packs; the configured length then has the figures of its split train. Lengths
-            are compared by their own, which know nothing of windows, of copies that are kept apart, and of where texts
-            are split.
+        packed: the splits that the run packs; the configured length is then shown with the figures of its split train.
+            The advice compares estimates, which know nothing of windows, of copies that are kept apart, and of where
+            texts are split.
         sharing: what the documents can share at each of `lengths_to_compare`, and in `rows_for_groups`.
     """
     limit = _limit_of_lengths(stats, limit)
     documents = len(stats.lengths)
     documents_in_all = max(documents, stats.in_all)
     longest = int(stats.lengths.max(initial=0))
+
+    # The lengths, with the configured strategy.
     points = []
-    for at in lengths_to_compare(config, lengths, limit, longest):
-        shared = sharing.at[at] if sharing is not None else None
-        points.append(estimate(stats, config, at.limit, config.pack.strategy, at.row_length, shared))
+    for length in lengths_to_compare(config, lengths, limit, longest):
+        shared = sharing.by_length[length] if sharing is not None else None
+        points.append(estimate(stats, config, length.limit, config.pack.strategy, length.row_length, shared))
     configured = next(point for point in points if point.max_length == config.longest_piece)
     cuts = config.pack.cuts_documents or config.truncate.overlong == "split"
-    least_uncut = (WHOLE_TEXTS if stats.texts else WHOLE) if cuts else 0.0
+    # Where longer documents are cut into pieces, no length loses tokens: whole documents are what tells lengths apart.
+    least_uncut = 0.0
+    if cuts:
+        least_uncut = WHOLE_TEXTS if stats.texts else WHOLE
+
+    # Other rows and another strategy, at the configured length.
+    longer_rows = None
     other = None
     other_saves = 0.0
-    longer_rows = None
-    # Of documents that share tokens, lengths alone do not say how full rows of other strategies are.
+    # Of documents that share tokens, lengths alone do not say how full such rows are.
     if stats.are_packed and (not config.pack.shares or isinstance(stats, PairStats)):
         longer_rows = _longer_rows(stats, config, configured)
         strategy = config.pack.does.fuller
-        other_saves = _saved_rows(stats, config, configured, strategy) if strategy is not None else 0.0
-        if strategy is not None and other_saves > SAVES:
-            rows = max(round(configured.rows * (1 - other_saves)), 1)
-            fill = configured.fill * configured.rows / rows
-            other = replace(configured, strategy=strategy, rows=rows, fill=fill)
+        if strategy is not None:
+            other_saves = _saved_rows(stats, config, configured, strategy)
+            if other_saves > SAVES:
+                other = _with_fewer_rows(configured, strategy, other_saves)
+
     over_limit = None
     if limit is not None and configured.max_length > limit.tokens:
         over_limit = int(np.count_nonzero(stats.lengths > limit.tokens))
+
+    # What the run has packed is shown as it is; but not beside points of a sample, which have fewer rows than the run.
+    shown_points = points
     train = next((figures for figures in packed if figures.split == "train"), None)
-    shown = points
-    # A sample has other rows than the run.
     if train is not None and documents == documents_in_all:
-        shown = [_as_packed(point, train) if point is configured else point for point in points]
+        shown_points = [_as_packed(point, train) if point is configured else point for point in points]
     return Choice(
         documents=documents,
         documents_in_all=documents_in_all,
         lengths=length_histogram(stats.lengths),
         longest=list(stats.longest),
-        points=shown,
+        points=shown_points,
         strategy=config.pack.strategy,
         max_length=configured.max_length,
+        # Of strategies that cut documents where rows end, the row decides.
         key="max_length" if configured.max_length == config.truncate.max_length else "row_length",
         row_length=configured.row_length,
         longer_rows=longer_rows,
         overlong=config.truncate.overlong,
         cuts=cuts,
         texts=stats.texts,
+        # By `points`, which are all estimated alike, and not by what the run has packed.
         advice=advise(points, least_uncut, limit) if stats.tokens else None,
         limit=limit,
         over_limit=over_limit,
@@ -167,12 +183,23 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
     each = stats.documents_of_piece
+    # The configured strategy is counted again, because its point is of the sample.
     rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=each)
     # Before the other rows are counted, which takes up to 0.7 seconds: no plan has fewer than the bound.
     if bound >= (1 - SAVES) * rows:
         return 0.0
     other_rows, _ = rows_and_bound(kept, config, limit, strategy, row_length, documents_of_piece=each)
     return 1 - other_rows / rows
+
+
+def _with_fewer_rows(configured: Point, strategy: str, saves: float) -> Point:
+    """The configured point with another strategy, which packs the same tokens into a smaller share of the rows.
+
+    100 rows that are 90 % full, of which 10 % are saved, become 90 full ones.
+    """
+    rows = max(round(configured.rows * (1 - saves)), 1)
+    fill = configured.fill * configured.rows / rows
+    return replace(configured, strategy=strategy, rows=rows, fill=fill)
 
 
 def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | None:
@@ -194,6 +221,7 @@ def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | 
 
 def _as_packed(point: Point, train: SplitFigures) -> Point:
     """A point with the figures of the rows that the run packs."""
+    # The lost labels are what is left of all supervised ones: 90 + 10 in the estimate and 88 packed are 12 lost.
     return replace(
         point,
         rows=train.rows,
@@ -218,7 +246,7 @@ def _describe_sharing(
     if sharing is None:
         return None
     longer = rows_for_groups(stats, config)
-    point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.at[longer])
+    point = estimate(stats, config, longer.limit, config.pack.strategy, longer.row_length, sharing.by_length[longer])
     return Sharing(
         share=sharing.share,
         is_used=is_used,
@@ -251,7 +279,8 @@ def _left_out(stats: PairStats, changed: RunConfig, configured: Point) -> int:
 def length_histogram(lengths: NDArray[Any]) -> Histogram:
     """A histogram of whole numbers whose bins grow by a factor, with whole-number edges and a separate bin for 0."""
     longest = int(lengths.max(initial=0))
-    # For a longest length of 5: 0 1 2 3 4 5 6.
+    # In 60 bins of equal width, one document of 131,072 tokens would leave all chats in the first. For a longest length
+    # of 5 the edges are 0 1 2 3 4 5 6: rounding makes some equal, of which `unique` leaves one.
     grown = np.unique(np.rint(np.geomspace(1, max(longest + 1, 2), _BINS)))
     edges = np.append(0, grown)
     counts, _ = np.histogram(lengths, bins=edges)

@@ -6,6 +6,7 @@ with weights the copies are those of the configured length: weights are shares o
 would shift slightly.
 """
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ PLAIN_TEXT_SHARE = 0.9
 alone. What is trained says nothing of it: of chats with a few huge answers, nearly all tokens are trained."""
 NAMED = 3
 """How many of the longest documents are named."""
+_PACKED = OUTCOMES.index("")
 _NOT_DRAWN = OUTCOMES.index(NOT_DRAWN)
 
 
@@ -45,12 +47,12 @@ def read_documents(selected: Selected) -> LengthStats:
     document_of_copy = np.repeat(np.arange(len(doc_ids)), sample.copies)
     if len(document_of_copy) > len(doc_ids):
         # And so do its trained spans: with 2 1 1 spans each, those are 0 1 0 1 2 3 3 3.
-        offsets = offsets_of(sample.counts)
-        bounds = bounds[ranges(offsets[document_of_copy], sample.counts[document_of_copy])]
+        offsets = offsets_of(sample.span_counts)
+        bounds = bounds[ranges(offsets[document_of_copy], sample.span_counts[document_of_copy])]
     is_sample = len(document_of_copy) < sample.in_all
     return LengthStats(
         lengths=lengths[document_of_copy],
-        owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), sample.counts[document_of_copy]),
+        owners=np.repeat(np.arange(len(document_of_copy), dtype=np.int32), sample.span_counts[document_of_copy]),
         begins=np.ascontiguousarray(bounds[:, 0]),
         ends=np.ascontiguousarray(bounds[:, 1]),
         longest=_longest(selected, doc_ids, lengths),
@@ -64,7 +66,7 @@ def read_pairs(selected: Selected) -> PairStats:
     """The preference pairs of a run, as `read_documents`; their trained spans are both completions."""
     config = selected.config
     sample = _read_sample(selected)
-    assert (sample.counts == 2).all()
+    assert (sample.span_counts == 2).all()
     # Of a pair with a prompt of 5 tokens and completions of 3 and 4: (5, 8) and (8, 12).
     completions = sample.bounds.reshape(-1, 2, 2)
     prompt = completions[:, 0, 0]
@@ -92,7 +94,7 @@ class _Sample(NamedTuple):
     """(S,) ascending."""
     copies: NDArray[np.uint16]
     """(S,) how often each counts."""
-    counts: NDArray[np.int32]
+    span_counts: NDArray[np.int32]
     """(S,) trained spans of each."""
     plain_texts: NDArray[np.bool_]
     """(S,) whether each is a plain text."""
@@ -103,18 +105,19 @@ class _Sample(NamedTuple):
 
 
 def _read_sample(selected: Selected) -> _Sample:
-    """What of the table's sample counts."""
+    """The documents of which the table has the trained spans, without those that do not count."""
     spans = selected.table.trained_spans
     assert spans is not None
     copies = _copies(selected)
-    counts = copies[spans.doc_ids] > 0
-    doc_ids = spans.doc_ids[counts]
+    is_counted = copies[spans.doc_ids] > 0
+    doc_ids = spans.doc_ids[is_counted]
     return _Sample(
         doc_ids,
         copies[doc_ids],
-        spans.counts[counts],
-        spans.plain_texts[counts],
-        spans.bounds[np.repeat(counts, spans.counts)],
+        spans.counts[is_counted],
+        spans.plain_texts[is_counted],
+        # Of three documents with 2, 1 and 2 spans of which the second does not count: the spans 0 1 3 4.
+        spans.bounds[np.repeat(is_counted, spans.counts)],
         in_all=int(copies.sum(dtype=np.int64)),
     )
 
@@ -145,23 +148,30 @@ def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
 
 
 def _copies(selected: Selected) -> NDArray[np.uint16]:
-    """(N,) how often each document of the table counts."""
+    """(N,) how often each document of the table would be packed in the train split if no length left it out.
+
+    Those that the run packs count as there. Those that its length leaves out count as often as their source's other
+    documents on average.
+    """
     documents = selected.table.documents
-    bounds = selected.table.bounds.tolist()
     copies = documents.copies.copy()
-    for source, first, last in zip(selected.config.sources, bounds, bounds[1:], strict=False):
+    bounds = selected.table.bounds.tolist()
+    for source, (first, last) in zip(selected.config.sources, pairwise(bounds), strict=True):
         of_source = documents.at(slice(first, last))
-        # Outcome 0 is packed.
-        fits = np.isin(of_source.outcome, (0, _NOT_DRAWN))
+        # Documents that the weight of the source did not draw have 0 copies, and belong to the average: of four that
+        # fit, of which two are packed once, a document is packed 0.5 times.
+        fits = np.isin(of_source.outcome, (_PACKED, _NOT_DRAWN))
         drawn_copies = of_source.copies[fits & ~of_source.has(HELD_OUT)]
         average = drawn_copies.mean() if len(drawn_copies) else source.repeat or 1
         too_long = np.flatnonzero(np.isin(of_source.outcome, BY_LENGTH))
         # An average of 1.5 gives 1, 2, 1, 2, …: whole copies, whose sum is right to one copy.
         copies[too_long + first] = np.diff(np.floor(np.arange(len(too_long) + 1) * average))
-    rows = np.flatnonzero(copies)
-    if selected.config.duplicates == "drop" and len(rows) > np.count_nonzero(documents.copies):
-        # A run compares digests of what its length leaves in; what another length would leave in was not compared.
-        copies[rows[is_later_copy(documents.first_digest[rows], documents.second_digest[rows])]] = 0
+    if selected.config.duplicates == "drop":
+        # The run compared digests only of what its length leaves in, so what was too long may have equals.
+        counted = np.flatnonzero(copies)
+        if len(counted) > np.count_nonzero(documents.copies):
+            is_later = is_later_copy(documents.first_digest[counted], documents.second_digest[counted])
+            copies[counted[is_later]] = 0
     copies[documents.has(HELD_OUT)] = 0
     return copies
 

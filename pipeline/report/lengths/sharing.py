@@ -4,7 +4,7 @@ At each length the documents are those that a run of this length would pack, cut
 groups. So where all groups are compared, the factor is that of such a run; of much data, every n-th group is compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,8 +27,8 @@ COMPARED_TOKENS = 1_000_000
 """About so many tokens are compared at each length, of all groups or of every n-th."""
 
 
-class Lengths(NamedTuple):
-    """A length that is compared."""
+class ComparedLength(NamedTuple):
+    """A length of documents that is compared, and the rows that they stand in."""
 
     limit: int
     """The most tokens of a document."""
@@ -42,7 +42,7 @@ class SharedLengths:
 
     share: str
     """The value of `pack.share` that is compared with `none`."""
-    at: dict[Lengths, SharedUnits]
+    by_length: dict[ComparedLength, SharedUnits]
     compared: int
     """Tokens of the documents that were compared, each counted once."""
     tokens: int
@@ -62,7 +62,7 @@ class _SharedGroup(NamedTuple):
 
 @dataclass(slots=True)
 class _Sums:
-    """What all groups share at one length, copies apart."""
+    """What all groups share at one length; a document that is packed twice counts twice."""
 
     members: list[int] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
@@ -79,12 +79,14 @@ class _Sums:
         self.stored += group.stored * copies
 
     def shared_units(self) -> SharedUnits:
-        """All of them; the share that is saved of the compared groups is taken for that of all groups."""
+        """All of them. The compared groups stand for all: if they have a fifth of the tokens, all save five times as
+        much.
+        """
         scale = self.kept / self.kept_compared if self.kept_compared else 1.0
         return SharedUnits(np.array(self.members, np.int64), np.array(self.units, np.int64), self.stored, scale)
 
 
-def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLengths | None:
+def compare_sharing(selected: Selected, lengths: Sequence[ComparedLength]) -> SharedLengths | None:
     """What `pack.share` stores once at each length: as configured; if that is `none`, `group` where groups have more
     documents than source rows, else `row`. None if the configuration does not let documents share, or none could.
     """
@@ -96,30 +98,29 @@ def compare_sharing(selected: Selected, lengths: Sequence[Lengths]) -> SharedLen
     tokens_of_groups = _tokens_of_groups(table, copies)
     if not tokens_of_groups:
         return None
+    # Of 3.2 million tokens, every fourth group is compared.
     step = -(-tokens_of_groups // COMPARED_TOKENS)
     segments = Segments.of(table)
     document_lengths = table.documents.length
-    sums = {at: _Sums() for at in lengths}
+    sums = {length: _Sums() for length in lengths}
     compared_tokens = 0
     for documents, offsets in groups_of_several(table, copies):
         compared_groups = [documents[first:last] for first, last in list(pairwise(offsets.tolist()))[::step]]
         compared = np.concatenate([np.zeros(0, np.int64), *compared_groups])
         compared_tokens += int(document_lengths[compared].sum(dtype=np.int64))
-        for at in lengths:
-            sums[at].kept += _kept_tokens(document_lengths[documents], copies[documents], config, at.limit)
-            sums[at].kept_compared += _kept_tokens(document_lengths[compared], copies[compared], config, at.limit)
+        for length in lengths:
+            limit = length.limit
+            sums[length].kept += _kept_tokens(document_lengths[documents], copies[documents], config, limit)
+            sums[length].kept_compared += _kept_tokens(document_lengths[compared], copies[compared], config, limit)
         if not compared_groups:
             continue
-        groups = _Groups.of(table.documents.at(compared), [len(group) for group in compared_groups], segments)
-        # All documents of a group have as many copies.
+        # All documents of a group are packed equally often, so its first one says how often.
         group_copies = copies[[group[0] for group in compared_groups]].tolist()
-        before: tuple[Lengths, list[_SharedGroup]] | None = None
-        for at in sorted(lengths, key=lambda at: (at.row_length, at.limit), reverse=True):
-            shared_groups = _share_at(groups, config, at, before)
+        groups = _Groups.of(table.documents.at(compared), [len(group) for group in compared_groups], segments)
+        for length, shared_groups in _share_at_lengths(groups, config, lengths):
             for shared, count in zip(shared_groups, group_copies, strict=True):
-                sums[at].add(shared, count)
-            before = (at, shared_groups)
-    units = {at: sums[at].shared_units() for at in lengths}
+                sums[length].add(shared, count)
+    units = {length: sums[length].shared_units() for length in lengths}
     return SharedLengths(share, units, compared_tokens, tokens_of_groups)
 
 
@@ -145,7 +146,7 @@ def _tokens_of_groups(table: Table, copies: NDArray[np.uint16]) -> int:
 
 
 def _kept_tokens(lengths: NDArray[np.int32], copies: NDArray[np.uint16], config: RunConfig, limit: int) -> int:
-    """Tokens of documents that a limit keeps, copies apart."""
+    """Tokens that a limit keeps of some documents, each counted as often as it is packed."""
     kept = np.minimum(lengths, limit)
     if config.truncate.overlong != "truncate":  # longer ones are dropped, or cut into pieces, which share nothing
         kept = np.where(lengths > limit, 0, lengths)
@@ -166,6 +167,8 @@ class _Groups(NamedTuple):
     """(spans,) where the spans of the documents end."""
     supervised: NDArray[np.bool_]
     """(spans,) whether the mask trains them."""
+    longest: list[int]
+    """(G,) tokens of the longest document of each group, before any cut."""
 
     @classmethod
     def of(cls, documents: Documents, sizes: list[int], segments: Segments) -> "_Groups":
@@ -174,38 +177,58 @@ class _Groups(NamedTuple):
         Args:
             sizes: how many documents each group has, at least one.
         """
+        offsets = offsets_of(sizes)
         tokens = segments.tokens(documents, np.zeros_like(documents.length), documents.length)
-        return cls(documents, offsets_of(sizes).tolist(), tokens, *segments.spans(documents))
+        ends, supervised = segments.spans(documents)
+        longest = np.maximum.reduceat(documents.length, offsets[:-1])
+        return cls(documents, offsets.tolist(), tokens, ends, supervised, longest.tolist())
+
+
+def _share_at_lengths(
+    groups: _Groups, config: RunConfig, lengths: Sequence[ComparedLength]
+) -> Iterator[tuple[ComparedLength, list[_SharedGroup]]]:
+    """Yield each length with what each group shares there, the longest rows first.
+
+    Most groups are cut at none of two neighbouring lengths, and what they share is known from the length before:
+    comparing them again at each length would take most of the time.
+    """
+    known: list[_SharedGroup | None] = [None] * len(groups.longest)
+    limit_before = 0
+    for length in sorted(lengths, key=lambda length: (length.row_length, length.limit), reverse=True):
+        for number, (longest, shared) in enumerate(zip(groups.longest, known, strict=True)):
+            is_cut = longest > min(length.limit, limit_before)
+            # Units that fit longer rows may be too long for these, and some of their documents begin another unit.
+            if is_cut or shared is None or max(shared.units, default=0) > length.row_length:
+                known[number] = None
+        shared_groups = _share_at(groups, config, length, known)
+        yield length, shared_groups
+        known = list(shared_groups)
+        limit_before = length.limit
 
 
 def _share_at(
-    groups: _Groups, config: RunConfig, at: Lengths, before: tuple[Lengths, list[_SharedGroup]] | None
+    groups: _Groups, config: RunConfig, length: ComparedLength, known: Sequence[_SharedGroup | None]
 ) -> list[_SharedGroup]:
-    """What each group shares at one length, if its documents are decided and cut as in a run of this length.
+    """What each group shares at one length, if its documents are chosen and cut as in a run of this length.
 
     Args:
-        before: a length with rows at least as long, and what the groups share there. Most groups are cut at neither
-            length and need not be compared again, which takes most of the time.
+        known: (G,) what each group shares there; None if that is to be found.
     """
     documents = groups.documents
-    limits = replace(limits_of(config), max_length=at.limit)
+    limits = replace(limits_of(config), max_length=length.limit)
     low, high = limits.stretch(documents.length)
-    stays = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
+    # A run drops documents without a label, and so they share nothing.
+    is_packed = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
     if limits.overlong != "truncate":
-        stays &= documents.length <= at.limit
+        is_packed &= documents.length <= length.limit
     trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
     shared_groups = list[_SharedGroup]()
-    longest = np.maximum.reduceat(documents.length, groups.offsets[:-1]).tolist()
-    for number, (begin, end) in enumerate(pairwise(groups.offsets)):
-        if before is not None and longest[number] <= min(at.limit, before[0].limit):
-            shared = before[1][number]
-            # Its units also fit these rows, so no document would begin another one for want of space.
-            if max(shared.units, default=0) <= at.row_length:
-                shared_groups.append(shared)
-                continue
-        kept = np.flatnonzero(stays[begin:end]) + begin
-        tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
-        shared_groups.append(_share(tokens, trained[kept], at.row_length, config.pack.alignment.document))
+    for (begin, end), shared in zip(pairwise(groups.offsets), known, strict=True):
+        if shared is None:
+            kept = np.flatnonzero(is_packed[begin:end]) + begin
+            tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
+            shared = _share(tokens, trained[kept], length.row_length, config.pack.alignment.document)
+        shared_groups.append(shared)
     return shared_groups
 
 
