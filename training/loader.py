@@ -124,6 +124,7 @@ class PackedLoader:
         self.place = detect_rank(rank, world_size)
         _LOG.info("rank %d of %d, from %s", self.place.rank, self.place.world_size, self.place.origin)
         self.rows_per_step = divisible(rows_per_step, self.place.world_size, accumulate)
+        # Before the dataset is opened, which may be a remote one.
         for name, value, minimum in (("epochs", epochs, 1), ("prefetch", prefetch, 0), ("balance", balance, 1)):
             if value < minimum:
                 raise ConfigError(f"{name}={value}: must be at least {minimum}")
@@ -134,6 +135,11 @@ class PackedLoader:
         self.corpus = PackedRows(data, split, cache=cache, cache_bytes=cache_bytes, storage_options=storage_options)
         if not len(self.corpus):
             raise ConfigError(f"{data}: the split {split!r} has no rows; name another split")
+        if self.corpus.shares_tokens and (static_shapes or seq_idx):
+            raise ConfigError(
+                f"{data} has rows whose documents share tokens (pack.share), which have no fixed shape, and do not go "
+                "with recurrent layers; leave static_shapes and seq_idx out, or pack with pack.share: none"
+            )
         self.steps = Steps(
             self.corpus,
             seed=seed,
@@ -149,17 +155,13 @@ class PackedLoader:
         self.prefetch = prefetch
         self.unpacked = unpacked
         self.seq_idx = seq_idx
-        self._pad_id = self.corpus.manifest.pad_id
-        self.attention = attention
-        if self.corpus.shares_tokens and (static_shapes or seq_idx):
-            raise ConfigError(
-                f"{data} has rows whose documents share tokens (pack.share), which have no fixed shape, and do not go "
-                "with recurrent layers; leave static_shapes and seq_idx out, or pack with pack.share: none"
-            )
         self.shape = FixedShape.of(self.corpus) if static_shapes else None
         """The size to which rows are padded; None without `static_shapes`."""
-        self.reference = reference
+        self.attention = attention
+        self.reference = reference  # checked by its setter
+        self._pad_id = self.corpus.manifest.pad_id
         self._rows = 0
+        """Rows returned so far, over all ranks and epochs."""
 
     def __getitem__(self, index: object) -> dict[str, Any]:
         """Refused, because only a torch DataLoader around the loader asks for it.
@@ -370,19 +372,17 @@ def checked_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Col
         ConfigError: it is of another version or order, damaged, or not a state of this kind; the message names the key.
     """
     state = dict(saved) if isinstance(saved, Mapping) else {}
-    for key in {**beginning, **state}:  # also keys that only one of them has
+    for key in {**beginning, **state}:  # also keys that only one of them has, which the other gives as None
         value: Any = state.get(key)
         expected: Any = beginning.get(key)
-        if type(value) is not type(expected):  # not isinstance: True is an int, and would pass for a count
-            fits = False
-        elif key in counts:
-            fits = 0 <= value <= MAX_COUNT
-        else:
-            fits = value == expected
-        if not fits:
-            raise ConfigError(
-                f"the state of a {owner} does not fit: {escape_line(str(key))} differs: here it is {expected!r}, in "
-                f"the state {value!r:.60}. Resuming would repeat some rows and leave others out: configure it as "
-                "before, resume from another checkpoint, or start again without the state"
-            )
+        has_type = type(value) is type(expected)  # not isinstance: True is an int, and would pass for a count
+        if has_type and key in counts and 0 <= value <= MAX_COUNT:
+            continue
+        if has_type and key not in counts and value == expected:
+            continue
+        raise ConfigError(
+            f"the state of a {owner} does not fit: {escape_line(str(key))} differs: here it is {expected!r}, in the "
+            f"state {value!r:.60}. Resuming would repeat some rows and leave others out: configure it as before, "
+            "resume from another checkpoint, or start again without the state"
+        )
     return state

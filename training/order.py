@@ -137,17 +137,20 @@ def grouped(
         key: chooses the permutations.
         first: the position of `rows[0]`. Groups begin at positions that are multiples of `size`, where steps begin too.
     """
-    # With groups of 4 and rows at positions 6 to 20, the whole groups are those at 8, 12 and 16: `begin` is 2.
+    # With groups of 4 and the 15 rows at positions 6 to 20, the whole groups are at positions 8, 12 and 16: they are
+    # rows[2:14].
     begin = -first % size
     count = max(len(rows) - begin, 0) // size
-    if count < 2:
+    if count < 2:  # a single group has the same rows in any order of costs
         return rows
     end = begin + count * size
     by_cost = np.argsort(costs[begin:end], kind="stable")
     groups = rows[begin:end][by_cost].reshape(count, size)
-    # The rows of each group in the order of random numbers, which depend on the row and the key alone.
+    # Within each group, in the order of random numbers that depend on the row and the key alone: sorted by cost, the
+    # first rank would always get the cheapest row.
     tickets = mix(groups.astype(np.uint64) ^ np.uint64(key % 2**64))
     groups = np.take_along_axis(groups, np.argsort(tickets, axis=1), axis=1)
+    # And the groups themselves, or each block would begin with its cheapest rows.
     groups = groups[Permutation(count, key)(np.arange(count))]
     return np.concatenate([rows[:begin], groups.ravel(), rows[end:]])
 

@@ -90,6 +90,7 @@ class PackedStream:
             data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
         )
         self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
+        # Both are those of the whole stream, and so equal on all ranks.
         self._position = (0, 0, 0)
         """Epoch, number of the window in it, and number of the row in that, of the next row."""
         self._rows = 0
@@ -117,39 +118,42 @@ class PackedStream:
         begun: list[PlannedWindow] = []
         """Windows that are not in the ledger yet."""
         epoch, first_window, first_row = self._position
+        places = self._places(epoch, first_window, first_row, begun)
         try:
-            places = self._places(epoch, first_window, first_row, begun)
-            while True:
-                step = list(islice(places, self.rows_per_step))
+            while step := list(islice(places, self.rows_per_step)):
                 real = len(step)
-                if not real:
-                    break
                 if real < self.rows_per_step and self.tail is Tail.DROP:
-                    if self._rows == 0:
-                        raise ConfigError(
-                            f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(real, 'row')} in "
-                            "all: not one step would be full; take fewer rows a step, more epochs, or tail=pad"
-                        )
+                    self._require_full_step(real)
                     break
-                # Every rank must make a last step, so its places are filled: with the first rows of the stream, and
-                # those again if they are too few. They are not trained, and not in the ledger.
-                while len(step) < self.rows_per_step:
-                    step += islice(self._places(0, 0, 0, []), self.rows_per_step - len(step))
+                self._fill_up(step)
                 batch = self._batch(step, real)
+                # The state moves before the batch is yielded: a trainer saves it while it has the batch.
                 self._count(begun)
-                window, last_row = step[real - 1]
                 self._rows += real
-                # After row 4 of a window of 5, which is its last one, comes row 0 of the next window.
-                if last_row + 1 == len(window.tokens):
-                    self._position = (window.epoch, window.number + 1, 0)
-                else:
-                    self._position = (window.epoch, window.number, last_row + 1)
+                self._position = _position_behind(*step[real - 1])
                 yield batch
             if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
+            # Windows of rows that the tail left out.
             self._count(begun)
         finally:
             self._windows.stop()
+
+    def _require_full_step(self, rows: int) -> None:
+        """Raise ConfigError if the last rows of a stream, too few for a step, are all that it has."""
+        if self._rows == 0:
+            raise ConfigError(
+                f"rows_per_step={self.rows_per_step:,}, but the data has only {plural(rows, 'row')} in all: not one "
+                "step would be full; take fewer rows a step, more epochs, or tail=pad"
+            )
+
+    def _fill_up(self, step: "list[Place]") -> None:
+        """Fill up the last step, in place, because every rank must make it: with the first rows of the stream, and
+        those again if they are too few. They are not trained, and not in the ledger.
+        """
+        while len(step) < self.rows_per_step:
+            not_counted: list[PlannedWindow] = []
+            step += islice(self._places(0, 0, 0, not_counted), self.rows_per_step - len(step))
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
@@ -208,3 +212,10 @@ class PackedStream:
         # A new one, because somebody may have kept the last one to compare.
         self._ledger = Ledger(sources)
         begun.clear()
+
+
+def _position_behind(window: "PlannedWindow", row: int) -> tuple[int, int, int]:
+    """Epoch, window and row of the row behind one: behind row 4 of a window of 5 comes row 0 of the next window."""
+    if row + 1 < len(window.tokens):
+        return window.epoch, window.number, row + 1
+    return window.epoch, window.number + 1, 0

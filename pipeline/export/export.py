@@ -56,8 +56,8 @@ def write_export(
         OutputError: the destination holds something, lies inside a dataset, or cannot be written.
     """
     observer = observer or Observer()
+    # Mistakes in options are found before the dataset is read and verified, which takes minutes.
     _check_options(to, eos_id)
-    # Mistakes in options are found before the dataset is read, which takes minutes.
     destination = _free_destination(out)
     source = open_sound(dataset, observer)
     manifest = source.manifest
@@ -78,9 +78,7 @@ def write_export(
         ) as temporary:
             draft = Path(temporary) / destination.name
             draft.mkdir()
-            # This reader alone leaves labels out that the mask wants trained.
-            labels = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
-            _write(source, draft, to, layout, labels, observer)
+            _write(source, draft, to, layout, observer)
             note = _export_note(manifest, to, draft)
             (draft / NOTE_FILE).write_bytes(indented_json(note, 1))
             # First all that the folder holds goes to the disk, then its name: a power failure leaves all or nothing.
@@ -221,7 +219,9 @@ def _free_destination(out: str | Path) -> Path:
 
 
 def _find_untrained_labels(source: Finished, observer: Observer) -> UntrainedLabels | None:
-    """What looks for them; None, with a note, if the tokenizer of the run is not there any more."""
+    """A counter of the labels that Megatron-Bridge does not train; None, with a note, if the run's tokenizer, by which
+    it tells words from white space, is not there any more.
+    """
     try:
         return UntrainedLabels(tokenizer_folder(source))
     except InputError as error:
@@ -232,14 +232,14 @@ def _find_untrained_labels(source: Finished, observer: Observer) -> UntrainedLab
         return None
 
 
-def _write(
-    source: Finished, draft: Path, to: str, layout: Layout, labels: UntrainedLabels | None, observer: Observer
-) -> None:
+def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Observer) -> None:
     """Write all shards into the draft of the destination.
 
     Raises:
         InputError: the format cannot hold a row; names it.
     """
+    # Of all readers, that of Megatron-Bridge alone leaves labels out that the mask wants trained.
+    untrained = _find_untrained_labels(source, observer) if to == "megatron-bridge" else None
     splits = source.manifest.splits
     observer.begin("export", sum(split.tokens for split in splits.values()), "tok")
     for name, split in splits.items():
@@ -249,8 +249,8 @@ def _write(
             # A held-out split may have no rows; some readers fail on a file of none.
             if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
                 batches = source.sound_batches(shard)
-                if labels is not None:
-                    batches = labels.check(batches)
+                if untrained is not None:
+                    batches = untrained.check(batches)
                 try:
                     WRITERS[to](batches, draft, name, index, split_layout)
                 except MisfitError as error:
@@ -259,8 +259,8 @@ def _write(
             first_row += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)
     observer.end()
-    if labels is not None and labels.count:
+    if untrained is not None and untrained.count:
         observer.note(
-            f"Megatron-Bridge does not train {labels.count:,} labels right behind an end-of-sequence token; all are "
+            f"Megatron-Bridge does not train {untrained.count:,} labels right behind an end-of-sequence token; all are "
             "white space or special tokens"
         )

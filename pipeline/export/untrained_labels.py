@@ -62,16 +62,22 @@ class UntrainedLabels:
         """
         rows_before = 0
         for batch in batches:
+            # The tokens of all rows of the batch, end to end.
             ids = view(batch.column("input_ids").flatten())
             labels = view(batch.column("labels").flatten())
+            # Of the tokens a <eos> b c, the input <eos> at place 1 predicts b: the label at place 2 is not trained.
             # The first label of each row is masked, so no label is behind a token of another row.
             is_untrained = (ids[:-1] == self._eos_id) & (labels[1:] != IGNORE_INDEX)
-            places = np.flatnonzero(is_untrained) + 1  # of the labels' tokens in the batch
+            places = np.flatnonzero(is_untrained) + 1
             for place in places.tolist():
-                if word := self._word(int(ids[place])):
+                word = self._word(int(ids[place]))
+                if word:
+                    # Of rows of 5 and 4 tokens, which begin at 0 and 5, place 7 is token 2 of row 1. A batch may be a
+                    # slice of a longer one, whose offsets do not begin at 0.
                     offsets = view(batch.column("input_ids").offsets)
-                    row = int(np.searchsorted(offsets - offsets[0], place, "right")) - 1
-                    raise MisfitError(rows_before + row, _describe(word, place - int(offsets[row] - offsets[0])))
+                    begins = offsets - offsets[0]
+                    row = int(np.searchsorted(begins, place, "right")) - 1
+                    raise MisfitError(rows_before + row, _describe(word, place - int(begins[row])))
             self.count += len(places)
             yield batch
             rows_before += batch.num_rows

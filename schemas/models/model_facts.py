@@ -23,16 +23,19 @@ def rotary_limits(config: Any) -> Iterator[Limit]:
     Args:
         config: a model's configuration, with its keys as attributes.
     """
-    # transformers 5 has `rope_parameters`, earlier versions `rope_scaling`.
+    # transformers 5 has `rope_parameters`, earlier versions `rope_scaling`: {"rope_type": "longrope", …}.
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    # Models with several kinds of attention have parameters for each, one level below.
+    # Models with several kinds of attention have parameters for each, one level below: {"full_attention": {…}, …}.
     inner_parameters = [inner for inner in parameters.values() if isinstance(inner, dict)]
     for rope in (parameters, *inner_parameters):
         kind = str(rope.get("rope_type", rope.get("type")))
+        # `su` was longrope's name in the first Phi-3; PhiMoE is told by its factors for long documents.
+        is_long = kind in ("longrope", "su") or (kind != "default" and "long_mscale" in rope)
         if "dynamic" in kind:
             key = "max_position_embeddings"
             tokens = config.max_position_embeddings
-        elif kind in ("longrope", "su") or (kind != "default" and "long_mscale" in rope):  # long_mscale: PhiMoE
+        elif is_long:
+            # Up to this length frequencies are those of the first training; beyond it, others.
             key = "original_max_position_embeddings"
             tokens = rope.get(key) or getattr(config, key, None)
         else:

@@ -61,6 +61,29 @@ def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tenso
     return sizes
 
 
+class _Recorder:
+    """Hooks of one forward pass that record the embeddings and the last hidden states."""
+
+    def __init__(self, *, to_the_end: bool) -> None:
+        self.to_the_end = to_the_end
+        self.embedded: list[torch.Tensor] = []
+        self.hidden: list[torch.Tensor] = []
+
+    def record_embeddings(self, part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        """Behind the embedding: the model goes on with a copy of its output that needs gradients, at which they end.
+        So there are some also where no weight needs any, as with LoRA, whose embedding is frozen.
+        """
+        embeddings = output.detach().clone().requires_grad_(True)
+        self.embedded.append(embeddings)
+        return embeddings.clone()  # some models change it in place, which a leaf of the graph does not allow
+
+    def record_hidden(self, part: Any, inputs: Any, output: Any) -> None:
+        """Behind the decoder, whose output is the hidden states, or has them first."""
+        self.hidden.append(output if isinstance(output, torch.Tensor) else output[0])
+        if not self.to_the_end:
+            raise _HiddenStatesKnown
+
+
 def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """One forward pass: the embeddings, cut off from what made them, and the last hidden states.
 
@@ -71,21 +94,12 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     Raises:
         UntestedError: the model has no embeddings, or runs them or its decoder not once.
     """
-    embedded: list[torch.Tensor] = []
-    hidden: list[torch.Tensor] = []
-
-    def cut_off(part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        """The model goes on with these embeddings, at which gradients end: also where weights have none (LoRA)."""
-        embedded.append(output.detach().clone().requires_grad_(True))
-        return embedded[-1].clone()  # some models change it in place
-
-    def keep(part: Any, inputs: Any, output: Any) -> None:
-        hidden.append(output if isinstance(output, torch.Tensor) else output[0])
-        if not to_the_end:
-            raise _HiddenStatesKnown
-
+    recorder = _Recorder(to_the_end=to_the_end)
     embedding, decoder = _embedding_and_decoder(unwrap(model))
-    hooks = [embedding.register_forward_hook(cut_off), decoder.register_forward_hook(keep)]
+    hooks = [
+        embedding.register_forward_hook(recorder.record_embeddings),
+        decoder.register_forward_hook(recorder.record_hidden),
+    ]
     try:
         call()
     except _HiddenStatesKnown:
@@ -93,9 +107,10 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     finally:
         for hook in hooks:
             hook.remove()
-    if len(embedded) != 1 or len(hidden) != 1:
-        raise UntestedError(f"its embedding ran {len(embedded)} times, and its decoder {len(hidden)}")
-    return embedded[0], hidden[0]
+    # With several embeddings, it would not be known which tokens the gradients are of.
+    if len(recorder.embedded) != 1 or len(recorder.hidden) != 1:
+        raise UntestedError(f"its embedding ran {len(recorder.embedded)} times, and its decoder {len(recorder.hidden)}")
+    return recorder.embedded[0], recorder.hidden[0]
 
 
 def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:

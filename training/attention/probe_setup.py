@@ -233,13 +233,17 @@ def _shrink_settings(config: Any, settings: dict[str, Any]) -> None:
     heads = settings.get(keys["num_attention_heads"])
     key_heads = settings.get(keys["num_key_value_heads"])
     layers = settings.get(keys["num_hidden_layers"])
+    # The configuration's own keys → their largest values.
     largest = {keys[name]: size for name, size in _SMALL.items()}
     # Grouped heads stay grouped: two heads of keys for four of queries.
     largest[keys["num_key_value_heads"]] = 4 if key_heads == heads else 2
-    for key, value in settings.items():
+    # Inner layers have many names, such as moe_intermediate_size and encoder_ffn_dim.
+    for key in settings:
         if key.endswith(("intermediate_size", "ffn_dim")):
             largest[key] = 128
-        if isinstance(value, int) and not isinstance(value, bool) and key in largest:
+    for key, value in settings.items():
+        if type(value) is int and key in largest:  # a boolean is an int, too
             settings[key] = min(value, largest[key])
-        elif isinstance(value, list) and len(value) == layers:  # something of each layer
+        elif isinstance(value, list) and len(value) == layers:
+            # An entry for each layer, such as `layer_types`: of 32, the first 8.
             settings[key] = value[: _SMALL["num_hidden_layers"]]
