@@ -35,7 +35,7 @@ def test_the_step_is_compiled(
     monkeypatch.setattr(heads, "_liger", lambda: in_liger_s_chunks)
     fuse = heads.fuse_loss
     monkeypatch.setattr(
-        "packtrain.training.trainer.trainer.fuse_loss", lambda model, kind, *, cuda: fuse(model, kind, cuda=True)
+        "packtrain.training.trainer.setup.fuse_loss", lambda model, kind, *, cuda: fuse(model, kind, cuda=True)
     )
     torch._dynamo.reset()
     counters.clear()
