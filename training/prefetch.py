@@ -100,10 +100,10 @@ def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", cl
 def results_ahead(
     make: Callable[[_Task], _Result], tasks: Iterable[_Task], count: int, describe: Callable[[_Task], str]
 ) -> Iterator[_Result]:
-    """Yield `make(task)` for every task, in order, while a thread makes the next `count`.
+    """Yield `make(task)` for every task, in order. While the caller works with a result, a thread makes the next ones.
 
     Args:
-        count: with 0, each is made when it is asked for, however long that takes.
+        count: how many results are made ahead. With 0, each is made when it is asked for, however long that takes.
         describe: says what a task waits for, for messages.
 
     Raises:
@@ -114,14 +114,12 @@ def results_ahead(
         return
     threads = TaskThreads(1)
     remaining = iter(tasks)
-    waiting: deque[tuple[Future[_Result], _Task]] = deque()
+    waiting = deque((threads.submit(partial(make, task)), task) for task in islice(remaining, count))
     try:
-        while True:
-            for task in islice(remaining, count - len(waiting)):
-                waiting.append((threads.submit(partial(make, task)), task))
-            if not waiting:
-                return
+        while waiting:
             future, task = waiting.popleft()
+            # Before this result is waited for and handed over, so that `count` are made while the caller works with it.
+            waiting.extend((threads.submit(partial(make, next_task)), next_task) for next_task in islice(remaining, 1))
             _wait_for(future, partial(describe, task))
             yield future.result()
     finally:
