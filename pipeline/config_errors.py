@@ -62,7 +62,7 @@ def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> s
 
     Args:
         where: the file.
-        origins: what set the keys.
+        origins: key → what set it: `line 3` of the file, `--set seed=x`, or an option of its own, `--max-length 0`.
     """
     origin = _origin_of(place, origins)
     if origin.startswith("--set"):

@@ -66,8 +66,8 @@ def load_config(
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder to use instead; by default the file's, or the working directory.
         overrides: `key.path=value`, with the value in YAML, or settings; they replace keys of data or of a file.
-        in_memory: source → what stands for its path, of sources whose rows are in memory. They are added to the
-            configuration, unless it has them, then without `path`.
+        in_memory: for sources whose rows are in memory, name → what stands for the path. The configuration gets a
+            source for each. It may have one of that name already, which says how to use the rows and has no `path`.
 
     Raises:
         ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would

@@ -23,7 +23,8 @@ _INSTALL_OPTION = "--install-completion"
 _ZSH_FILE = Path(".zfunc", "_packtrain")
 """The file that typer installs for zsh, in the home of the user."""
 _ZSH_FIRST_ANSWER = '[[ $zsh_eval_context[-1] == loadautofunc ]] && _packtrain_completion "$@"\n'
-"""Answers the Tab for which zsh loads the file: its other lines only say what answers the next one."""
+"""A line that is added to that file. zsh reads it at the first Tab of a shell: typer's lines only register the function
+that answers further ones, and the first would give nothing."""
 _ZSH_KEYS = re.compile(r"""_arguments '\*: :\(\((?P<keys>(?:"[\w.]+="\s*)+)\)\)'\s*""", re.ASCII)
 """What typer has zsh evaluate where nothing but keys is offered, such as `pack.strategy=`."""
 

@@ -35,8 +35,10 @@ _NAME_CHARACTERS = 80
 """Maximum number of characters of a name in a message."""
 _USAGE_ERROR = 2
 """The exit code for a command line or a configuration that is wrong."""
-_CHOICE = re.compile(r"(?:Value error, )?'(.*?)' is not one of (.*)")
-"""What click says of a value of an option that has choices."""
+_OWN_CHECK = "Value error, "
+"""What pydantic puts before the words of a check of ours; options are checked by pydantic, too."""
+_CHOICE = re.compile(rf"(?:{_OWN_CHECK})?'(.*?)' is not one of (.*)")
+"""What is said of a value that is none of its option's choices: `'bdf' is not one of 'bfd', 'tight'.`"""
 # The usage error of the click that typer uses: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -90,8 +92,8 @@ def command() -> Any:
 
 
 def _key_of(error: Any) -> str | None:
-    """The key that an unknown option means, such as `pack.max_docs` for --max-docs; None if it means none, or its
-    command takes no keys.
+    """The key that was likely meant by an unknown option, such as `pack.max_docs` for --max-docs; None if there is no
+    such key, or the command takes no keys.
 
     Args:
         error: a usage error of click.
@@ -199,8 +201,9 @@ def _explain_usage(error: Any) -> None:
     elif possibilities := getattr(error, "possibilities", None):
         error.message = f"{error.message}. Did you mean {possibilities[0]}?"
     elif match := _CHOICE.fullmatch(error.message):
+        # `'bdf' is not one of 'bfd', 'tight'; did you mean bfd?`
         advice = did_you_mean(match[1], re.findall("'(.*?)'", match[2]))
-        error.message = error.message.removeprefix("Value error, ").removesuffix(".") + advice
+        error.message = error.message.removeprefix(_OWN_CHECK).removesuffix(".") + advice
     if hasattr(error, "possibilities"):
         error.possibilities = None  # click would list them once more
     error.message = escape(error.message)

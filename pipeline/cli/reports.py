@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from ..explain import Story
     from ..report.grid import Lines
 
-_MAX_LISTED_ROWS = 20
-"""Rows of an example that are listed."""
+_MAX_LISTED_PIECES = 20
+"""Pieces of an example that are listed, each with its row."""
 
 
 def plan(
@@ -192,7 +192,9 @@ def inspect(
 
 
 def _row_lines(row: "ShownRow") -> "Lines":
-    """The summary of a row, how trained text is marked, then each document."""
+    """The summary of a row, how trained text is marked, then each document: texts, a text with its style, and lists of
+    pieces, which are shown side by side and marked by their weight.
+    """
     from ...schemas.report.shown_rows import ShownPiece
 
     yield row.summary()
@@ -225,7 +227,7 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
         yield f"the row: {story.excerpt}"
     if story.twin:
         yield f"the earlier one is {story.twin}"
-    listed = story.standings[:_MAX_LISTED_ROWS]
+    listed = story.standings[:_MAX_LISTED_PIECES]
     # Pieces that stand in one row, as both sides of a pair do, follow each other, and are shown by one command.
     for (split, row), standings in groupby(listed, key=lambda standing: (standing.split, standing.row)):
         for standing in standings:
@@ -235,9 +237,9 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
                 f"{standing.trained:,} trained"
             )
         yield f"  packtrain inspect {shlex.quote(folder)} --row {row} --split {split}"
-    # An example has a row for each copy and each piece, which may be hundreds.
-    if len(story.standings) > _MAX_LISTED_ROWS:
-        yield f"and {len(story.standings) - _MAX_LISTED_ROWS:,} more rows"
+    # An example that is repeated or cut has many pieces, of which there may be hundreds.
+    if len(story.standings) > _MAX_LISTED_PIECES:
+        yield f"and {plural(len(story.standings) - _MAX_LISTED_PIECES, 'more piece')}"
     for limit, tokens in story.cut.items():
         yield f"cut: {plural(tokens, 'token')} by {limit}"
 
@@ -268,8 +270,9 @@ def contamination(
         # Relative paths of a command line start in the working directory, those of a configuration in its own folder.
         files.append(path if is_url(path) else str(Path(path).absolute()))
     loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
+    # `find` takes a mapping, and uses a temporary cache where that names none. Without a configuration this is right:
+    # there is no run that would look for the hits. With one, they are kept in the cache that its run has.
     data = loaded.model_dump(mode="json", exclude_unset=True)
-    # Without a configuration there is no run to keep hits for, so that they stay in a temporary cache.
     if config is not None:
         data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
     with show_progress() as observer:

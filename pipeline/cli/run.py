@@ -66,16 +66,16 @@ def run(
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     from ..execute.server import start_ahead
 
-    start_ahead()
+    start_ahead()  # the process that workers are forked from, which takes a third of a second to start
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
         max_length=max_length, row_length=row_length, seed=seed, workers=workers,
         needs=("--input", "--tokenizer", "--out"),
         hint="--demo runs the embedded sample; packtrain schema prints all keys of a configuration",
     )  # fmt: skip
-    # Before the rest is imported, which takes a third of a second: see its docstring for what that saves.
     from ..encode.preload import load_ahead
 
+    # That process loads the tokenizer from now on, a second or more, while this one imports the rest and reads inputs.
     load_ahead(loaded, folder)
     from ..run.run import make_dataset
     from ..run.workers import open_workspace
