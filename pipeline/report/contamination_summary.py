@@ -58,8 +58,8 @@ class _Tally:
         )
         for hit in example_hits:
             self.evaluation_rows[hit.source, hit.evaluation].add(hit.evaluation_line)
-        self.example_counts.update(pairs)
-        self.counts_with_most.update(pairs_with_most)
+        self.example_counts.update(pairs.keys())
+        self.counts_with_most.update(pairs_with_most.keys())
         self.examples += 1
         if pairs_with_most:
             self.examples_with_most += 1
