@@ -69,18 +69,22 @@ def merged_spans(spans: Spans) -> Spans:
 
 
 def text_for_digest(spans: Spans) -> str:
-    """What an example's digest covers of its spans: whole turns, and whole headers after them. Which parts of a turn
-    are known does not make another example.
+    """What an example's digest covers of its spans: where whole turns and whole headers end, and how much they count.
+    Which parts of a turn are known does not make another example. Of a prompt and an answer that is not trained:
+
+        Runs(ends=(52, 57), kinds=(<RunKind.PROMPT: 0>, <RunKind.ASSISTANT: 6>), turns=(0, 1), trains=(True, False))
+
+    Held-out splits are drawn by digests, so this text must never change. `RunKind` and `Runs` are what `SpanKind` and
+    `Spans` were called when it was fixed, and kinds of unproved turns had no names then: 8 stands for UNPROVED.
     """
-    merged = _whole_turn_spans(spans)
-    # Held-out splits are drawn by digests, so this text must never change: `RunKind` and `Runs` are what `SpanKind` and
-    # `Spans` were called when it was fixed, and kinds of unproved turns had no names then.
-    names = [
-        f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>" for kind in merged.kinds
-    ]
-    comma = "," if len(names) == 1 else ""
-    kinds = f"({', '.join(names)}{comma})"
-    return f"Runs(ends={merged.ends}, kinds={kinds}, turns={merged.turns}, trains={merged.weights})"
+    whole_turns = _whole_turn_spans(spans)
+    kind_texts: list[str] = []
+    for kind in whole_turns.kinds:
+        kind_texts.append(f"{kind:d}" if kind in UNPROVED_KINDS else f"<RunKind.{SpanKind(kind).name}: {kind:d}>")
+    # Written as Python writes a tuple, which has a comma behind its only item.
+    kinds = f"({kind_texts[0]},)" if len(kind_texts) == 1 else f"({', '.join(kind_texts)})"
+    ends = whole_turns.ends
+    return f"Runs(ends={ends}, kinds={kinds}, turns={whole_turns.turns}, trains={whole_turns.weights})"
 
 
 def _whole_turn_spans(spans: Spans) -> Spans:
@@ -91,9 +95,9 @@ def _whole_turn_spans(spans: Spans) -> Spans:
     kind_before = -1
     for end, kind, turn, weight in zip(*spans, strict=True):
         if kind in NEXT_STOP_KINDS:
-            continue  # its characters belong to the span after it
+            continue  # without it, the span after it begins where the turn ends
         span = (end, _KIND_OF_TURN.get(kind, kind), turn, weight)
-        # Two neighbours of the same kind are two turns, and stay so.
+        # Two neighbours of the same kind are not parts of one turn, but two turns: they stay apart.
         continues_turn = kind in _KIND_OF_TURN and kind != kind_before
         if continues_turn and merged and merged[-1][1:] == span[1:]:
             merged.pop()

@@ -18,7 +18,7 @@ Which part of a turn a character belongs to, follows from the turn's source span
 What the template writes without its origin gets no part: `check_lost_content` finds it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +60,9 @@ class _CharacterLabels:
         """(length,) how much each counts in the loss; None if all count 1, because rows may have millions."""
 
     def assign(self, begin: int, end: int, kind: SpanKind, message: int) -> None:
-        """Say that the characters begin..end are of a kind, and belong to a message."""
+        """Say that the characters begin..end are of a kind, and belong to a message; nothing if `end` is not after
+        `begin`.
+        """
         if begin < end:
             self._labels[begin:end] = message << _KIND_BITS | kind
 
@@ -140,54 +142,57 @@ def label_unproved_spans(chat: RenderedChat, completion_begin: int, reason: str)
     )
 
 
-def _label_turns(labels: _CharacterLabels, chat: RenderedChat, turns: Sequence[Turn], completion_begin: int) -> None:
-    """Label turns, and the stretches between them, before the first and after the last."""
-    begin = 0  # of the stretch before the next turn
-    next_message = 0  # the message after the turn before
+class _Stretch(NamedTuple):
+    """The text between two turns, before the first turn, or after the last."""
+
+    begin: int
+    end: int
+    message: int
+    """Index of the message after the turn before it, whose header it has. Of the last turn's, if no message follows."""
+    follows_turn: bool
+    """Whether a turn is before it."""
+
+
+def _stretches_between(chat: RenderedChat, turns: Sequence[Turn]) -> Iterator[_Stretch]:
+    """The stretches of text around turns, in their order; some are empty. Of question, answer "Hello<|im_end|>" and
+    question:
+
+        <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n     message 0, follows no turn
+        \\n<|im_start|>user\\nAnd now?<|im_end|>\\n                  message 2, follows a turn
+    """
+    last_message = len(chat.tracked.roles) - 1
+    begin = 0
+    next_message = 0
     for turn in turns:
-        _label_between(labels, chat, begin, turn.begin, next_message, turn.message, completion_begin)
+        # Two generation blocks may be of the same message: then no other message is between them.
+        yield _Stretch(begin, turn.begin, min(next_message, turn.message), follows_turn=next_message > 0)
+        # A stop token in the header after the turn is labelled with the turn.
+        begin = turn.next_stop_end or turn.end
+        next_message = turn.message + 1
+    yield _Stretch(begin, len(chat.text), min(next_message, last_message), follows_turn=next_message > 0)
+
+
+def _label_turns(labels: _CharacterLabels, chat: RenderedChat, turns: Sequence[Turn], completion_begin: int) -> None:
+    """Label turns with what ends them, and the text around them: as prompt up to the completion, or as USER if it
+    begins with a user's message after a turn, where a conversation is best cut; and as completion from there on.
+    """
+    for turn in turns:
         is_earlier = turn.message < chat.prompt_length
         turn_kind = SpanKind.HISTORY if is_earlier else SpanKind.ASSISTANT
         end_kind = SpanKind.HISTORY_END if is_earlier else SpanKind.END
         labels.assign(turn.begin, turn.end, turn_kind, turn.message)
         labels.assign(turn.stop_begin, turn.stop_end, end_kind, turn.message)
-        begin = turn.end
-        next_message = turn.message + 1
         if turn.next_stop_end:
-            is_before = begin < completion_begin
+            is_before = turn.end < completion_begin
             stop_kind = SpanKind.HISTORY_STOP_IN_NEXT_HEADER if is_before else SpanKind.STOP_IN_NEXT_HEADER
-            labels.assign(begin, turn.next_stop_end, stop_kind, turn.message)
-            begin = turn.next_stop_end
-    _label_between(labels, chat, begin, len(chat.text), next_message, len(chat.tracked.roles), completion_begin)
-
-
-def _label_between(
-    labels: _CharacterLabels,
-    chat: RenderedChat,
-    begin: int,
-    end: int,
-    next_message: int,
-    turn_message: int,
-    completion_begin: int,
-) -> None:
-    """Label the stretch of text between two turns: what is before the completion as prompt, or as USER if it follows a
-    turn and is a user's message with its header; and the rest as completion.
-
-    Args:
-        begin, end: of the stretch, in characters.
-        next_message: the message after the turn before it; 0 at the text's beginning.
-        turn_message: that of the turn after it; the number of messages at the text's end.
-    """
-    roles = chat.tracked.roles
-    # The message after the turn before; at the text's end, where none may follow, the last one.
-    message = min(next_message, turn_message, len(roles) - 1)
-    follows_turn = next_message > 0
-    prompt_kind = SpanKind.USER if follows_turn and roles[message] == "user" else SpanKind.PROMPT
-    if begin < completion_begin:
-        labels.assign(begin, min(completion_begin, end), prompt_kind, message)
-    if completion_begin < end:
+            labels.assign(turn.end, turn.next_stop_end, stop_kind, turn.message)
+    for begin, end, message, follows_turn in _stretches_between(chat, turns):
+        is_user = follows_turn and chat.tracked.roles[message] == "user"
+        prompt_kind = SpanKind.USER if is_user else SpanKind.PROMPT
+        labels.assign(begin, min(end, completion_begin), prompt_kind, message)
+        # If the completion begins within the stretch, the rest of it belongs to the completion's first message.
         completion_message = chat.prompt_length if begin < completion_begin else message
-        labels.assign(max(completion_begin, begin), end, SpanKind.COMPLETION, completion_message)
+        labels.assign(max(begin, completion_begin), end, SpanKind.COMPLETION, completion_message)
 
 
 def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, source_spans: Sequence[SourceSpan]) -> None:

@@ -37,7 +37,9 @@ class PromptTails:
         self._tails: dict[Hashable, str] = {}
 
     def before(self, first: int) -> str:
-        """The prompt tail before a turn.
+        """The prompt tail before a turn: rendered once for all turns of the row that are alike in the text before
+        them, the role of the message before, the number of messages in between without text, and the words for which
+        the template looks in earlier messages.
 
         Args:
             first: index of the turn's first source span.
@@ -47,19 +49,19 @@ class PromptTails:
         """
         chat = self._chat
         first_span = chat.source_spans[first]
+        message = first_span.message
         if not chat.is_row:
             # In a trace, the content of each turn is guarded by the rendering before it, so none may be left out.
-            return _prompt_tail(chat, first_span.message, first, first_span.begin)
-        message_before = chat.source_spans[first - 1].message if first else first_span.message
-        key = (
-            chat.text[_gap_begin(chat, first) : first_span.begin],
-            chat.tracked.roles[first_span.message - 1],
-            # How many messages in between left no text: they may still change the prompt.
-            first_span.message - message_before,
-            self._searched_texts_before(first_span.message),
-        )
+            return _prompt_tail(chat, message, first, first_span.begin)
+        gap = chat.text[_gap_begin(chat, first) : first_span.begin]
+        role_before = chat.tracked.roles[message - 1]
+        # Mostly 1. Messages in between that left no text may still change the prompt.
+        messages_back = 0
+        if first > 0:
+            messages_back = message - chat.source_spans[first - 1].message
+        key = (gap, role_before, messages_back, self._searched_texts_before(message))
         if key not in self._tails:
-            self._tails[key] = _prompt_tail(chat, first_span.message, first, first_span.begin)
+            self._tails[key] = _prompt_tail(chat, message, first, first_span.begin)
         return self._tails[key]
 
     def _searched_texts_before(self, message: int) -> Hashable:
@@ -102,6 +104,7 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
     if first_span.message == 0:
         raise UnprovedError("no text before it marks where it begins", first_span.message)
     tail = tails.before(first)
+    # The tail is laid over the text where the gap begins: all places below are places in the text.
     tail_end = gap_begin + len(tail)
     shared_end = gap_begin + shared_prefix_length(tail, text[gap_begin:])
 
@@ -109,19 +112,22 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
     if shared_end == tail_end <= first_span.begin:
         return tail_end
 
-    # Case 2: all text before the contents is the tail's, and the rest of the tail is of the generation prompt, such as
-    # an empty thinking block that the template leaves out of earlier turns:
+    generation_prompt = chat.profile.generation_prompt
+    if not generation_prompt or not tail.endswith(generation_prompt):
+        raise UnprovedError("the text before its words is not the generation prompt", first_span.message)
+    prompt_begin = tail_end - len(generation_prompt)
+
+    # Case 2: the contents begin within the generation prompt, and all text before them is the tail's. The generation
+    # prompt ends with something that the template leaves out of earlier turns, such as an empty thinking block:
     #
     #     text     <|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>
     #     tail     <|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n
+    #                          ^ prompt_begin         ^ contents
     #
-    # The turn begins with its contents; or, if these themselves begin with the rest of the tail, behind it.
-    generation_prompt = chat.profile.generation_prompt
-    has_prompt = bool(generation_prompt) and tail.endswith(generation_prompt)
-    prompt_begin = tail_end - len(generation_prompt)
-    if has_prompt and shared_end >= first_span.begin > prompt_begin:
-        contents_begin_with_rest = shared_end == tail_end <= contents_end
-        return tail_end if contents_begin_with_rest else first_span.begin
+    # The turn begins with its contents. Only if these have the empty block themselves, it begins behind the block.
+    if prompt_begin < first_span.begin <= shared_end:
+        contents_have_rest_of_tail = shared_end == tail_end and tail_end <= contents_end
+        return tail_end if contents_have_rest_of_tail else first_span.begin
 
     # Case 3: the text closes a thought that the generation prompt opens, with nothing in it:
     #
@@ -131,7 +137,7 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
     # The turn begins behind the closing tag, because what a model would generate in the thought is not in the data.
     # The token of the role, with which the generation prompt begins, must be shared.
     role_token = chat.profile.special_tokens.search(generation_prompt)
-    if has_prompt and is_complete and role_token and shared_end >= prompt_begin + role_token.end():
+    if is_complete and role_token and shared_end >= prompt_begin + role_token.end():
         tag_begin = text.rfind(CLOSING_TAG, shared_end, first_span.begin)
         # With words in between, this would be no empty thought, or the end of another turn.
         if tag_begin >= 0 and not without_tags(text[shared_end:tag_begin]):

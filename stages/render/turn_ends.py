@@ -66,18 +66,18 @@ def find_turn_end(
 
 
 def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: str, last_ends: Sequence[str]) -> str:
-    """The end of a turn before another message's contents. It is found by, in this order,
+    """The end of a turn before another message's contents. Three ways are tried, the cheapest first:
 
-    1. the headers that the next message's role is known to have, and how such turns end where they end the text: the
-       two must agree, or one of them be unknown;
-    2. how such turns end there, alone, if no known header fits;
-    3. as 1, with the header that the template writes where this turn is left out.
+    1. Take a header that the next message's role is known to have off the gap. What is left must agree with how such
+       turns end where they end the text, if the gap begins with that.
+    2. If no known header fits: how such turns end where they end the text, alone.
+    3. As 1, with the header that the template writes where this turn is left out.
 
     Under ChatML, the first way is enough:
 
-        gap               "<|im_end|>\\n<|im_start|>user\\n"
-        without header    "<|im_end|>\\n", whose closing tokens are (0, 10)
-        fitting end       "<|im_end|>", for the gap begins with it; its closing tokens are (0, 10), too: they agree
+        gap                    "<|im_end|>\\n<|im_start|>user\\n"
+        gap without header     "<|im_end|>\\n", whose closing tokens are (0, 10)
+        end where text ends    "<|im_end|>", with which the gap begins; its closing tokens are (0, 10), too
 
     Args:
         gap: what stands between the contents of the two messages.
@@ -87,32 +87,41 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
         UnprovedError: nothing shows where it ends, or it may end at several places.
     """
     gaps = chat.profile.gaps
-    # A last turn may be left open: that shows nothing of earlier ones.
-    closed_ends = [end for end in last_ends if gaps.special_tokens.search(end)]
-    fitting_ends = {gaps.tokens.closing_span(end): end for end in closed_ends if gap.startswith(end)}
     is_next = next_message == message + 1
+    # Those of `last_ends` with which the gap begins. One without a special token is of a template that leaves the last
+    # turn open, which shows nothing of earlier turns.
+    fitting_ends: _Ends = {}
+    for last_end in last_ends:
+        if gaps.special_tokens.search(last_end) and gap.startswith(last_end):
+            fitting_ends[gaps.tokens.closing_span(last_end)] = last_end
+
     # 1. Only for the message after this one: before a later one, the headers of those between them come first.
     known_headers = gaps.headers(chat.tracked.roles[next_message]) if is_next else ()
     without_header = _gap_without_headers(gaps, gap, known_headers)
     end = _agreed_end(gaps, without_header, fitting_ends, last_ends)
-    # 2.
-    if end is None and not without_header and len(fitting_ends) == 1:
+    if end is not None:
+        return end
+
+    # 2. Only if the first special token behind the end opens a header, or there is none: another could belong to the
+    # end, too. Of "<|im_end|>\n<|im_start|>user\n", it is "<|im_start|>".
+    if not without_header and len(fitting_ends) == 1:
         (fitting_end,) = fitting_ends.values()
-        # The special token after it could belong to the end, too, unless it opens a header.
-        next_token = gaps.special_tokens.search(gap, len(fitting_end))
+        token_behind = gaps.special_tokens.search(gap, len(fitting_end))
         opener = gaps.header_openers.search(gap)
-        if next_token is None or (opener is not None and opener.start() == next_token.start()):
-            end = fitting_end
+        if token_behind is None or (opener is not None and opener.start() == token_behind.start()):
+            return fitting_end
+
     # 3. Rendered for this row, and so the slowest: most templates never come here.
-    if end is None and is_next and message > 0:
+    if is_next and message > 0:
         header = _header_without_turn(chat, message, next_message)
         if header:
             without_header = _gap_without_headers(gaps, gap, [header])
             end = _agreed_end(gaps, without_header, fitting_ends, last_ends)
-    if end is None:
-        is_ambiguous = bool(without_header or fitting_ends)
-        raise UnprovedError("it may end at several places" if is_ambiguous else "nothing shows where it ends", message)
-    return end
+            if end is not None:
+                return end
+    if without_header or fitting_ends:
+        raise UnprovedError("it may end at several places", message)
+    raise UnprovedError("nothing shows where it ends", message)
 
 
 def _gap_without_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 
 from ...schemas.errors import RowRejectedError
 from ..template.tracked_messages import ASSISTANT
-from ..template.tracked_str import GENERATION, TOOL_CALL, SourceSpan, message_of, origin_of
+from ..template.tracked_str import GENERATION, TOOL_CALL, SourceSpan, message_of
 from .rendered_chat import RenderedChat, Turn, UnprovedError
 from .turn_begins import PromptTails, find_turn_begin, shared_prefix_length, with_blank_span
 from .turn_ends import find_turn_end, last_span_of_turn, with_next_stop
@@ -69,33 +69,35 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     """
     text = chat.text
     prompt_length = chat.prompt_length
+    # 1. No completion.
     if prompt_length == len(chat.tracked.roles):
         return len(text)
-    first_origin = origin_of(prompt_length)
-    prompt_spans = [span for span in chat.source_spans if 0 <= span.origin < first_origin]
-    completion_spans = [span for span in chat.source_spans if span.origin >= first_origin]
-    prompt_end = max((span.end for span in prompt_spans), default=0)  # an empty question counts, too
-    # An empty content has a span, too, but no character before which the prompt would have to end.
+    # The message of a generation block's span is -1: it is neither's.
+    prompt_spans = [span for span in chat.source_spans if 0 <= span.message < prompt_length]
+    completion_spans = [span for span in chat.source_spans if span.message >= prompt_length]
+    prompt_end = max((span.end for span in prompt_spans), default=0)
+    # An empty content of the completion has a span, too, but no character before which the prompt would have to end.
     first_character = min((span.begin for span in completion_spans if span.begin < span.end), default=prompt_end)
     if prompt_end > first_character:
         raise RowRejectedError("unproved", "the template writes words of the prompt after the completion begins")
+    # 2. A located turn.
     for turn in turns:
         if turn.message == prompt_length:
             return turn.begin
-    first_span_begin = min((span.begin for span in completion_spans), default=len(text))
+    first_content = min((span.begin for span in completion_spans), default=len(text))
+    # 3. No prompt.
     if prompt_length == 0:
-        return first_span_begin if chat.tracked.roles[0] == ASSISTANT else 0
+        return first_content if chat.tracked.roles[0] == ASSISTANT else 0
+    # 4. Where the text departs from the prompt's own rendering.
     prompt_end = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
     prompt_alone = chat.rendered_before(prompt_length)
     shared_end = shared_prefix_length(prompt_alone.text, text)
-    needed_end = prompt_end
-    if shared_end < len(prompt_alone.text):
-        # The text does not have all of the prompt's own rendering: it must at least have all contents in it.
-        contents_end = max((span.end for span in prompt_alone.source_spans), default=0)
-        needed_end = max(prompt_end, contents_end)
-    if shared_end >= needed_end or shared_end >= first_span_begin:
+    contents_end_alone = max((span.end for span in prompt_alone.source_spans), default=0)
+    has_all_contents = shared_end >= max(prompt_end, contents_end_alone)
+    # What both renderings share is the prompt's, also behind an empty first content of the completion.
+    if has_all_contents or shared_end >= first_content:
         return max(shared_end, prompt_end)
-    return first_span_begin
+    return first_content
 
 
 # Turns of templates with generation blocks

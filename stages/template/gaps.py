@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from ...schemas.rows import Message
-from .sample_conversations import ANSWER, SYSTEM, USER, SampleGaps, sample_of
+from .sample_conversations import ANSWER, SYSTEM, USER, GapsAfter, SampleGaps, sample_of
 from .special_tokens import SpecialTokens, token_pattern
 from .tracked_messages import ASSISTANT, is_blank
 
@@ -167,14 +167,16 @@ class TemplateGaps:
 
     @cached_property
     def header_openers(self) -> re.Pattern[str]:
-        """Finds the special tokens with which headers begin: a text begins with one, and it comes again between
-        messages. Those with which an answer closes are left out.
+        """Finds the special tokens with which headers begin: `<|im_start|>` under ChatML. Those with which an answer
+        closes are left out.
         """
         tokens: set[str] = set()
-        # With tools, too: a template may write them before the first header.
+        # Of what begins a text and comes again before later messages, the first token. With tools, too: a template may
+        # write them before the first header.
         for tools in (False, True):
             for message in (USER, SYSTEM):
-                tokens.update(self._header_tokens(message, tools=tools)[:1])
+                tokens.update(self._repeated_opening_tokens(message, tools=tools)[:1])
+        # The first token of each known header, as of "<|tool|>", which begins no text.
         for role in ("system", "user", "tool"):
             headers = self.headers(role)
             for header in headers:
@@ -183,6 +185,7 @@ class TemplateGaps:
                 # text: that token is the text's own.
                 if token is not None and header[token.end() :] not in headers:
                     tokens.add(token.group())
+        # The first token of the turn that a template opens at the end of every text.
         if self.opened_turn:
             tokens.update(self.special_tokens.findall(self.text_tail)[:1])
         return token_pattern(tokens - self._closing_tokens)
@@ -195,61 +198,74 @@ class TemplateGaps:
         """
         ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
         tokens_after_answers = {token for end in ends for token in self.special_tokens.findall(end)}
-        header_tokens = {token for message in (USER, SYSTEM) for token in self._header_tokens(message, tools=False)}
+        header_tokens: set[str] = set()
+        for message in (USER, SYSTEM):
+            header_tokens.update(self._repeated_opening_tokens(message, tools=False))
         return token_pattern((header_tokens & tokens_after_answers) - self.tokens.generation_stops)
 
-    def _header_tokens(self, message: Message, *, tools: bool) -> list[str]:
-        """The special tokens with which a text begins, side by side, and which go on in the same way before later
-        messages: those with which headers begin, unless they end the message before.
+    def _repeated_opening_tokens(self, message: Message, *, tools: bool) -> list[str]:
+        """The special tokens with which a text begins, side by side, if they come again between messages and go on in
+        the same way there: with or without white space, a word or another token. Headers begin with them, unless they
+        end the message before.
 
-        `<|im_start|>user` begins a text, and the gap before a later message has `<|im_start|>`, behind which a word
-        follows at once, too.
+            text begins with    "<s><|im_start|>user\\n"
+            between messages    "<|im_end|>\\n<|im_start|>assistant\\n"     `<|im_start|>`, with a word right behind it,
+                                                                        comes again; `<s>` does not
+
+        Args:
+            message: the first one of the text.
         """
         gaps = (
-            self.samples.between([USER, ANSWER], 0, 1, tools=tools) or "",
-            self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools) or "",
-            self.samples.between([USER, USER], 0, 1, tools=tools) or "",
+            self.samples.between([USER, ANSWER], 0, 1, tools=tools),
+            self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools),
+            self.samples.between([USER, USER], 0, 1, tools=tools),
         )
-        continued_in_gaps = {
-            (token.group(), self.tokens.continuation(gap, token.end()))
-            for gap in gaps
-            for token in self.special_tokens.finditer(gap)
-        }
+        continued_in_gaps: set[tuple[str, tuple[str, bool]]] = set()
+        for gap in gaps:
+            # None if the template refuses such a conversation.
+            for token in self.special_tokens.finditer(gap or ""):
+                continued_in_gaps.add((token.group(), self.tokens.continuation(gap or "", token.end())))
         opening = self._without_bos(self.samples.opening(message, tools=tools))
-        tokens: list[str] = []
+        repeated: list[str] = []
         token = self.special_tokens.match(opening)
         while token is not None:
             if (token.group(), self.tokens.continuation(opening, token.end())) in continued_in_gaps:
-                tokens.append(token.group())
+                repeated.append(token.group())
             token = self.special_tokens.match(opening, token.end())
-        return tokens
+        return repeated
 
     # Templates that open an answer, or write something else, at the end of every text
 
     @cached_property
     def opened_turn(self) -> str:
-        """What the template writes after a question that ends a text, if that opens an answer unasked; else "". For a
-        template that opens one with `<|assistant|>`:
+        """What the template writes after a question that ends a text, if that opens an answer unasked; else "". Three
+        samples must show it:
 
-            a question alone          "<|user|>a<|assistant|>"
-            before an answer          "<|user|>a<|assistant|>b…"     goes on from there
-            before a question         "<|user|>a<|user|>a…"          does not
-            after a last answer       "…b<|assistant|>"              has it, too
+            a question alone            "<|user|>a<|assistant|>"     is `<|assistant|>` what opens an answer?
+            1. before an answer         "<|user|>a<|assistant|>b"    the text goes on behind it
+            2. before a question        "<|user|>a<|user|>a"         it is not there
+            3. after a last answer      "…b<|assistant|>"            it is there, too
         """
         after_question = self.samples.after("user", ASSISTANT)
         if after_question is None or not after_question.at_end:
             return ""
         opened = after_question.at_end
-        before_questions = [self.samples.after(role, "user") for role in ("user", "system")]
-        gaps_before_questions = [gaps for gaps in before_questions if gaps and gaps.at_end and gaps.before_next]
-        is_continued_by_answer = after_question.before_next.startswith(opened)
-        is_continued_by_question = any(gaps.before_next.startswith(gaps.at_end) for gaps in gaps_before_questions)
-        # The ends of a question and of an answer may differ before what is opened: only the last character is common.
+        # 1.
+        if not after_question.before_next.startswith(opened):
+            return ""
+        # 2. A system message may also stand before a question. One sample at least must be there to show it.
+        gaps_before_questions: list[GapsAfter] = []
+        for role in ("user", "system"):
+            gaps = self.samples.after(role, "user")
+            if gaps is not None and gaps.at_end and gaps.before_next:
+                gaps_before_questions.append(gaps)
+        if not gaps_before_questions:
+            return ""
+        if any(gaps.before_next.startswith(gaps.at_end) for gaps in gaps_before_questions):
+            return ""
+        # 3. By the last character alone: the ends of a question and of an answer may differ before what is opened.
         follows_answers = all(gap.rstrip()[-1:] == opened[-1] for gap in self.samples.after_answers)
-        # Without a gap before a question, nothing shows that a question does not continue the text.
-        if gaps_before_questions and is_continued_by_answer and follows_answers and not is_continued_by_question:
-            return opened
-        return ""
+        return opened if follows_answers else ""
 
     @cached_property
     def opened_header(self) -> str:
