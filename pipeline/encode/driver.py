@@ -143,22 +143,25 @@ def _encode_missing(
 
     Args:
         missing: the tasks whose part is missing, by their records' names.
-        tasks: all tasks, so that drivers that share the work count alike.
+        tasks: all tasks, those with a part included: drivers that share the work divide the same list among themselves.
         shared: whether other drivers may be encoding the same blocks.
 
     Raises:
         InputError, IntegrityError: see `encode`.
     """
     share_tokenizer(spec, parts.store)
-    observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
-    # Others that share the work or the cache may be encoding the same blocks. For a remote store this costs a request
-    # per block, which is only worth it if other drivers share the work.
+    # Whether to look for a part once more as its task begins, because another run may have encoded the block meanwhile.
+    # In a folder that costs nothing. In a remote store it takes a request for each block, which is only worth it if
+    # other drivers share the work.
     looks_again = shared or isinstance(parts.store, LocalStore)
 
-    def is_done(task: EncodeTask) -> bool:
-        return task.record not in missing or (looks_again and parts.find(task.record) is not None)
+    def has_part(task: EncodeTask) -> bool:
+        if task.record not in missing:
+            return True
+        return looks_again and parts.find(task.record) is not None
 
-    for result in executor.map(perform, tasks, is_done):
+    observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
+    for result in executor.map(perform, tasks, has_part):
         assert isinstance(result, EncodeResult)
         # Before the record, without which no run uses the part.
         _require_reference_tokens(result, spec)

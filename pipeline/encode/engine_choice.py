@@ -19,7 +19,7 @@ from ..store.open_store import Store
 from ..store.sealed_notes import get_note, get_user_note, put_note, put_user_note
 from .first_look import FirstLookTask, SourceLook
 from .preload import share_tokenizer
-from .spec import EncoderKey, EncodeSpec, RenderSpec
+from .spec import EncoderKey, EncodeSpec, RenderSpec, TokenizerSpec
 from .task import SourceSettings
 
 FORMAT = 11
@@ -118,35 +118,54 @@ def _try_engine(
         TokenizerError: the engine refuses the tokenizer, or gives other tokens than the reference.
         IntegrityError: the same, or a block has changed.
     """
-    compares = engine != REFERENCE
-    # The known texts take a third of a second, and depend on the tokenizer alone: the first source's task encodes them,
-    # unless the user's cache says that the engine agrees.
-    agreement = [str(FORMAT), render.tokenizer.hash]
-    agreement += [f"{name} {version(name)}" for name in (engine, REFERENCE)]
-    agreement_note = f"{AGREED}/{fingerprint(agreement)}.json"
-    is_new = compares and get_user_note(agreement_note, dict) is None
-    # Shared before the workers start, so that the process that they are forked from loads it once for all of them.
+    agreement = _agreement_note(engine, render.tokenizer)
+    with_known_texts = engine != REFERENCE and get_user_note(agreement, dict) is None
     spec = EncodeSpec.of(render, engine)
+    # Before the workers start, so that the process that they are forked from loads it once for all of them.
     share_tokenizer(spec, cache)
-    # Kept for all comparisons, and loaded while workers load theirs.
+    # Loaded while that process loads the engine.
     reference = TokenizersEngine(render.tokenizer.json)
-    key = EncoderKey.of(cache, spec)
+    looks = _look_at_sources(EncoderKey.of(cache, spec), blocks, executor, with_known_texts=with_known_texts)
+    if engine != REFERENCE:
+        samples = [sample for look in looks for sample in look.samples]
+        deviation = describe_difference(samples, reference)
+        if deviation:
+            raise TokenizerError(f"the tokenizer engine {engine} differs from {REFERENCE} {deviation}")
+    if with_known_texts:
+        put_user_note(agreement, {"agree": [engine, REFERENCE]})
+    # Both depend on the template alone, and so are the same for all sources that are rendered.
+    stop_tokens = next((look.stop_tokens for look in looks if look.stop_tokens), ())
+    call_arguments = next((look.call_arguments for look in looks if look.call_arguments is not None), "object")
+    return EngineChoice(
+        engine,
+        stop_tokens=stop_tokens,
+        counts=tuple(look.counts for look in looks),
+        call_arguments=call_arguments,
+    )
+
+
+def _agreement_note(engine: str, tokenizer: TokenizerSpec) -> str:
+    """The name of the note in the user's cache that is there if an engine agrees with the reference on the known texts.
+    These take a third of a second, and depend on the tokenizer alone, so they are compared once for each tokenizer.
+    """
+    versions = [f"{name} {version(name)}" for name in (engine, REFERENCE)]
+    return f"{AGREED}/{fingerprint([str(FORMAT), tokenizer.hash, *versions])}.json"
+
+
+def _look_at_sources(
+    encoder: EncoderKey, blocks: Sequence[FirstBlock], executor: Executor, *, with_known_texts: bool
+) -> list[SourceLook]:
+    """What the first rows of each source show, in the order of sources.
+
+    Args:
+        encoder: with the engine that is tried.
+        blocks: the first of each source.
+        with_known_texts: whether to encode the known texts, too; the first source's task does it.
+    """
     tasks = [
-        FirstLookTask(number, first.block, first.settings, key, known_texts=is_new and number == 0)
+        FirstLookTask(number, first.block, first.settings, encoder, known_texts=with_known_texts and number == 0)
         for number, first in enumerate(blocks)
     ]
     # Results come in any order, but notes name the first source.
-    looks = cast("list[SourceLook]", sorted(executor.map(perform, tasks), key=attrgetter("source")))
-    samples = [sample for look in looks for sample in look.samples] if compares else []
-    deviation = describe_difference(samples, reference)
-    if deviation:
-        raise TokenizerError(f"the tokenizer engine {engine} differs from {REFERENCE} {deviation}")
-    if is_new:
-        put_user_note(agreement_note, {"agree": agreement})
-    return EngineChoice(
-        engine,
-        # Both depend on the template alone, and so are the same for all sources that are rendered.
-        stop_tokens=next((look.stop_tokens for look in looks if look.stop_tokens), ()),
-        counts=tuple(look.counts for look in looks),
-        call_arguments=next((look.call_arguments for look in looks if look.call_arguments is not None), "object"),
-    )
+    looks = cast("list[SourceLook]", list(executor.map(perform, tasks)))
+    return sorted(looks, key=attrgetter("source"))

@@ -34,13 +34,11 @@ is imported, and the run again, for those who call it from Python."""
 
 
 def load_ahead(config: "RunConfig", base: Path) -> None:
-    """Begin what a run waits for longest, before it is checked and its inputs are scanned. Nothing is written.
+    """Begin what a run waits for longest, before it is checked and its inputs are scanned: the server
+    (`execute.server`) starts, and loads the tokenizer if the user's cache knows it; a new one is asked of transformers.
+    Nothing is written, and a second call for a tokenizer does nothing.
 
-    - A new tokenizer: begin to ask transformers. The server (`execute.server`) starts, and waits for `share_tokenizer`.
-    - One that the user's cache knows: the server loads its engine now. If the run's cache has rows that were encoded
-      with it, the server waits instead: a run that only packs them anew needs no engine.
-
-    On 17 MB with a known tokenizer this saves 0.6 of 3.8 seconds. A second call for a tokenizer does nothing.
+    On 17 MB with a known tokenizer this saves 0.6 of 3.8 seconds.
 
     Args:
         base: where relative paths of the configuration start.
@@ -50,14 +48,16 @@ def load_ahead(config: "RunConfig", base: Path) -> None:
         return
     _begun.add((section.path, base))
     with suppress(PacktrainError, OSError):  # which the steps of the run meet, too
+        # For a new tokenizer this only begins to ask transformers.
         known = load_known(section.path, base, section.chat_template)
         if config.run.executor != "local":
-            return
+            return  # its workers are not forked from a server of this machine
         start_ahead()
         if known is None:
-            return
+            return  # the server waits until `share_tokenizer` names the tokenizer
         cache = open_store(cache_root(config.cache, resolve_place(config.out, base), base))
-        # If the cache has this, the rows may be encoded already, and then no worker needs an engine.
+        # The run's cache has this if rows were encoded with this tokenizer before. Then this run may only pack them
+        # anew, which needs no engine: the server waits for `share_tokenizer` here, too.
         if not cache.exists(RenderSpec.of(known.spec, section).name):
             name_tokenizer(_USER, known.note, preferred_engine(section.engine))
 

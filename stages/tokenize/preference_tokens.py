@@ -76,30 +76,39 @@ def _encode_batch(
 def _render_sides(
     encoder: Encoder, example: Example, batch: RenderedBatch, counts: EncodeCounts
 ) -> list[tuple[Example, Rendered]]:
-    """The pair as two examples, each with its rendering.
+    """The pair as two examples, chosen and rejected, each with its rendering.
 
     Raises:
         RowRejectedError: `not_a_pair`, `train_flags`, or what `Encoder.render` raises.
     """
     if example.rejected is None:
         raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
-    sides = []
+    chosen_side = example._replace(rejected=None)
+    rejected_side = example._replace(completion=example.rejected, rejected=None)
     # Unknown roles and the like are counted once, with the chosen side: the counts of the rejected side are dropped.
-    for completion, side_counts in ((example.completion, counts), (example.rejected, EncodeCounts())):
-        side = example._replace(completion=completion, rejected=None)
-        rendered = encoder.render(side, batch, side_counts)
-        completion_begin = rendered.completion_begin
-        spans = zip(rendered.spans.ends, rendered.spans.weights, strict=True)
-        if any(weight != 1 for end, weight in spans if end > completion_begin):
+    return [
+        (chosen_side, _render_side(encoder, chosen_side, batch, counts)),
+        (rejected_side, _render_side(encoder, rejected_side, batch, EncodeCounts())),
+    ]
+
+
+def _render_side(encoder: Encoder, side: Example, batch: RenderedBatch, counts: EncodeCounts) -> Rendered:
+    """One side of a pair, rendered, with a span for its prompt and one for its completion: turns and their parts mean
+    nothing to a preference loss.
+
+    Raises:
+        RowRejectedError: see `_render_sides`.
+    """
+    rendered = encoder.render(side, batch, counts)
+    completion_begin = rendered.completion_begin
+    for end, weight in zip(rendered.spans.ends, rendered.spans.weights, strict=True):
+        if end > completion_begin and weight != 1:
             raise RowRejectedError(
                 "train_flags",
                 "a message of a completion says `train: false` or has a `weight`, but a preference loss is over "
                 "whole completions, all tokens alike; remove it, or the row",
             )
-        # Turns and their parts mean nothing to a preference loss.
-        two_spans = spans_without_turns(completion_begin, len(rendered.text))
-        sides.append((side, rendered._replace(spans=two_spans)))
-    return sides
+    return rendered._replace(spans=spans_without_turns(completion_begin, len(rendered.text)))
 
 
 def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64], NDArray[np.int64]]:

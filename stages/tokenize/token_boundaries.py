@@ -141,26 +141,37 @@ def _by_lengths(
     """Locate all boundaries by sums of the tokens' lengths. They are right for documents whose lengths add up to that
     of the text (`exact`); of the others the tokenizer changed the text, for instance to NFC.
 
-    The tokens "2" " +" " 2" end at the bytes 1, 3 and 5. A boundary at 3 lies before token 2, and straddles none; one
-    at 4 lies in token 2, which begins left of it.
+    Two texts, "2 + 2" with boundaries at 3 and 4, and "a b" with one at 1. All places are in bytes, counted over both
+    texts, and all tokens are counted over both:
+
+        tokens            "2" " +" " 2"    "a" " b"
+        token_begins       0   1    3       5   6   8
+        places             3   4            6             3 and 4, and 1 behind the 5 bytes of the first text
+        located            2   2            4             the first tokens that end behind these places
+        in the document    2   2            1
+        straddles          no  yes          no            token 2 begins at 3: at the place 3, and left of the place 4
     """
     byte_boundaries, text_bytes = _in_bytes(texts, boundaries, boundary_offsets, is_nfc=byte_lengths.nfc)
     first_tokens = tokens.offsets[:-1]
-    last_tokens = tokens.offsets[1:]
-    # (T + 1,) bytes of all texts before each token.
+    end_tokens = tokens.offsets[1:]
+    # (T + 1,) bytes of all texts before each token, and of all texts.
     token_begins = offsets_of(byte_lengths.lengths[tokens.ids])
-    exact = token_begins[last_tokens] - token_begins[first_tokens] == text_bytes
+    exact = token_begins[end_tokens] - token_begins[first_tokens] == text_bytes
+    # (B,) of the document of each boundary: its first token, and one past its last.
     document_of_boundary = np.repeat(np.arange(len(texts)), np.diff(boundary_offsets))
     document_begin = first_tokens[document_of_boundary]
-    document_end = last_tokens[document_of_boundary]
-    places = token_begins[first_tokens][document_of_boundary] + byte_boundaries
-    located = np.searchsorted(token_begins[1:], places, side="right")
-    # Tokens of no bytes must not move a boundary into the next document.
+    document_end = end_tokens[document_of_boundary]
+    places = token_begins[document_begin] + byte_boundaries
+    # A token ends where the next one begins.
+    token_ends = token_begins[1:]
+    located = np.searchsorted(token_ends, places, side="right")
+    # Behind a text's last token may be tokens of no bytes, and the next document's: none of those is located.
     located = np.minimum(located, document_end)
     # A boundary at the text's beginning lies before all tokens, also before those of no bytes.
     is_inside = byte_boundaries > 0
     located = np.where(is_inside, located, document_begin)
-    straddles = (token_begins[located] < places) & (located < document_end) & is_inside
+    begins_left = token_begins[located] < places
+    straddles = begins_left & (located < document_end) & is_inside
     return TokenBoundaries(located - document_begin, straddles, exact)
 
 

@@ -106,7 +106,8 @@ class CharacterSpans:
     def over_tokens(
         self, boundaries: TokenBoundaries, lengths: NDArray[np.int64], prefix_lengths: NDArray[np.int64]
     ) -> tuple[pa.ListArray, NDArray[np.int64]]:
-        """The spans over tokens, and (N,) how many tokens of each document straddle a boundary.
+        """The spans over tokens, and (N,) how many boundaries of each document a token straddles, without those between
+        two parts of one turn.
 
         Args:
             boundaries: where this one's `boundaries` lie among the tokens of the texts.
@@ -131,17 +132,34 @@ class CharacterSpans:
         prefix_lengths: NDArray[np.int64],
         document_of_span: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """(spans,) each ends before this token of its document; see `over_tokens`."""
+        """(spans,) each ends before this token of its document; see `over_tokens`.
+
+        A prompt "2 +", an assistant's " 2 = " and a user's "4.", behind a token that the tokenizer adds:
+
+            tokens              "<s>"   "2" " +" " 2" " =" " 4" "."
+            boundaries          2 4         before " 2", and within " 4", which straddles the second
+            the assistant's     2 5         the token " 4" is the assistant's
+            with "<s>"          3 6
+            with the last       3 6 7
+        """
         ends = np.zeros(len(self.kinds), np.int64)
         ends[self.inner] = boundaries.tokens
         # A straddling token is the later side's, which `boundaries` assume, but the assistant's if that is the earlier.
         is_assistant = IS_ASSISTANT[self.kinds]
-        ends[:-1] += straddled[:-1] & is_assistant[:-1] & ~is_assistant[1:]
+        is_assistant_before_other = is_assistant[:-1] & ~is_assistant[1:]
+        ends[:-1] += straddled[:-1] & is_assistant_before_other
         ends += prefix_lengths[document_of_span]
         # A document's last span ends with it, behind the tokens that were added after the text.
         ends[~self.inner] = lengths
-        # A token that one boundary moved must not be moved back by the next: in each document, ends ascend. With the
-        # document's start added, they ascend over all documents, so one running maximum serves for all.
+        # If one token straddles two boundaries, and the first moved behind it, the second must not stay before it: in
+        # each document, ends ascend. With the tokens of all documents before, they ascend over all documents, so one
+        # running maximum serves for all:
+        #
+        #     ends                 3 5 4 6    2 4
+        #     document's start     0 0 0 0    6 6
+        #     sum                  3 5 4 6    8 10
+        #     running maximum      3 5 5 6    8 10
+        #     less the start       3 5 5 6    2 4
         document_starts = starts_of(lengths)[document_of_span]
         ascending: NDArray[np.int64] = np.maximum.accumulate(ends + document_starts) - document_starts
         return ascending
