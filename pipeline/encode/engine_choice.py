@@ -135,7 +135,9 @@ def _try_engine(
         put_user_note(agreement, {"agree": [engine, REFERENCE]})
     # Both depend on the template alone, and so are the same for all sources that are rendered.
     stop_tokens = next((look.stop_tokens for look in looks if look.stop_tokens), ())
-    call_arguments = next((look.call_arguments for look in looks if look.call_arguments is not None), "object")
+    call_arguments: CallArguments = next(
+        (look.call_arguments for look in looks if look.call_arguments is not None), "object"
+    )
     return EngineChoice(
         engine,
         stop_tokens=stop_tokens,

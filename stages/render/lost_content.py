@@ -161,10 +161,13 @@ class _Comparison:
             return _Fate.UNTRACKED if texts and all(map(self._is_in_template_text, texts)) else _Fate.LOST
         written_texts = self._written.get(origin)
         if written_texts is None:
-            # The template may itself have the same words as a content, which is lost all the same. For a thought that
-            # is not taken for granted: if it were in the text after all, it would be trained as a part of the answer.
-            has_same_words = not origin & THOUGHT and without_tags(content) in self._template_source
-            return _Fate.UNTRACKED if self._is_in_template_text(content) and not has_same_words else _Fate.LOST
+            if not self._is_in_template_text(content):
+                return _Fate.LOST
+            # The text has the words, but nothing shows that they are the content's. If the template's source has the
+            # same words, they are the template's own, and the content is lost.
+            # That is not assumed of a thought: if it was in the text after all, it would be trained as the answer.
+            is_in_source = without_tags(content) in self._template_source
+            return _Fate.LOST if is_in_source and not origin & THOUGHT else _Fate.UNTRACKED
         # Quick, and true of almost all contents: sizes are counted over all characters.
         if len(written_texts) == 1 and len(written_texts[0].strip()) >= len(content.strip()):
             return _Fate.KEPT

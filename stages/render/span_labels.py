@@ -286,22 +286,25 @@ def _character_weights(chat: RenderedChat, turns: Sequence[Turn]) -> NDArray[np.
     """(length,) how much characters count: as much as their message.
 
     Text that the template wrote between two messages has the smaller of their weights, so that it is trained only if
-    both messages are. With messages 0 and 2 beside each other, because the text has nothing of message 1, that of
-    message 1 counts, too.
+    both messages are. Of two messages with the weights 1 and 0.5:
+
+        <user>Hi<assistant>Yes.</>      1 for "<user>Hi", 0.5 for what follows
+
+    With messages 0 and 2 beside each other, because the text has nothing of message 1, that of message 1 counts, too.
     """
     loss_weights = chat.tracked.loss_weights
     weights = np.ones(len(chat.text))
-    place = 0
+    end_before = 0  # of the source span before
     message_before = 0
     for span in chat.source_spans:
         if span.origin == GENERATION:
             continue
-        between = slice(place, max(span.begin, place))
-        weights[between] = min(loss_weights[message_before : span.message + 1], default=True)
-        weights[between.stop : span.end] = loss_weights[span.message]
-        place = max(place, span.end)
+        # The default is for templates that write a later message first: no messages are between the two then.
+        weights[end_before : span.begin] = min(loss_weights[message_before : span.message + 1], default=True)
+        weights[span.begin : span.end] = loss_weights[span.message]
+        end_before = span.end
         message_before = span.message
-    weights[place:] = min(loss_weights[message_before:], default=True)
+    weights[end_before:] = min(loss_weights[message_before:], default=True)
     for turn in turns:
         weights[turn.begin : max(turn.end, turn.next_stop_end)] = loss_weights[turn.message]
     return weights

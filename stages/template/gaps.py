@@ -223,8 +223,8 @@ class TemplateGaps:
         continued_in_gaps: set[tuple[str, tuple[str, bool]]] = set()
         for gap in gaps:
             # None if the template refuses such a conversation.
-            for token in self.special_tokens.finditer(gap or ""):
-                continued_in_gaps.add((token.group(), self.tokens.continuation(gap or "", token.end())))
+            for match in self.special_tokens.finditer(gap or ""):
+                continued_in_gaps.add((match.group(), self.tokens.continuation(match.string, match.end())))
         opening = self._without_bos(self.samples.opening(message, tools=tools))
         repeated: list[str] = []
         token = self.special_tokens.match(opening)

@@ -77,10 +77,13 @@ def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
         bits: (T,) of the tokens, from `Breaks.of`.
     """
     empty_line = LINE | WHITE
+    is_empty_line = (bits & empty_line) == empty_line
+    # Of the second text: the line ends are the tokens 1 and 2. Token 1 is left out, because an empty line follows it.
+    # The last token of all is none, because there is nothing behind it to cut off.
     # LINE is the lowest bit; np.flatnonzero is five times as fast on booleans.
     line_ends = np.flatnonzero((bits[:-1] & LINE).view(np.bool_))
-    is_empty_line = (bits & empty_line) == empty_line
     line_ends = line_ends[~is_empty_line[line_ends + 1]]
+    # Token 2 is an empty line behind a line end, so the two make a blank line.
     is_after_line_end = (line_ends > 0) & ((bits[line_ends - 1] & LINE) > 0)
     is_second_end = is_empty_line[line_ends] & is_after_line_end
     ends_paragraph = ((bits[line_ends] & BLANK) > 0) | is_second_end

@@ -118,6 +118,7 @@ class EncodeCounts:
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
             short_name = escape_line(name[:_ROLE_CHARACTERS])
+            # The second limit is for names that come one in a call, as those of a row's variables do.
             if rank >= MOST_NAMES or (short_name not in counts and len(counts) >= 2 * MOST_NAMES):
                 short_name = OTHERS
             counts[short_name] = counts.get(short_name, 0) + count

@@ -165,7 +165,15 @@ class CharacterSpans:
         return ascending
 
     def _with_prefix_spans(self, ends: NDArray[np.int64], prefix_lengths: NDArray[np.int64]) -> "CharacterSpans":
-        """These spans with their ends in tokens, and a span of the tokens before the text where there are any."""
+        """These spans with their ends in tokens, and a span of the tokens before the text where there are any.
+
+        Of two documents with 2 and 1 spans that end at 3 6 and at 4, where the tokenizer added one token before the
+        second: ends 3 6 1 4, because the document's first span, at index 2, gets one before it.
+
+        Args:
+            ends: (spans,) from `_token_ends`.
+            prefix_lengths: see `over_tokens`.
+        """
         if not prefix_lengths.any():
             return replace(self, ends=ends)
         has_prefix = prefix_lengths > 0
@@ -180,7 +188,10 @@ class CharacterSpans:
         )
 
     def _to_arrow_without_empty_spans(self) -> pa.ListArray:
-        """See `to_arrow`. An empty document keeps its last span."""
+        """See `to_arrow`. An empty document keeps its last span, because every document has one.
+
+        Of two documents with the ends 3 3 6 and 0: the second span of the first is left out, which gives 3 6 and 0.
+        """
         # A span is empty if a token that straddled both of its boundaries went to its neighbours.
         offsets = offsets_of(self.counts)
         is_kept = self.ends > begins_of(self.ends, offsets)
