@@ -73,7 +73,7 @@ def report_of(
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
-        choice: the comparison of lengths, which only the run itself can make.
+        choice: the comparison of lengths, which only the run itself can make: documents.parquet has no trained spans.
         configuration: YAML that reproduces it, if it is known.
         decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
     """
@@ -81,6 +81,7 @@ def report_of(
     plan = manifest.plan
     store = dataset.store
     total = manifest.ledger.total()
+    # Two sections read files beside the data. Each may fail by itself, and the report then has all others.
     absent: dict[str, str] = {}
     if choice is None:
         absent["choice"] = _AT_THE_END
@@ -176,11 +177,13 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
     shown = list[Reject]()
     for reject in rejects:
         kind = (reject.source, reject.reason)
+        # Reading goes on: behind a million rejects of one reason there may be the first of another.
         if reject.reason == COUNTED_ONLY or shown_counts[kind] == _REJECTS_OF_A_REASON:
             continue
         if len(shown) == _REJECTS:
             break
         shown_counts[kind] += 1
+        # The first characters say what is wrong, and what follows quotes the row, which may be a megabyte.
         detail = reject.detail
         if len(detail) > _DETAIL_CHARACTERS:
             detail = f"{detail[: _DETAIL_CHARACTERS - 1]}…"

@@ -25,6 +25,7 @@ _COUNTS = 40
 """Maximum number of rows of a table with one row a source and evaluation file."""
 _SHOWN_HITS = 12
 """Maximum number of hits that a report shows."""
+# Less than all of it: a problem of which some words were changed is the same problem.
 _MOST_OF_TEXT = 0.8
 """Share of an evaluation text that counts as most of it."""
 
@@ -166,6 +167,7 @@ def contamination_section(contamination: Contamination) -> Section:
     ]
     head_of_counts = ("source", "evaluation file", "examples", "most or all of it", "evaluation rows")
     counts = Grid("Examples that share text", head_of_counts, rows_of_counts, text_columns=2)
+    # With their texts, because only a reader can tell a common phrase from a copied problem.
     rows_of_hits = [
         [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
         for hit in contamination.shown

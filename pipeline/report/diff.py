@@ -147,6 +147,7 @@ def _open(folder: str | Path) -> Finished:
         dataset = open_dataset(folder)
     except IntegrityError as error:
         raise InputError(str(error)) from error
+    # By their sizes alone: reading all bytes takes minutes, and only the document table is read here.
     if not all_there(dataset.store, dataset.manifest):
         raise InputError(
             f"{folder} is damaged: files that its manifest names are missing, or have another size; "
@@ -217,6 +218,7 @@ def _documents(dataset: Finished) -> _Documents:
         halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)
         halves = halves[digests.offset : digests.offset + len(digests)]
     return _Documents(
+        # Ids of many documents are more than the 2 GiB of text that an array with 32-bit offsets can hold.
         ids=arrays["id"].cast(pa.large_string()),
         splits=arrays["split"],
         copies=view(arrays["copies"]),
@@ -239,9 +241,11 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
     # The examples in both: 0 2 of A are 1 0 of B.
     in_a = np.flatnonzero(place_in_b >= 0)
     in_b = place_in_b[in_a]
+    # Digests are of texts and say nothing of tokens if tokenizers differ: all examples then count as different.
     tokens_differ = np.ones(len(in_a), np.bool_)
     if same_tokenizer:
         tokens_differ = (a.token_identity[:, in_a] != b.token_identity[:, in_b]).any(axis=0)
+    # Of other tokens the labels are others anyway, so an example counts once.
     labels_differ = ~tokens_differ & (a.label_identity[:, in_a] != b.label_identity[:, in_b]).any(axis=0)
     moved = pc.not_equal(a.splits.take(numbers(in_a)), b.splits.take(numbers(in_b))).to_pylist()
     # Kind → where such examples are: in B for those that are only there, else in A.

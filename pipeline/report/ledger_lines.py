@@ -83,11 +83,12 @@ def ledger_grid(ledger: Ledger) -> Grid:
     """
     names = list(ledger.sources)
     caption = "Ledger"
+    # A terminal has room for a few columns.
     if len(names) > COLUMNS:
         caption = f"Ledger of {len(names):,} sources; report.json has each one"
         names = []
     columns = [ledger.sources[name] for name in names]
-    if len(names) != 1:
+    if len(names) != 1:  # of a single source, the sum would be the same column again
         names.append("all")
         columns.append(ledger.total())
     rows = []
@@ -277,6 +278,7 @@ def uses_sentence(sources: Mapping[str, SourceLedger]) -> str:
     average_uses = {name: average for name, average in uses.items() if average is not None}
     if all(average == 1 for average in average_uses.values()):
         return ""
+    # A source that is repeated often is what a model may learn by heart, so it comes first.
     by_use = sorted(average_uses, key=lambda name: -average_uses[name])
     listed = [
         f"{name} {_format_times(average_uses[name])} ({_format_examples(sources[name])})"
@@ -312,6 +314,6 @@ def _format_times(uses: float) -> str:
     """`once`, `20 times`, `2.5 times`, `0.04 times`."""
     if uses == 1:
         return "once"
-    if uses < 0.005:
+    if uses < 0.005:  # which two digits would show as 0
         return "less than 0.01 times"
     return f"{uses:,.2f}".rstrip("0").rstrip(".") + " times"

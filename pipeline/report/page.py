@@ -132,6 +132,20 @@ def _shown(value: object) -> object:
     return escape(clipped(value, _TEXT)) if type(value) is str else value
 
 
+@dataclass(frozen=True, slots=True)
+class _LogAxis:
+    """A logarithmic axis: from 256 to 131,072 each length that is compared has as much room."""
+
+    low: float
+    high: float
+    """More than `low`, which is at least 1."""
+
+    def place(self, length: float) -> float:
+        """Where a length is, from 2 to 98: 2 for `low` and less. At 0 and 100, half of a mark would be cut off."""
+        share_of_axis = math.log(max(length, self.low) / self.low) / math.log(self.high / self.low)
+        return round(2 + 96 * share_of_axis, 2)
+
+
 def lengths_chart(choice: Choice) -> Chart:
     """What each length loses, over the histogram of lengths."""
     points = choice.points
@@ -141,21 +155,21 @@ def lengths_chart(choice: Choice) -> Chart:
     low = max(min(points[0].max_length, shortest), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)
 
-    def x(length: float) -> float:
-        """The place of a length on a logarithmic axis, from 2 to 98."""
-        return round(2 + 96 * (math.log(max(length, low)) - math.log(low)) / (math.log(high) - math.log(low)), 2)
-
+    axis = _LogAxis(low, high)
+    # Bars and the line have heights of up to 90: what is above has room for the labels of the marks.
     highest_bar = max(counts, default=0) or 1
     bars = []
     for begin, end, count in zip(edges, edges[1:], counts, strict=False):
         if count:
             # A gap of 0.15 between bars, and no bar so narrow that it is not seen.
-            width = max(round(x(end) - x(begin) - 0.15, 2), 0.15)
-            bars.append((x(begin), width, round(90 * count / highest_bar, 2), f"{begin:,.0f} to {end:,.0f}: {count:,}"))
+            x = axis.place(begin)
+            width = max(round(axis.place(end) - x - 0.15, 2), 0.15)
+            height = round(90 * count / highest_bar, 2)
+            bars.append((x, width, height, f"{begin:,.0f} to {end:,.0f}: {count:,}"))
 
     losses = {point.max_length: lost_at(point) for point in points}
     largest_loss = max(losses.values())
-    line = [(x(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()]
+    line = [(axis.place(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()]
     # At most four lines: a largest loss of 7 % has lines at 2, 4 and 6 %.
     step = next((step for step in _STEPS if largest_loss <= 4 * step), 1.0)
     scale = []
@@ -165,11 +179,11 @@ def lengths_chart(choice: Choice) -> Chart:
     ticks: list[tuple[float, str]] = []
     for length in losses:
         # A label that would run into the one before it is left out.
-        if not ticks or x(length) - ticks[-1][0] >= _LABEL:
-            ticks.append((x(length), f"{length:,}"))
-    marks = [(x(choice.max_length), f"configured {choice.max_length:,}")]
+        if not ticks or axis.place(length) - ticks[-1][0] >= _LABEL:
+            ticks.append((axis.place(length), f"{length:,}"))
+    marks = [(axis.place(choice.max_length), f"configured {choice.max_length:,}")]
     if choice.advice is not None and choice.advice.max_length != choice.max_length:
-        marks.append((x(choice.advice.max_length), f"advised {choice.advice.max_length:,}"))
+        marks.append((axis.place(choice.advice.max_length), f"advised {choice.advice.max_length:,}"))
     documents = "documents" if choice.pairs is None else "pairs"
     return Chart(
         title="Line: the share of trained tokens that each max_length loses. "
@@ -185,11 +199,13 @@ def lengths_chart(choice: Choice) -> Chart:
 
 def token_stacks(flow: Flow) -> list[Stack]:
     """Where every token went, by source."""
+    # The largest first: what they lose is most of what is lost.
     order = sorted(flow.sources.items(), key=lambda source: -source[1].tokens_encoded)
     return [_stack(name, entry) for name, entry in order[:_FLOWS] if entry.tokens_encoded]
 
 
 def _stack(name: str, entry: SourceLedger) -> Stack:
+    """The bar of one source, whose parts are laid end to end from 0 to 100."""
     # Class of the part → what its tokens are, and how many.
     parts = {
         "trained": ("trained", entry.labels_trained),
@@ -210,16 +226,19 @@ def _stack(name: str, entry: SourceLedger) -> Stack:
 
 def strip(row: ShownRow) -> list[tuple[str, float, float]]:
     """(class, x, width) of a row's documents to scale, and of what is trained of them, in percent of the row."""
+    # A row of 8 tokens with documents of 4 and 2, of which the second half is trained: document at 0, trained at 25,
+    # document at 50, trained at 62.5; from 75 on the row is empty.
     scale = 100 / max(row.capacity, row.tokens, 1)
     shapes = list[tuple[str, float, float]]()
-    begin = 0
+    document_begin = 0
     for document in row.documents:
-        # A gap of 0.2 after each, and never nothing.
-        shapes.append(("document", round(begin * scale, 3), max(round(document.tokens * scale - 0.2, 3), 0.05)))
-        start = begin
+        # With a gap of 0.2 behind it; but a document of one token in a long row is drawn, too.
+        width = max(round(document.tokens * scale - 0.2, 3), 0.05)
+        shapes.append(("document", round(document_begin * scale, 3), width))
+        piece_begin = document_begin
         for piece in document.pieces:
             if piece.weight:
-                shapes.append(("trained", round(start * scale, 3), round(piece.tokens * scale, 3)))
-            start += piece.tokens
-        begin += document.tokens
+                shapes.append(("trained", round(piece_begin * scale, 3), round(piece.tokens * scale, 3)))
+            piece_begin += piece.tokens
+        document_begin += document.tokens
     return shapes

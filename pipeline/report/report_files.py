@@ -76,6 +76,7 @@ def write_report(report: Report, out: Store, name: str = "report") -> tuple[str,
     Raises:
         OutputError: a file cannot be written.
     """
+    # A report that is there is replaced: it is no part of the dataset, and may be made again at any time.
     for file, content in ((f"{name}.html", report_html(report)), (f"{name}.json", report_json(report))):
         try:
             out.replace_bytes(file, content)
@@ -98,6 +99,7 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
     try:
         packed = packing_of(dataset.manifest).splits if selected.packs else ()
         choice = compare_lengths(selected, base, packed)
+        # Of the content that the run has in memory: the tokenizer's folder may have changed since.
         decoder = Decoder(reference_tokenizer(selected.encoded.spec.tokenizer.json))
         report = report_of(dataset, choice, configuration_of(config, base), decoder)
         write_report(report, dataset.store)

@@ -55,6 +55,7 @@ def sections(report: Report) -> list[Section]:
         "packing": _packing(packing, is_estimate=report.sample is not None) if packing is not None else None,
         "made": _made(report.made) if report.made is not None else None,
     }
+    # Most runs have no evaluation data: a section that says so would be noise.
     if contamination is None and "contamination" not in report.absent:
         del by_name["contamination"]
     return [
@@ -117,6 +118,7 @@ def summary_lines(ledger: Ledger, packing: Packing, rejects: str) -> Iterator[tu
 
 
 def _flow(flow: Flow) -> Section:
+    """What became of rows, examples and tokens, and what could not be used."""
     ledger = Ledger(dict(flow.sources))
     total = ledger.total()
     rejected = rejected_of(total)
@@ -129,6 +131,7 @@ def _flow(flow: Flow) -> Section:
         sentences.append(uses)
     tables = [ledger_grid(ledger)]
     if rejected:
+        # The meaning of a reason says what to do, so it stands here, and not in a folded table.
         rows = [[reason, f"{number:,}", reasons.get(reason, "")] for reason, number in rejected.items()]
         place = f"; all of them: {flow.rejects_file}" if flow.rejects_file else ""
         tables.append(Grid(f"What could not be used, and what to do{place}", ("reason", "how many", ""), rows))
@@ -185,6 +188,11 @@ def losing_sources(flow: Flow) -> Iterator[str]:
 
 
 def _training(training: Training, flow: Flow | None) -> Section:
+    """Which tokens have a label, by source.
+
+    Args:
+        flow: has the counts; None if the report lacks them, and this section then has none.
+    """
     ledger = Ledger(dict(flow.sources) if flow is not None else {})
     total = ledger.total()
     policies = dict.fromkeys(training.policies.values())
@@ -208,6 +216,7 @@ def _training(training: Training, flow: Flow | None) -> Section:
     head.append("of all trained")
     if total.weight_trained:
         head.append("of the loss")
+    # By labels, not by rows: a source shapes the model by its labels.
     by_labels = sorted(ledger.sources.items(), key=lambda source: -source[1].labels_trained)
     rows = []
     for name, entry in by_labels[:_SOURCES]:
@@ -271,6 +280,11 @@ def _trained(split: SplitFigures) -> float:
 
 
 def _packing(packing: Packing, *, is_estimate: bool) -> Section:
+    """How full rows are, and how few rows any plan could have.
+
+    Args:
+        is_estimate: whether the figures are from a sample.
+    """
     if not packing.splits:
         return Section("packing", QUESTIONS["packing"], "There are no packed rows.")
     main = next((split for split in packing.splits if split.split == "train"), packing.splits[0])
@@ -303,6 +317,7 @@ def _packing(packing: Packing, *, is_estimate: bool) -> Section:
 
 
 def _made(reproduction: Made) -> Section:
+    """What to run for the same bytes. The page also shows the configuration."""
     sentence = "A plan packs nothing; packtrain run with the same configuration does."
     if reproduction.manifest:
         sentence = (

@@ -42,6 +42,7 @@ def compare_lengths(
     if selected.pairs:
         pairs = read_pairs(selected)
         pairs = replace(pairs, in_all=round(pairs.in_all * scale))
+        # What pairs share is their prompts, whose lengths are known without comparing tokens.
         return choose(pairs, config, lengths, limit, packed)
     stats = read_documents(selected)
     stats = replace(stats, in_all=round(stats.in_all * scale))
@@ -61,7 +62,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
     try:
         config = parse_json(read_regular(find_tokenizer(tokenizer, base) / "config.json", SETTINGS_BYTES))
     except (PacktrainError, OSError, ValueError, RecursionError):
-        return None
+        return None  # a tokenizer without a model is nothing to warn of
     # Of a model that also reads images, the part that reads text.
     if isinstance(config, dict) and isinstance(config.get("text_config"), dict):
         config = config["text_config"]
@@ -76,5 +77,6 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
     with suppress(AttributeError, TypeError, ValueError, OverflowError):  # of a configuration that no model has
         for stretched in rotary_limits(SimpleNamespace(**config)):
             limits.append(Limit(stretched.tokens, f"the model's {stretched.reason}"))
+    # A number of positions that no model has would advise nothing useful: 1 the shortest length, 10**9 the longest.
     believed = [limit for limit in limits if 1 < limit.tokens <= _MOST_POSITIONS]
     return min(believed, key=lambda limit: limit.tokens, default=None)

@@ -183,7 +183,7 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
     each = stats.documents_of_piece
-    # The configured strategy is counted again, because its point is of the sample.
+    # The configured strategy is counted again, because its point may be of a sample.
     rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=each)
     # Before the other rows are counted, which takes up to 0.7 seconds: no plan has fewer than the bound.
     if bound >= (1 - SAVES) * rows:

@@ -74,7 +74,8 @@ def read_pairs(selected: Selected) -> PairStats:
     rejected = completions[:, 1, 1] - completions[:, 1, 0]
     parts = PairLengths(prompt, chosen, rejected)
     limits = limits_of(config, pairs=True)
-    # What the padding of both sides may take more.
+    # A run keeps so many tokens of each row free for padding (see `limits_of_pairs`): with multiples of 8, a length of
+    # 64 keeps pairs of 57 tokens, so a pair of 57 needs 64.
     padding = config.pack.alignment.document - 1 if limits.both else 0
     lengths = parts.limited(limits) + np.int32(padding)
     pair_of_copy = np.repeat(np.arange(len(lengths)), sample.copies)
@@ -124,6 +125,7 @@ def _read_sample(selected: Selected) -> _Sample:
 
 def _longest(selected: Selected, doc_ids: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[tuple[str, int]]:
     """(id, tokens) of the few longest documents, the longest first."""
+    # Stable: of equally long ones, the first are named.
     longest = np.argsort(-lengths, kind="stable")[:NAMED].tolist()
     return [(_id_of(selected, int(doc_ids[place])), int(lengths[place])) for place in longest]
 

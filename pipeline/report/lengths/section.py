@@ -58,6 +58,7 @@ def _describe_configured(choice: Choice) -> str:
     if configured.documents_lost:
         losses.append(f"{configured.documents_lost:,} are left out")
     documents = "No document is cut." if choice.pairs is None else "No pair is cut."
+    # Beside the share of tokens, because a few long documents may be most of the tokens.
     if losses:
         documents = f"Of {count_documents(choice, choice.documents)}, {' and '.join(losses)}."
     if choice.documents < choice.documents_in_all:
@@ -143,6 +144,7 @@ def _describe_pairs(choice: Choice, pairs: PairKeys | None) -> str:
     if pairs is None:
         return ""
     lost = point_at(choice, choice.max_length).documents_lost
+    # A key that keeps no more pairs is no advice, whatever else it does.
     keys = []
     if pairs.left_out_with_end is not None and pairs.left_out_with_end < lost:
         keys.append(f"with truncate.keep=end, {_count_or_none(pairs.left_out_with_end)}")
@@ -176,7 +178,10 @@ def _why_not_more(choice: Choice, advice: Advice) -> str:
 
 def _describe_row_length(choice: Choice, advice: Advice) -> str:
     """Say that rows of the configured length are too short for documents of the advised one; "" if they are not."""
-    if not point_at(choice, advice.max_length).row_length > choice.row_length > choice.max_length:
+    has_own_row_length = choice.row_length > choice.max_length
+    is_too_short = point_at(choice, advice.max_length).row_length > choice.row_length
+    # Else rows are as long as documents may be, and grow with `max_length`.
+    if not has_own_row_length or not is_too_short:
         return ""
     return f"Rows of {choice.row_length:,} cannot hold such documents: raise pack.row_length, too"
 

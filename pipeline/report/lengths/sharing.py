@@ -130,8 +130,9 @@ def _choose_groups(selected: Selected, copies: NDArray[np.uint16]) -> tuple[str,
     pack = selected.config.pack
     if pack.shares or table.groups is None:
         return pack.share if pack.shares else "row", table
-    # A group has all examples of a row, unless a reader divides them, and may have those of other rows.
-    by_group = replace(table)
+    # A document without a group has its row as one, so by groups usually more documents can share than by rows. Not
+    # always: examples of one row may have different groups, and then sharing by rows is what to compare.
+    by_group = replace(table)  # the keys of groups are set in this one, and not in the run's table
     set_group_keys(by_group, selected.encoded.cache.scratch.root)
     if _tokens_of_groups(by_group, copies) > _tokens_of_groups(table, copies):
         return "group", by_group
@@ -192,27 +193,27 @@ def _share_at_lengths(
     Most groups are cut at none of two neighbouring lengths, and what they share is known from the length before:
     comparing them again at each length would take most of the time.
     """
-    known: list[_SharedGroup | None] = [None] * len(groups.longest)
+    reusable: list[_SharedGroup | None] = [None] * len(groups.longest)
     limit_before = 0
     for length in sorted(lengths, key=lambda length: (length.row_length, length.limit), reverse=True):
-        for number, (longest, shared) in enumerate(zip(groups.longest, known, strict=True)):
+        for number, (longest, shared) in enumerate(zip(groups.longest, reusable, strict=True)):
             is_cut = longest > min(length.limit, limit_before)
             # Units that fit longer rows may be too long for these, and some of their documents begin another unit.
             if is_cut or shared is None or max(shared.units, default=0) > length.row_length:
-                known[number] = None
-        shared_groups = _share_at(groups, config, length, known)
+                reusable[number] = None
+        shared_groups = _share_at(groups, config, length, reusable)
         yield length, shared_groups
-        known = list(shared_groups)
+        reusable = list(shared_groups)
         limit_before = length.limit
 
 
 def _share_at(
-    groups: _Groups, config: RunConfig, length: ComparedLength, known: Sequence[_SharedGroup | None]
+    groups: _Groups, config: RunConfig, length: ComparedLength, reusable: Sequence[_SharedGroup | None]
 ) -> list[_SharedGroup]:
     """What each group shares at one length, if its documents are chosen and cut as in a run of this length.
 
     Args:
-        known: (G,) what each group shares there; None if that is to be found.
+        reusable: (G,) what each group shares there; None if that is to be found.
     """
     documents = groups.documents
     limits = replace(limits_of(config), max_length=length.limit)
@@ -223,7 +224,7 @@ def _share_at(
         is_packed &= documents.length <= length.limit
     trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
     shared_groups = list[_SharedGroup]()
-    for (begin, end), shared in zip(pairwise(groups.offsets), known, strict=True):
+    for (begin, end), shared in zip(pairwise(groups.offsets), reusable, strict=True):
         if shared is None:
             kept = np.flatnonzero(is_packed[begin:end]) + begin
             tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
