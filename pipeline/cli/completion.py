@@ -51,7 +51,7 @@ def config_keys(*, training: bool) -> list[str]:
 
 
 def key_values(key: str, *, training: bool) -> list[str]:
-    """The values of a key that has choices, or is true or false; none for another key, or one that there is not."""
+    """The values of a key that has choices, or is true or false; [] for any other key, and for one that does not exist."""
     from ...schemas.config.section import section_of
 
     section: type[ConfigModel] | None = config_model(training=training)
@@ -113,8 +113,8 @@ def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
 
 @contextmanager
 def completed_in_shells() -> Iterator[None]:
-    """Let the body, which is typer, answer a shell that asks for completions, and mend the answer where the shell would
-    make something else of it. If the body installs the completion, mend what it installed.
+    """Run the body, in which typer answers a shell that asks for completions, and correct its answer for bash and zsh,
+    which would insert something else. If the body installs the completion for zsh, add a line to what it installed.
     """
     shell = os.environ.get(_VARIABLE)
     if shell not in (_BASH, _ZSH):
@@ -140,8 +140,8 @@ def completed_in_shells() -> Iterator[None]:
 
 
 def _join_setting(environment: MutableMapping[str, str]) -> str:
-    """Join `KEY`, `=` and `VALUE` before the cursor, which bash alone of the shells takes for three words, to one word
-    in the variables that typer reads; returns `KEY=`. Elsewhere it changes nothing, and returns "".
+    """Join KEY, `=` and VALUE before the cursor to one word, in the variables that typer reads: bash splits words at `=`.
+    Returns `KEY=`, or "" where there is nothing to join.
 
     `packtrain run --set mask = as` becomes `packtrain run --set mask=as`, and gives `mask=`.
     """

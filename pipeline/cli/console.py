@@ -96,14 +96,17 @@ class ConsoleObserver(Observer):
         self._unit = "rows"
         """What is counted per second."""
         self._total = 0
-        """The work of the stage, such as bytes; 0 if unknown. Of it, `_done` is done."""
+        """All work of the stage, such as bytes; 0 if it is unknown."""
         self._done = 0
+        """The work that is done."""
         self._rows = 0
-        """Rows of the stage that are done, and their tokens."""
+        """Rows that are done."""
         self._tokens = 0
+        """Tokens of these rows."""
         self._began_at = 0.0
-        """When the stage began, by the monotonic clock, and when a line was printed last."""
+        """When the stage began, in seconds of the monotonic clock."""
         self._printed_at = 0.0
+        """When a line was printed last, in the same seconds."""
 
     def __enter__(self) -> "ConsoleObserver":
         return self
@@ -165,6 +168,7 @@ class ConsoleObserver(Observer):
         return f"{large(self._rows / seconds)} {self._unit}/s{tokens}"
 
     def _stop(self) -> None:
+        """Take the bar of a stage off the terminal, if there is one."""
         # A bar left running hides the cursor, and is drawn again below an error message.
         if self._progress is not None:
             self._progress.stop()
