@@ -51,7 +51,7 @@ def config_keys(*, training: bool) -> list[str]:
 
 
 def key_values(key: str, *, training: bool) -> list[str]:
-    """The values of a key that has choices, or is true or false; [] for any other key, and for one that does not exist."""
+    """The values of a key that has choices, or is true or false; [] for any other key."""
     from ...schemas.config.section import section_of
 
     section: type[ConfigModel] | None = config_model(training=training)
@@ -140,8 +140,8 @@ def completed_in_shells() -> Iterator[None]:
 
 
 def _join_setting(environment: MutableMapping[str, str]) -> str:
-    """Join KEY, `=` and VALUE before the cursor to one word, in the variables that typer reads: bash splits words at `=`.
-    Returns `KEY=`, or "" where there is nothing to join.
+    """Join KEY, `=` and VALUE before the cursor, three words to bash alone of the shells, to one word in the variables
+    that typer reads. Returns `KEY=`, or "" where there is nothing to join.
 
     `packtrain run --set mask = as` becomes `packtrain run --set mask=as`, and gives `mask=`.
     """
