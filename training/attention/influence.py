@@ -43,7 +43,8 @@ def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tenso
     sizes = []
     with _nothing_stays_compiled(model), torch.enable_grad():
         for group in groups:
-            if states is None or is_sharded:  # sharded weights are gone after a backward pass
+            # One forward pass serves all groups, but not of a sharded model: its weights are freed by a backward pass.
+            if states is None or is_sharded:
                 states = _forward(model, call, to_the_end=is_sharded)
             embedded, hidden = states
             hidden = hidden.reshape(*group.shape, -1)  # (B, T, dimensions), also of models that give (T, dimensions)
@@ -88,8 +89,8 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
     """One forward pass: the embeddings, cut off from what made them, and the last hidden states.
 
     Args:
-        to_the_end: run everything, as sharded models need, whose hooks at the end gather and free weights; else it ends
-            with the hidden states.
+        to_the_end: whether also to compute logits and loss. Sharded models need it: hooks at the end of their forward
+            pass free the weights that it gathered, and prepare the backward pass.
 
     Raises:
         UntestedError: the model has no embeddings, or runs them or its decoder not once.
@@ -125,7 +126,9 @@ def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module
     if hasattr(model, "get_input_embeddings"):
         embedding = model.get_input_embeddings()
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-        if decoder is model:  # as Llama 4 says, whose decoder is the part that holds the embeddings
+        # Some models name themselves as their decoder, such as Llama 4's. The hidden states are those of the part that
+        # holds the embeddings, and not of the whole model, whose output begins with the logits.
+        if decoder is model:
             decoder = next((part for part in model.children() if embedding in part.modules()), model)
     else:  # not of transformers: the embedding of most ids, and the model's outputs
         tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
