@@ -85,13 +85,19 @@ class ContentProxy(TrackedStr):
         return self.guards[self._spans[0].message]
 
     def _guard_alone(self) -> ContentGuard:
-        """The guard of the content that is all of this text."""
+        """The guard of the content that is all of this text.
+
+        Raises:
+            TraceAbortedError: the text has something beside one placeholder, which is one character.
+        """
         if str.__len__(self) > 1:
             raise TraceAbortedError("a content is not inspected alone")
         return self._guard()
 
     def __bool__(self) -> bool:
         """`{% if m.content %}` is true, for a content that is not empty."""
+        # A text of several contents is not empty if the first is not. A stripped content is not empty: nearly all
+        # contents are stripped, so no weaker condition is kept apart.
         self._guard().is_stripped = True
         return True
 
@@ -100,8 +106,8 @@ class ContentProxy(TrackedStr):
         if not isinstance(right, str):
             return NotImplemented
         if type(right) is str and not right:
-            return not self
-        # A content that does not contain a text does not equal it, either.
+            return not self  # `m.content == ""`
+        # A content that does not contain a text does not equal it, either. `in` notes that, and answers False.
         return right in self
 
     def __ne__(self, right: object) -> Any:
@@ -194,6 +200,7 @@ class TracingEnvironment(TrackingEnvironment):
         TraceAbortedError: in `parse` and while it renders.
     """
 
+    # jinja2 hands these operators to `call_binop`. `+` and `~` keep placeholders, and texts have no others.
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, name: str, date: str | None) -> None:
@@ -206,17 +213,20 @@ class TracingEnvironment(TrackingEnvironment):
         is_iterable = tests["iterable"]
         tests |= {name: pass_context(aborting(name)) for name in tests.keys() - _TRACED_TESTS}
         tests["in"] = _is_in
+        # jinja2's own test would call `iter`, at which a proxy aborts.
         tests["iterable"] = lambda value: isinstance(value, ContentProxy) or is_iterable(value)
 
     def parse(self, source: str, name: str | None = None, filename: str | None = None) -> nodes.Template:
-        """See jinja2."""
+        """The template's syntax tree, in which `in` is a test."""
         tree = super().parse(source, name, filename)
         if tree.find(nodes.EvalContextModifier) is not None:
             raise TraceAbortedError("where escaping is on, C code does it, on the characters of contents")
         return _InAsTest().visit(tree)  # type: ignore[no-any-return]
 
     def call(__self, __context: Context, __callee: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
-        """See jinja2. A macro of the template, or a method of a content, may get contents; another function may not."""
+        """Called by jinja2 for each call in a template. A macro of the template, or a method of a content, may get
+        contents; another function may not.
+        """
         is_traced = isinstance(__callee, Macro) or isinstance(getattr(__callee, "__self__", None), ContentProxy)
         if not is_traced and __callee is not GuardedNamespace:
             # jinja2 passes the scope's variables, with an underscore, to functions that ask for a context. None does.
@@ -224,19 +234,21 @@ class TracingEnvironment(TrackingEnvironment):
         return super().call(__context, __callee, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """See jinja2. `"%s" % content` would make a plain text of a content, and `content * 2` write it twice."""
+        """Called by jinja2 for the operators above. `"%s" % content` would make a plain text of a content, and
+        `content * 2` write it twice.
+        """
         _require_literal(left, right)
         return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """See jinja2. `names[content]` would decide by a content which item it gives."""
+        """Called by jinja2 for `obj[argument]`. `names[content]` would decide by a content which item it gives."""
         _require_literal(argument)
         return super().getitem(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """See jinja2. Templates test by `content.parts is defined` whether a content is a list; no text has such an
-        attribute.
+        """Called by jinja2 for `obj.attribute`. Templates test by `content.parts is defined` whether a content is a
+        list; no text has such an attribute.
         """
         if isinstance(obj, ContentProxy) and not hasattr(str, attribute):
-            obj = ""
+            obj = ""  # any text gives `undefined`; for that, jinja2 would ask the proxy for an item, which aborts
         return super().getattr(obj, attribute)

@@ -72,9 +72,12 @@ def check_lost_content(
         template: the chat template, with the row's documents.
         allowed: what may be lost, in the words of `tokenizer.allow_lost`.
 
+    Returns:
+        The losses, all of which are allowed.
+
     Raises:
-        RowRejectedError: `lost_content`, if the template leaves anything else out; `unknown_role` or `call_role`, if
-            that is the content of a role that no template has.
+        RowRejectedError: `lost_content`: something is lost that is not allowed. `unknown_role` or `call_role`: the
+            content of a message is lost whose role is a typing error, or of another tool's data.
     """
     comparison = _Comparison(rendering, template)
     lost: dict[str, str] = {}  # word of `tokenizer.allow_lost` → what was lost first
@@ -102,6 +105,7 @@ def check_lost_content(
                 raise _unknown_role(role, description, template.name)
             lost.setdefault(ALLOWED_AS[role], description)
     if "tool_calls" not in lost:
+        # A call whose origin is in the text may still lack some of its parts there.
         for message in sorted(tracked.messages_with(TOOL_CALL)):
             part = lost_part_of_calls(tracked, message, rendering)
             if part:
@@ -113,7 +117,10 @@ def check_lost_content(
     if lost_document:
         lost["documents"] = f"document {lost_document} of the row"
     _require_allowed(lost, allowed, template.name)
-    return Losses(tuple(sorted({*lost, LOST_REASONING} if loses_reasoning else lost)), unproved)
+    losses = set(lost)
+    if loses_reasoning:
+        losses.add(LOST_REASONING)
+    return Losses(tuple(sorted(losses)), unproved)
 
 
 _DESCRIPTIONS = {
@@ -154,6 +161,7 @@ class _Comparison:
             content: a text, or a whole call, whose parts are compared by `lost_part_of_calls`.
         """
         if origin & TOOL_CALL:
+            # `message.tool_calls | tojson` is one text of all calls, with the number 0.
             all_calls = origin_of(message_of(origin), 0, TOOL_CALL)
             if origin in self._written or all_calls in self._written:
                 return _Fate.KEPT
@@ -168,7 +176,8 @@ class _Comparison:
             # That is not assumed of a thought: if it was in the text after all, it would be trained as the answer.
             is_in_source = without_tags(content) in self._template_source
             return _Fate.LOST if is_in_source and not origin & THOUGHT else _Fate.UNTRACKED
-        # Quick, and true of almost all contents: sizes are counted over all characters.
+        # A single span can have no more of a content than all of it. This is quick, and true of almost all contents;
+        # sizes are counted over all characters.
         if len(written_texts) == 1 and len(written_texts[0].strip()) >= len(content.strip()):
             return _Fate.KEPT
         size = _size(content)
@@ -182,7 +191,7 @@ class _Comparison:
 
 
 def _texts_by_origin(rendering: TrackedRendering) -> Mapping[int, list[str]]:
-    """The texts of the source spans of each origin, without those of white space."""
+    """Origin → the texts of its source spans, without texts of white space alone."""
     text, source_spans = rendering
     texts: dict[int, list[str]] = {}
     for begin, end, origin in source_spans:
@@ -202,7 +211,10 @@ def _is_written(words: str, text: str) -> bool:
 
 
 def _tool_name(tool: Any) -> str:
-    function = tool.get("function") if isinstance(tool.get("function"), dict) else tool
+    """The name of a tool's schema, with or without `function` around it."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        function = tool
     return str(function.get("name", ""))
 
 
@@ -221,7 +233,7 @@ def _require_allowed(lost: Mapping[str, str], allowed: Set[str], template_name: 
     """Raise for the first loss that is not allowed; the remedy allows all losses of the row."""
     refused = [word for word in lost if word not in allowed]
     if refused:
-        # With those that are allowed already, because the new list replaces theirs.
+        # With the words that are allowed already, because the list that the user writes replaces the one there was.
         words = ", ".join(sorted({*refused, *allowed}))
         remedy = f"allow it with tokenizer.allow_lost: [{words}]"
         raise _rejection(LOST_CONTENT, lost[refused[0]], remedy, template_name)

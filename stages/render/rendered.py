@@ -48,12 +48,12 @@ _KIND_OF_TURN: dict[int, int] = {
     kind: SpanKind.HISTORY if kind.name.startswith("HISTORY") else SpanKind.ASSISTANT
     for kind in (SpanKind.HISTORY, SpanKind.ASSISTANT, *PART_KINDS)
 }
-"""Kinds of parts of turns, with the kind of a whole turn."""
+"""Kind of a part of a turn → kind of the whole turn: THOUGHT → ASSISTANT, HISTORY_CALL → HISTORY."""
 
 
 def merged_spans(spans: Spans) -> Spans:
-    """The spans without empty ones, and like neighbours as one; a prompt span for an empty text. Of PROMPT to 5,
-    ASSISTANT to 5 and PROMPT to 9, that is PROMPT to 9.
+    """The spans without empty ones, and with neighbours as one that differ in nothing but their ends. Of PROMPT to 5,
+    ASSISTANT to 5 and PROMPT to 9, that is PROMPT to 9. An empty text has one empty prompt span.
     """
     merged: list[tuple[int, int, int, float]] = []
     last_end = 0
@@ -61,7 +61,7 @@ def merged_spans(spans: Spans) -> Spans:
         end = span[0]
         if end == last_end:
             continue
-        if merged and merged[-1][1:] == span[1:]:
+        if merged and merged[-1][1:] == span[1:]:  # all but the end
             merged.pop()
         merged.append(span)
         last_end = end

@@ -41,7 +41,8 @@ class Turn(NamedTuple):
     end: int
     """One past its last character. Only a generation block has characters after the end-of-turn token."""
     next_stop_end: int = 0
-    """One past the token of the next message's header that ends it; 0 if there is none."""
+    """For a template that ends no turn itself: one past the first token of the next message's header, at which
+    generation stops; else 0."""
 
 
 class RenderedChat(NamedTuple):
@@ -50,7 +51,7 @@ class RenderedChat(NamedTuple):
     tracked: TrackedMessages
     text: str
     source_spans: Sequence[SourceSpan]
-    """Sorted. They do not overlap, but for those of GENERATION; one may be empty."""
+    """Sorted by where they begin. Only those of GENERATION overlap others. A span may be empty."""
     prompt_length: int
     """Number of messages in the prompt; the index of the first message of the completion."""
     profile: TemplateProfile
@@ -77,6 +78,6 @@ class RenderedChat(NamedTuple):
         try:
             rendering = self.render(messages, False)
         except RowRejectedError:
-            # Templates may insist on an order of roles, which the messages that are left out have broken.
+            # Templates may insist on an order of roles, which is broken where messages are left out.
             return None
         return rendering.text_between(before, after)

@@ -37,8 +37,9 @@ from .trace import Traces
 from .turns import completion_start, locate_turns
 
 CHECK_MASK = 0xFF
-"""One row in 256 is also rendered by plain jinja2, chosen by the text's length and `_HASHED_CHARACTERS` of it."""
+"""One row in 256 is also rendered by plain jinja2: one whose hash has 0 in these bits. See `_is_compared`."""
 _HASHED_CHARACTERS = 48
+"""Characters in the middle of a text that are hashed, with the text's length."""
 MAX_VARIANTS = 64
 """Maximum number of sets of variables of rows whose renderers are kept; when it is reached, all are forgotten."""
 
@@ -54,8 +55,8 @@ class _Counts:
 class Renderer:
     """Renders prompt and completion as one text, with its spans.
 
-    Rows chosen by their text are compared with plain jinja2, and traces with the rendering by jinja2. `mismatches`
-    counts those that differ: if it is not 0, the results must not be used.
+    One row in 256, chosen by its text, is rendered twice and compared: a trace with the tracked rendering, and that
+    with plain jinja2. `mismatches` counts rows that differ: if it is not 0, the results must not be used.
 
     Args:
         template: the chat template.
@@ -115,14 +116,14 @@ class Renderer:
 
     def _with_variables(self, variables: Mapping[str, Any]) -> "Renderer":
         """The renderer of rows with some variables: this one, if the template reads none of them."""
-        read = {name: value for name, value in variables.items() if name in self.variable_names}
-        if not read:
+        read_variables = {name: value for name, value in variables.items() if name in self.variable_names}
+        if not read_variables:
             return self
-        key = msgspec.json.encode(read, order="sorted").decode()
+        key = msgspec.json.encode(read_variables, order="sorted").decode()
         if key not in self._variants:
             if len(self._variants) >= MAX_VARIANTS:
                 self._variants.clear()
-            self._variants[key] = self._copy_for(self.template.for_row(read))
+            self._variants[key] = self._copy_for(self.template.for_row(read_variables))
         return self._variants[key]
 
     def _copy_for(self, template: ChatTemplate) -> "Renderer":
@@ -175,10 +176,10 @@ class Renderer:
         return untraced
 
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
-        """As a call, without a trace.
+        """The rendering of a row by jinja2, without a trace. Arguments are those of `__call__`.
 
         Raises:
-            RowRejectedError, TemplateError: see `__call__`.
+            RowRejectedError, TemplateError: for the same reasons as `__call__`.
         """
         messages = prompt + completion
         tracked = self._track(messages)
@@ -188,6 +189,7 @@ class Renderer:
         render = partial(self._render_selected, tracked, tools)
         chat = RenderedChat(tracked, rendering.text, rendering.source_spans, len(prompt), self.profile, render)
         try:
+            # Raised here, because such a row is treated like one in which `locate_turns` fails.
             if losses.unproved is not None:
                 raise losses.unproved
             turns, completion_begin = locate_turns(chat)
@@ -206,7 +208,14 @@ class Renderer:
         indices: Sequence[int],
         add_generation_prompt: bool,
     ) -> TrackedRendering:
-        """See `rendered_chat.RenderSelected`."""
+        """Some messages of a row, rendered without the others.
+
+        Args:
+            indices: of the messages.
+
+        Raises:
+            RowRejectedError: the template refuses these messages alone.
+        """
         messages = [tracked.for_template[index] for index in indices]
         return self._tracked_template.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
@@ -214,7 +223,9 @@ class Renderer:
         """The text that a model continues: the messages, and the template's opening of an assistant's turn.
 
         Raises:
-            RowRejectedError, TemplateError: see `__call__`.
+            RowRejectedError: the template refused the messages (`template_error`), or part of them is not in the text
+                (`lost_content`).
+            TemplateError: the template needs a date and none is pinned, or was stopped.
         """
         tracked = self._track(messages)
         rendering = self._tracked_template.render(tracked.for_template, tools, add_generation_prompt=True)
@@ -222,21 +233,27 @@ class Renderer:
         return rendering.text
 
     def _track(self, messages: Messages) -> TrackedMessages:
+        # Arguments of calls get their form before they are tracked: JSON would lose where they came from.
         return track_messages(self.template.with_call_arguments(messages))
 
     def _render_checked(
         self, messages: Messages, tracked: TrackedMessages, tools: list[dict[str, Any]] | None
     ) -> TrackedRendering:
-        """Render tracked messages, and compare some rows with plain jinja2."""
+        """Render tracked messages, and compare some rows with plain jinja2.
+
+        Args:
+            messages: the same without tracking.
+        """
         try:
             rendering = self._tracked_template.render(tracked.for_template, tools)
         except RowRejectedError:
-            # Plain jinja2 should refuse the row, too; its error has no word of tracked strings.
+            # Plain jinja2 should refuse the row here, too, with an error that does not speak of tracked strings. If it
+            # renders the row, the tracking is wrong.
             self.template.render(messages, tools)
             self._counts.mismatches += 1
             raise
         if _is_compared(rendering.text):
-            plain_text = None
+            plain_text = None  # stays None if plain jinja2 refuses the row: a mismatch
             with suppress(RowRejectedError):
                 plain_text = self.template.render(messages, tools)
             self._counts.mismatches += plain_text != rendering.text
@@ -268,5 +285,6 @@ class Renderer:
 def _is_compared(text: str) -> bool:
     """Whether to compare a row. Decided from part of the text, because hashing all of it takes longer than a trace."""
     length = len(text)
-    middle = text[length >> 1 : (length >> 1) + _HASHED_CHARACTERS].encode("utf-8", "surrogatepass")
-    return text_number(middle, length) & CHECK_MASK == 0
+    middle = length // 2
+    hashed = text[middle : middle + _HASHED_CHARACTERS].encode("utf-8", "surrogatepass")
+    return text_number(hashed, seed=length) & CHECK_MASK == 0

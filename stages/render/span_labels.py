@@ -57,7 +57,8 @@ class _CharacterLabels:
     def __init__(self, length: int) -> None:
         self._labels: NDArray[np.int32] = np.zeros(length, np.int32)
         self.weights: NDArray[np.float64] | None = None
-        """(length,) how much each counts in the loss; None if all count 1, because rows may have millions."""
+        """(length,) how much each character counts in the loss. None if all count 1, as in most rows, because a text
+        may have millions of characters."""
 
     def assign(self, begin: int, end: int, kind: SpanKind, message: int) -> None:
         """Say that the characters begin..end are of a kind, and belong to a message; nothing if `end` is not after
@@ -84,7 +85,7 @@ class _CharacterLabels:
             ends=tuple([character + 1 for character in last_characters]),
             kinds=tuple([label & _KIND_MASK for label in span_labels]),
             turns=tuple([label >> _KIND_BITS for label in span_labels]),
-            # Weights of 0 and 1 are flags, as those of a trace: digests cover how they are written.
+            # Weights of 0 and 1 are written as False and True, as in traces: digests cover how they are written.
             weights=tuple([bool(weight) if weight in (0, 1) else weight for weight in span_weights]),
         )
 
@@ -130,6 +131,7 @@ def label_unproved_spans(chat: RenderedChat, completion_begin: int, reason: str)
             "messages of the completion have different `train` flags or weights, and the template does not show where "
             f"each of them lies ({reason}); split the row",
         )
+    # Without a completion, its span is empty, and dropped: then any message will do.
     completion_message = min(chat.prompt_length, len(loss_weights) - 1)
     return merged_spans(
         Spans(
@@ -212,6 +214,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     parts = _parts_within(turn, source_spans)
     # With a thought in a field, tags in the content are only text: the template does not look for them either.
     has_field = any(kind & REASONING_FIELD and not is_blank(text[begin:end]) for kind, begin, end in parts)
+    # The kind of parts that count as thoughts.
     labelled_thought = REASONING_FIELD if has_field else TAGGED_THOUGHT
     # Between two parts stands what the template wrote. White space after a thought is the thought's. Before a thought
     # or a call, everything behind a closing tag is theirs; and after a call, the rest is the call's:

@@ -31,7 +31,6 @@ from ...schemas.rows import Messages
 from ..template.chat_template import ChatTemplate
 from ..template.profile import TemplateProfile
 from ..template.tracked_messages import ASSISTANT, TAG_END, TrackedMessages
-from ..template.tracked_str import origin_of
 from ..template.tracked_template import TrackedRendering, TrackedTemplate
 from .content_proxy import (
     FIRST_PLACEHOLDER,
@@ -65,12 +64,13 @@ class _Trace:
 
     Args:
         guards: one per content.
-        skeleton, spans, completion_begin: of the placeholders' rendering. Places in it become places in the texts of
-            rows.
+        skeleton: the rendered text, with a placeholder for each content.
+        spans: of the skeleton. Their kinds are those of every row, and their ends are moved for each.
+        completion_begin: the character of the skeleton at which the completion begins.
     """
 
     def __init__(self, guards: Sequence[ContentGuard], skeleton: str, spans: Spans, completion_begin: int) -> None:
-        # (index of a content, its guard) for those that ask something.
+        # Pairs of a content's index and its guard, without guards that accept everything.
         self._guards = [(index, guard) for index, guard in enumerate(guards) if guard.has_conditions]
         self._spans = spans
         # The text is cut into contents and literals. Literals are also cut where a span ends or the completion begins,
@@ -85,12 +85,14 @@ class _Trace:
             cuts.update(placeholder.span())
         sorted_cuts = sorted(cuts)
         self._literals: list[str] = []
-        self._piece_indices: list[int] = []  # of each piece in `contents + literals`
+        # Where each piece is in `contents + literals`.
+        self._piece_indices: list[int] = []
         for begin, end in pairwise(sorted_cuts):
             piece = skeleton[begin:end]
             if PLACEHOLDER.match(piece):
                 self._piece_indices.append(ord(piece) - FIRST_PLACEHOLDER)
             else:
+                # Literals stand behind the contents, of which there are as many as guards.
                 self._piece_indices.append(len(guards) + len(self._literals))
                 self._literals.append(piece)
         # Index of the piece that begins where a span ends, or the completion begins.
@@ -107,7 +109,7 @@ class _Trace:
         begins = [0, *accumulate(map(len, pieces))]
         spans = self._spans._replace(ends=tuple([begins[piece] for piece in self._end_pieces]))
         if not all(contents):
-            spans = merged_spans(spans)  # an empty content has an empty span
+            spans = merged_spans(spans)  # without the empty span of an empty content, as jinja2's path has it
         return Rendered("".join(pieces), begins[self._completion_piece], spans, "")
 
 
@@ -118,7 +120,9 @@ class Traces:
 
     def __init__(self, template: ChatTemplate, profile: TemplateProfile) -> None:
         self._profile = profile
+        # (number of messages in the prompt, roles of all messages) → their trace; None if they cannot be traced.
         self._traces: dict[tuple[int, tuple[str, ...]], _Trace | None] = {}
+        # None if the template cannot be traced, whatever the roles.
         self._template: TrackedTemplate | None = None
         if not profile.has_generation_blocks:
             with suppress(TraceAbortedError):
@@ -136,11 +140,12 @@ class Traces:
         roles: list[str] = []
         contents: list[str] = []
         for message in messages:
+            # A message with other keys than these two, such as tool calls, is rendered by jinja2.
             if len(message) != 2:
                 return None
             role = message.get("role")
             content = message.get("content")
-            # A content with a tag may have a thought, whose source span would be another one.
+            # A content with a tag may have a thought, which has a source span of its own; a placeholder has one span.
             if type(content) is not str or type(role) is not str or TAG_END in content:
                 return None
             roles.append(role)
@@ -154,13 +159,17 @@ class Traces:
             with suppress(TraceAbortedError, PacktrainError, UnprovedError):
                 self._traces[key] = self._trace(self._template, roles, prompt_length)
         trace = self._traces[key]
-        return trace.rendered(contents) if trace is not None else None
+        if trace is None:
+            return None
+        return trace.rendered(contents)
 
     def _trace(self, template: TrackedTemplate, roles: list[str], prompt_length: int) -> _Trace:
         """The trace of conversations with these roles.
 
         Raises:
-            TraceAbortedError, UnprovedError, PacktrainError: there is none.
+            TraceAbortedError: the template does something with a content that cannot be traced.
+            UnprovedError: turns cannot be located among placeholders.
+            PacktrainError: the template refuses placeholders or these roles.
         """
         guards = [ContentGuard() for _ in roles]
         # What the template asks of a content below, while it renders, is noted in these.
@@ -176,9 +185,8 @@ class Traces:
         for turn in turns:
             prompt_text = renderings.prompt_texts.get(turn.message, "")
             _guard_turn_begin(chat, turn.message, turn.begin, prompt_text, guards[turn.message])
-        if any(span.end > completion_begin and span.origin < origin_of(prompt_length) for span in source_spans):
-            raise TraceAbortedError("words of the prompt stand in the completion")
-        # A placeholder without a span would be one that lost its origin on the way.
+        # Each message has one span, and each placeholder in the text has one: else a content is left out, written
+        # twice, or has lost its origin on the way.
         written_messages = sorted(span.message for span in source_spans)
         placeholder_count = len(PRIVATE_CHARACTER.findall(text))
         if written_messages != list(range(len(roles))) or len(written_messages) != placeholder_count:
@@ -187,7 +195,7 @@ class Traces:
 
 
 class _PartialRenderings:
-    """Renderings of some of a trace's messages, each made once, as turns are located by them.
+    """Renderings of some of a trace's messages, each made once. Turns are located by them.
 
     Args:
         messages: with placeholders as contents.
@@ -199,15 +207,25 @@ class _PartialRenderings:
         self._roles = roles
         self._renderings: dict[tuple[tuple[int, ...], bool], TrackedRendering] = {}
         self.prompt_texts: dict[int, str] = {}
-        """By index of a message, the rendering of those before it with a generation prompt, if it was asked for."""
+        """Index of a message → the text of the messages before it, with a generation prompt. Only those that were
+        rendered."""
 
     def render(self, indices: Sequence[int], add_generation_prompt: bool) -> TrackedRendering:
-        """See `rendered_chat.RenderSelected`."""
+        """The rendering of some messages without the others.
+
+        Args:
+            indices: of the messages. With a generation prompt, they are always those of all messages before one.
+
+        Raises:
+            RowRejectedError: the template refuses these messages alone.
+            TraceAbortedError: in rows, it would depend on contents where the completion begins.
+        """
         key = (tuple(indices), add_generation_prompt)
         if key not in self._renderings:
+            # Of 0, 1, 2 with a generation prompt, message 3 is the next.
             next_index = len(indices)
-            # The prompt of a completion that the assistant does not begin is compared with the text itself, character
-            # by character, and so may match another length of it in each row.
+            # Where a user begins the completion, it begins at the first character in which the text differs from this
+            # prompt. What a user says may agree with the prompt for some characters, and differs from row to row.
             if add_generation_prompt and next_index < len(self._roles) and self._roles[next_index] != ASSISTANT:
                 raise TraceAbortedError("where the completion begins may depend on the contents")
             messages = [self._messages[index] for index in indices]
@@ -234,7 +252,7 @@ def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, prompt_text:
         prompt_text: the messages before it with a generation prompt, rendered; "" if that was not asked for.
 
     Raises:
-        TraceAbortedError: this cannot be said of the content alone.
+        TraceAbortedError: where the turn begins depends on more than its own content.
     """
     rest_of_prompt = prompt_text[begin:]
     if not rest_of_prompt:

@@ -65,8 +65,9 @@ class PromptTails:
         return self._tails[key]
 
     def _searched_texts_before(self, message: int) -> Hashable:
-        """Which of the texts that the template looks for are in any message before one, and which in the last of these.
-        Templates look through all messages, as for `</think>`, or at the last one, as for `/no_think`.
+        """What the template finds of the texts that it looks for, in the messages before one: the set of those that are
+        in any of these messages, and the set of those in the last of them. Templates look through all messages, as for
+        `</think>`, or at the last one, as for `/no_think`.
         """
         searched_texts = self._chat.profile.searched_texts
         if not searched_texts:
@@ -74,6 +75,7 @@ class PromptTails:
         contents = [earlier.get("content") for earlier in self._chat.tracked.for_template[:message]]
         texts = [content for content in contents if isinstance(content, str)]
         in_any = frozenset(searched for searched in searched_texts if any(searched in text for text in texts))
+        # Without any text, `in_any` is empty, and there is no last one to look at.
         in_last = frozenset(searched for searched in in_any if searched in texts[-1])
         return in_any, in_last
 
@@ -146,7 +148,7 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
 
 
 def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> RenderedChat:
-    """The conversation with an empty source span where a turn without any begins: a template may skip blank contents.
+    """The conversation with an empty source span where a turn begins that has none: a template may skip blank contents.
 
     Args:
         message: index of the turn's message.
@@ -156,6 +158,7 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
         UnprovedError: the message has contents, or nothing shows where its turn is.
     """
     spans = chat.source_spans
+    # The first span of a later message, before which one of the turn would stand.
     first = next((index for index, span in enumerate(spans) if span.message > message), len(spans))
     gap_begin = _gap_begin(chat, first)
     gap_end = spans[first].begin if first < len(spans) else len(chat.text)
@@ -196,10 +199,11 @@ def _prompt_tail(chat: RenderedChat, message: int, first: int, contents_begin: i
     Args:
         message: index of the turn's message.
         first: index of its first source span, or of the span before which one would stand.
-        contents_begin: where its contents begin, or at the latest.
+        contents_begin: where its contents begin; of a turn without any, where those of the next message do.
 
     Raises:
-        UnprovedError: the template refuses the messages before the turn, or writes the last of them differently then.
+        UnprovedError: the template refuses the messages before the turn where nothing follows, or writes the last of
+            them differently there.
     """
     gap_begin = _gap_begin(chat, first)
     try:
@@ -210,7 +214,7 @@ def _prompt_tail(chat: RenderedChat, message: int, first: int, contents_begin: i
         # The text is the same, so it does not matter which message each part of it came from.
         return before.text[gap_begin:]
     if first == 0:
-        return before.text
+        return before.text  # no content is before the turn
     # Else the last content of both must at least be the same, so that what follows it can be compared.
     span_before = chat.source_spans[first - 1]
     last_span = before.source_spans[-1] if before.source_spans else SourceSpan(0, 0, -1)

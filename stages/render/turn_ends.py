@@ -126,14 +126,15 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
 
 def _gap_without_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
     """A gap without each header that it ends with: "<|im_end|>\\n<|im_start|>user\\n" without "<|im_start|>user\\n" is
-    "<|im_end|>\\n". A rest that still has a token which opens headers is no end of a turn: the header is longer.
+    "<|im_end|>\\n". What is left is no end of a turn if a header still begins in it: then the header is longer.
     """
     ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
     return {gaps.tokens.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}
 
 
 def _agreed_end(gaps: TemplateGaps, without_header: _Ends, fitting_ends: _Ends, last_ends: Sequence[str]) -> str | None:
-    """The end of a turn on which both ways agree, or that only the header shows; None if there is no such end.
+    """The end of a turn that `without_header` and `fitting_ends` agree on, or that `without_header` has while the other
+    is empty. None if there is no such end, or several.
 
     Args:
         without_header: the gap without headers. What the next message needs, such as tools, may still be in it, behind
@@ -250,7 +251,9 @@ def with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Tur
     first_later = bisect_left(chat.source_spans, (turn.end, 0, 0))
     for span in chat.source_spans[first_later:]:
         if span.origin >= 0 and span.message != turn.message:
-            return turn if token.end() > span.begin else turn._replace(next_stop_end=token.end())
+            if token.end() > span.begin:
+                return turn
+            break
     return turn._replace(next_stop_end=token.end())
 
 

@@ -34,7 +34,7 @@ def locate_turns(chat: RenderedChat) -> tuple[list[Turn], int]:
 
     Raises:
         UnprovedError: the turns cannot be located with certainty.
-        RowRejectedError: see `completion_start`.
+        RowRejectedError: the template refuses the prompt alone, or writes contents of the prompt in the completion.
     """
     ambiguous_message = chat.tracked.with_several_thoughts
     if ambiguous_message >= 0:
@@ -42,6 +42,7 @@ def locate_turns(chat: RenderedChat) -> tuple[list[Turn], int]:
     locate = _turns_of_generation_blocks if chat.profile.has_generation_blocks else _turns_of_source_spans
     turns = locate(chat)
     completion_begin = completion_start(chat, turns)
+    # Last, because a header in which the completion begins has no stop of the turn before it.
     turns = [with_next_stop(chat, turn, completion_begin) for turn in turns]
     return turns, completion_begin
 
@@ -105,7 +106,7 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
 
 def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
     """The turns of a conversation whose template has generation blocks: turns are exactly the blocks' contents. A block
-    is that of the message whose source spans are in it.
+    belongs to the message whose source spans lie in it.
 
     Raises:
         UnprovedError: no block was rendered despite assistant messages, or a block belongs to no message.
@@ -146,7 +147,9 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
 def _closing_tokens_between(chat: RenderedChat, begin: int, end: int) -> tuple[int, int]:
     """Where the closing tokens between two places begin and end; `end` twice if there are none."""
     stop_begin, stop_end = chat.profile.gaps.tokens.closing_span(chat.text[begin:end])
-    return (begin + stop_begin, begin + stop_end) if stop_begin < stop_end else (end, end)
+    if stop_begin == stop_end:
+        return end, end
+    return begin + stop_begin, begin + stop_end
 
 
 # Turns of other templates
@@ -165,7 +168,8 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
     # If every message with contents has a source span, the template wrote the text between spans. Else that text may
     # contain contents whose origin was lost, and must not be searched.
     is_complete = {message_of(origin) for origin in chat.tracked.contents} <= messages_with_span
-    # From here on, every turn has a span, if only an empty one, between whose neighbours it is looked for.
+    # A template may skip a blank content. An empty span stands for it, so that each message below has a first and a
+    # last span.
     for message in assistant_messages:
         if message not in messages_with_span:
             chat = with_blank_span(chat, message, is_complete=is_complete)
@@ -182,6 +186,7 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
         first = span_indices[message][0]
         last = span_indices[message][-1]
         if first < last:
+            # The turn may end earlier: the header after it may repeat the name of a call, with a span of the message.
             last = last_span_of_turn(chat, first, last)
         if any(span.message != message for span in chat.source_spans[first : last + 1]):
             raise UnprovedError("it contains words of other messages", message)
@@ -193,26 +198,35 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
         stop_begin, stop_end = find_turn_end(
             chat,
             message,
-            # A turn begins behind its last span where its contents are blank, and the prompt writes something there.
-            contents_end=max(last_span.end, begin),
+            contents_end=last_span.end,
             next_message=next_message,
             gap_end=gap_end,
             ends_with_call=bool(last_span.origin & TOOL_CALL),
         )
-        turns.append(Turn(message, begin, stop_begin, stop_end, stop_end))
+        # Without a generation block, nothing of a turn stands behind its stop.
+        turns.append(Turn(message, begin, stop_begin, stop_end, end=stop_end))
     return turns
 
 
 def _next_message(chat: RenderedChat, message: int, last: int) -> tuple[int | None, int]:
-    """The message whose source span comes after a turn's last one, and where that begins. It is None if the text ends,
-    and -1 if the text ends although messages follow.
+    """The message whose contents come after a turn, and the character at which they begin:
+
+        (2, 93)       message 2 comes next
+        (None, 68)    none comes, because the turn's message is the last; the text has 68 characters
+        (-1, 68)      none comes, although messages follow: the text has nothing of them
+
+    Args:
+        message: index of the turn's message.
+        last: index of the turn's last source span.
     """
     for span in chat.source_spans[last + 1 :]:
-        # Spans of the turn's own message behind its last one repeat a call's name, in the next message's header.
+        # Later spans of the turn's own message stand in the next header, which repeats the name of a call.
         if span.message != message:
             return span.message, span.begin
-    is_last = message == len(chat.tracked.roles) - 1
-    return None if is_last else -1, len(chat.text)
+    text_end = len(chat.text)
+    if message == len(chat.tracked.roles) - 1:
+        return None, text_end
+    return -1, text_end
 
 
 def _assistant_messages(chat: RenderedChat) -> list[int]:
