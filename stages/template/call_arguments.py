@@ -15,7 +15,8 @@ from ...schemas.jsontext import too_deep
 from ...schemas.rows import Message, Messages
 
 CallArguments: TypeAlias = Literal["object", "text", "as_given"]
-"""`object`: a text that is the JSON of an object becomes the object. `text`: an object becomes its JSON. `as_given`."""
+"""`object`: a text that is the JSON of an object becomes the object. `text`: an object becomes its JSON. `as_given`:
+arguments stay as they are."""
 
 # A sample call, by which `learn_call_arguments` finds the form that a template takes.
 _KEY = "city"
@@ -34,7 +35,7 @@ _TOOL = {
 
 
 def with_call_arguments(messages: Messages, form: CallArguments) -> Messages:
-    """(M,) messages whose calls have their arguments in a form. The input is not changed."""
+    """(M,) messages whose calls have their arguments in the given form. The input is not changed."""
     if form == "as_given" or not any(message.get("tool_calls") for message in messages):
         return messages
     convert = _to_object if form == "object" else _to_text
@@ -53,8 +54,8 @@ def call_arguments_not_json(messages: Messages) -> int:
 
 
 def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None], str]) -> CallArguments:
-    """The form that a template takes: objects, unless it refuses them, leaves them out or writes them as Python does,
-    and takes texts.
+    """The form that a template takes. That is `text` if the template refuses objects, leaves them out or writes them as
+    Python does, and takes texts; else `object`.
 
     Args:
         render: renders messages and tools, with calls as they are given.
@@ -69,7 +70,9 @@ def learn_call_arguments(render: Callable[[Messages, list[dict[str, Any]] | None
 
 
 def _text_with_arguments(render: Callable[[Messages, list[dict[str, Any]] | None], str], arguments: Any) -> str:
-    """A rendering of the sample conversation that shows a call's arguments, with tools or without; "" if none does."""
+    """A rendering of the sample conversation in which the call's arguments are written; "" if the template refuses them
+    or leaves them out.
+    """
     for tools in ([_TOOL], None):
         # Some templates refuse calls without tools, and others have no place for tools.
         with suppress(PacktrainError):
@@ -99,6 +102,7 @@ def _arguments(calls: list[Any]) -> Iterator[Any]:
 
 
 def _with_calls(message: Message, convert: Callable[[Any], Any]) -> Message:
+    """A message whose calls have converted arguments."""
     calls = message["tool_calls"]
     if not isinstance(calls, list):
         return message
@@ -113,7 +117,9 @@ def _with_arguments(call: Any, convert: Callable[[Any], Any]) -> Any:
     function = call.get("function")
     if isinstance(function, dict):
         return {**call, "function": _with_arguments(function, convert)}
-    return {**call, "arguments": convert(call["arguments"])} if "arguments" in call else call
+    if "arguments" not in call:
+        return call
+    return {**call, "arguments": convert(call["arguments"])}
 
 
 def _to_object(arguments: Any) -> Any:

@@ -75,7 +75,7 @@ class ChatTemplate:
                 f"chat template '{name}' does not compile: {description}; fix the template, or name another one"
             ) from error
         self.documents: list[dict[str, Any]] | None = None
-        """Those of the row."""
+        """The documents of a row, if `for_row` was given some."""
         self.call_arguments: CallArguments = "as_given"
         """The form of the arguments of tool calls."""
         # Learning renders with this template, and chooses the form of each call itself: until then, as given.
@@ -84,7 +84,7 @@ class ChatTemplate:
     def for_row(
         self, variables: Mapping[str, Any] | None = None, documents: list[dict[str, Any]] | None = None
     ) -> "ChatTemplate":
-        """The same template with a row's variables, which win, and its documents."""
+        """The same template with a row's documents and variables. Of two variables of one name, the row's counts."""
         if not variables and not documents:
             return self
         # A shallow copy: it shares the compiled template, which is slow to make.
@@ -124,14 +124,15 @@ class ChatTemplate:
     def guarded(
         self, render: Callable[[dict[str, Any]], str], chat: Messages, tools: Any, *, add_generation_prompt: bool
     ) -> str:
-        """The text that `render` gives for all variables that the template gets. It is called within the limits, and
-        its errors become errors of this template.
+        """The text that a function renders. It is called within the limits of memory and time, and its errors become
+        errors of this template.
 
         Args:
+            render: gets all variables of the template, by name.
             chat: the messages, as the template sees them.
 
         Raises:
-            RowRejectedError, TemplateError: as `render`.
+            RowRejectedError, TemplateError: for the same reasons as the method `render`.
         """
         inputs = {
             "messages": chat,
@@ -184,7 +185,7 @@ def with_reasoning(message: Message) -> Message:
     for key in REASONING_KEYS:
         reasoning = message.get(key)
         if reasoning is not None:
-            # A `thinking` of the message itself stays, because it stands after the first key here.
+            # A `thinking` of the message itself stays: `**message` comes after it. `reasoning_content` is replaced.
             return {"thinking": reasoning, **message, "reasoning_content": reasoning}
     return message
 
@@ -196,8 +197,8 @@ def plain(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    # Subclasses, such as enums in a reader's rows, become the plain value: `str.__str__(value)` and the like, because
-    # their own method may give anything.
+    # Subclasses, such as enums in a reader's rows, become the plain value. By the base's own method, such as
+    # `str.__str__(value)` or `int.__int__(value)`, because that of the subclass may give anything.
     for base in (str, int, float):
         if isinstance(value, base):
             return getattr(base, f"__{base.__name__}__")(value)

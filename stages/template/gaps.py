@@ -60,6 +60,7 @@ class TemplateGaps:
         return self._ends(self.samples.after_calls)
 
     def _ends(self, gaps: tuple[str, ...]) -> tuple[str, ...]:
+        """The ends of turns in what follows them at the text's end, each once."""
         # Templates may write a line break after an earlier turn, and none at the text's end.
         ends = [(self.end_of_text(gap) or "").rstrip() for gap in gaps]
         return tuple(dict.fromkeys(end for end in ends if end))
@@ -89,13 +90,15 @@ class TemplateGaps:
 
     @cached_property
     def _last_answer_ends_as_earlier(self) -> bool:
-        """Whether an answer at the text's end is followed by nothing that it is not followed by before a question."""
+        """Whether all that follows an answer at the text's end also follows one before a question. Then it belongs to
+        the answer, and opens nothing.
+        """
         gap = self.samples.between([USER, ANSWER, USER], 1, 2)
         return gap is not None and all(gap.startswith(last_gap.rstrip()) for last_gap in self.samples.after_answers)
 
     @cached_property
     def _closing_tokens(self) -> frozenset[str]:
-        """The special tokens that follow an answer that ends a conversation, and those at which a generation stops."""
+        """The special tokens that follow an answer at a conversation's end, and those at which a generation stops."""
         ends = [self._without_opened_turn(gap) for gap in self.samples.after_answers]
         return self.tokens.generation_stops.union(*(self.special_tokens.findall(end) for end in ends))
 
@@ -118,7 +121,8 @@ class TemplateGaps:
 
     def header_after(self, end: str, gap: str, role: str) -> str:
         """The header in a gap: "<|im_end|>\\n<|im_start|>user\\n" has behind the end "<|im_end|>\\n" the header
-        "<|im_start|>user\\n". "" if the gap does not begin with the end, or that is not sure.
+        "<|im_start|>user\\n". "" if the gap does not begin with the end, or what is left may also close the message
+        before.
 
         Args:
             end: what follows the message before it where that ends the text.
@@ -134,16 +138,19 @@ class TemplateGaps:
         return header if end or self._begins_texts(header, role) else ""
 
     def _begins_texts(self, header: str, role: str) -> bool:
-        """Whether a text that begins with a message of a role begins with its header, behind what every text begins
-        with: of `<bos>[SYS]` and `<bos>[USER]`, the common beginning is `<bos>`.
+        """Whether a text may also begin with a header, where no message before it is to be closed.
+
+        A text that begins with a system message has `<bos>[SYS]` before its content, and one that begins with a
+        question `<bos>[USER]`. Without the header `[SYS]`, the first is `<bos>`, with which the other begins, too: so
+        `[SYS]` is all that the role adds.
         """
         opening = self.samples.opening(sample_of(role))
         opening_of_other = self.samples.opening(USER if role == "system" else SYSTEM)
         return opening.endswith(header) and opening_of_other.startswith(opening.removesuffix(header))
 
     def _headers_at_beginning(self, role: str) -> Iterator[str]:
-        """What the template writes before a first message, if that is only a header; also without tokens with which
-        every text begins.
+        """What the template writes before a first message, if it has no more words than a header. Which of its first
+        tokens begin the text and not the header, nothing shows: so it is given with them, and without.
         """
         for tools in (False, True):
             header = self._without_bos(self.samples.opening(sample_of(role), tools=tools))
@@ -277,7 +284,7 @@ class TemplateGaps:
     def _without_opened_turn(self, gap: str) -> str:
         """The end of an answer without what a template that always opens a turn writes after every last message: of
         `b<|end|><|assistant|>`, where that is `<|assistant|>`, `<|end|>`. Segment by segment, because what is opened
-        may begin with the end of the question, which an answer has not.
+        may begin with the end of the question, which does not follow an answer.
         """
         segments = self.tokens.segments(gap.rstrip())
         for segment in reversed(self.tokens.segments(self.opened_turn)):
@@ -295,16 +302,20 @@ class TemplateGaps:
             self._tail_after(role, next_role)
             for role, next_role in (("user", ASSISTANT), ("user", "user"), ("system", "user"))
         ]
+        # The others are parts of the longest, or the template writes no such tail, and the answers below show it.
         longest_tail = max(tails, key=len)
         follows_answers = all(gap.rstrip().endswith(longest_tail) for gap in self.samples.after_answers)
         return longest_tail if follows_answers else ""
 
     def _tail_after(self, role: str, next_role: str) -> str:
-        """What follows a last message of a role, from the first special token on that does not follow it before another
-        message; "" if there is none:
+        """The end of what follows a last message of a role: it begins with the first special token that does not stand
+        there before another message. "" if there is none:
 
             at the text's end         "<|end|><|endoftext|>"
             before another message    "<|end|><|assistant|>"     the tail is "<|endoftext|>"
+
+        Args:
+            next_role: of the other message.
         """
         gaps = self.samples.after(role, next_role)
         if gaps is None or not gaps.before_next:

@@ -45,12 +45,13 @@ class TemplateProfile:
     gaps: TemplateGaps
     """What it writes around messages."""
     header_stop_tokens: re.Pattern[str]
-    """If the template writes no token at the end of a turn: finds the special tokens with which what follows a turn may
+    """If the template writes no token at the end of a turn: finds the special tokens with which the next message may
     begin, such as `<|user|>`. A model that generates one of them has ended its turn."""
     stop_token: str | None
     """The special token that ends an answer; None if there is none."""
     stop_tokens: tuple[str, ...]
-    """The special tokens with which the template's own rendering ends the assistant's turns, wherever they stand."""
+    """The special tokens that end the assistant's turns: at the end of answers and calls, or in the header after
+    them."""
 
 
 def learn_profile(
@@ -93,10 +94,11 @@ def learn_profile(
 def _learn_gaps(
     template: TrackedTemplate, special_tokens: Sequence[str], added_tokens: Sequence[str], stops: Sequence[str]
 ) -> TemplateGaps:
-    """The template's gaps; see `learn_profile`. The tokenizer's other added tokens count as special if an answer is
-    followed by one of them, and by no special token.
+    """The gaps of the template's sample conversations. The tokenizer's other added tokens count as special if an answer
+    is followed by one of them, and by no special token. Arguments are those of `learn_profile`.
     """
     variables = template.template.variables
+    # Variables such as `eos_token`, which the template writes.
     tokens_in_variables = [
         value for name, value in variables.items() if name.endswith("_token") and isinstance(value, str)
     ]
@@ -145,6 +147,7 @@ def _thought_closing_tag(samples: SampleGaps) -> str:
     rendering = samples.rendering([USER, answer])
     if rendering is not None:
         for begin, end, origin in rendering.source_spans:
+            # GENERATION is negative, and would seem to have every kind.
             is_thought = origin > 0 and origin & REASONING_FIELD
             if is_thought and rendering.text[begin:end] == _SAMPLE_THOUGHT:
                 tag = _TAG.match(rendering.text, end)
@@ -183,8 +186,8 @@ def has_fixed_prompt(tree: nodes.Template) -> bool:
 
 
 def _searched_texts(tree: nodes.Template) -> Iterator[str]:
-    """The literals that a template looks for, such as `/no_think` in `'/no_think' in message.content`: in two contents
-    that both lack one, or both contain it, the template sees the same of it.
+    """The literals that a template looks for in contents, such as `/no_think` in `'/no_think' in message.content`. Two
+    contents look the same to it if each literal is in both of them, or in neither.
     """
     values: list[nodes.Node] = []
     for comparison in tree.find_all(nodes.Compare):
@@ -200,7 +203,9 @@ def _searched_texts(tree: nodes.Template) -> Iterator[str]:
 
 def _names(node: nodes.Node) -> Iterator[nodes.Name]:
     """The names in a part of a template."""
-    yield from [node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)
+    if isinstance(node, nodes.Name):
+        yield node  # which `find_all` leaves out
+    yield from node.find_all(nodes.Name)
 
 
 def _count_of_switch(node: nodes.Node) -> int:

@@ -46,10 +46,12 @@ def sample_calls() -> Iterator[Message]:
 
 
 class GapsAfter(NamedTuple):
-    """What a template writes after a message: at the text's end, without white space there, and before another."""
+    """What a template writes after a message."""
 
     at_end: str
+    """If the text ends with the message; without white space at its end."""
     before_next: str
+    """If another message follows; with the header of that message."""
 
 
 class SampleGaps:
@@ -97,7 +99,9 @@ class SampleGaps:
         return self.between([message], -1, 0, tools=tools) or ""
 
     def after(self, role: str, next_role: str) -> GapsAfter | None:
-        """What follows a first message of a role; None if the template refuses one of the conversations."""
+        """What follows a first message of a role, at the text's end and before a message of another role. None if the
+        template refuses one of these two conversations, or drops a content.
+        """
         key = (role, next_role)
         if key not in self._after:
             at_end = self.between([sample_of(role)], 0, None)
@@ -119,5 +123,6 @@ class SampleGaps:
         return self._after_last(sample_calls())
 
     def _after_last(self, messages: Iterable[Message]) -> tuple[str, ...]:
+        """What follows each of some answers or calls to a question, with and without tools; equal texts once."""
         gaps = [self.between([USER, message], 1, None, tools=tools) for message in messages for tools in (False, True)]
         return tuple(dict.fromkeys(gap for gap in gaps if gap is not None))

@@ -25,7 +25,8 @@ from jinja2.utils import Namespace
 from ...schemas.errors import StoppedTemplateError, TemplateError
 
 Watch: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""Opens a context that raises MemoryError if its body takes too much memory, or does not survive too much time."""
+"""Opens a context with limits for its body: it raises MemoryError if that takes too much memory, and ends the process
+if it takes too much time."""
 
 Result = TypeVar("Result")
 # The watch of this process, in a list so that `watch_by` can replace it.
@@ -33,7 +34,7 @@ _watch: list[Watch] = [nullcontext]
 
 
 def watch_by(watch: Watch) -> None:
-    """Watch every rendering of this process, because a stage has no clock."""
+    """Set the watch under which this process renders from now on."""
     _watch[0] = watch
 
 

@@ -26,7 +26,8 @@ class SpecialTokens:
         self.generation_stops = frozenset(generation_stops)
 
     def closing_span(self, end: str) -> tuple[int, int]:
-        """Where the closing tokens within the end of a turn begin and end; twice where its text ends, if it has none.
+        """Where the closing tokens within the end of a turn begin and end. Without any, both are where its text ends,
+        before white space.
 
         A turn closes at the first token at which a generation would stop, else at its last special token. Tokens right
         before that one close it with it.
@@ -51,11 +52,12 @@ class SpecialTokens:
         return not self.generation_stops.isdisjoint(self.pattern.findall(closing))
 
     def is_only_end(self, end: str, last_ends: Collection[str]) -> bool:
-        """Whether a text that is taken for the end of a turn can contain nothing else: a generation would stop there,
-        all special tokens stand side by side, or the last of them, and no other, closes a turn at a text's end, too.
+        """Whether a text that is taken for the end of a turn can be nothing else. One of these is enough: a generation
+        would stop in it; its special tokens stand side by side; or its last token also closes turns at a text's end,
+        and stands in it once.
 
         Args:
-            end: with a special token at least.
+            end: the text, with at least one special token.
             last_ends: how such turns end where they end the text.
         """
         tokens = list(self.pattern.finditer(end))

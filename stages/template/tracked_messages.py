@@ -56,12 +56,17 @@ class TrackedMessages:
     loss_weights: list[float] = field(default_factory=list)
     """How much each message counts in the loss; see `loss_weight`."""
     contents: dict[int, Any] = field(default_factory=dict)
-    """By origin: contents without their thoughts, thoughts, and whole tool calls; none of what is only white space."""
+    """What the rendered text has to show, by origin: contents without their thoughts, thoughts, and whole tool calls.
+    Texts of white space alone are not among them."""
     with_several_thoughts: int = -1
-    """The last message whose content has more thoughts than one at its beginning; -1 if there is none."""
+    """Index of the last message whose content may have more thoughts than one at its beginning; -1 if none has."""
 
     def messages_with(self, kinds: int) -> set[int]:
-        """The messages that have contents of some kinds."""
+        """Indices of the messages that have contents of some kinds.
+
+        Args:
+            kinds: TOOL_CALL, REASONING_FIELD and TAGGED_THOUGHT, joined by `|`.
+        """
         return {message_of(origin) for origin in self.contents if origin & kinds}
 
     def add(self, message: Message) -> None:
@@ -71,7 +76,7 @@ class TrackedMessages:
         tracked_message: Message = {}
         for key, value in message.items():
             if value is None:
-                continue  # see `ChatTemplate.render`
+                continue  # as in `ChatTemplate.render`, so that `is defined` says whether a message has the key
             if key == "content" and type(value) is str:
                 tracked_message[key] = self._track_content(value, index, role)
             elif key in REASONING_KEYS and type(value) is str:
@@ -109,7 +114,8 @@ class TrackedMessages:
             return self._track_text(text, content_origin)
         end = thought_end(text)
         if end == _SEVERAL_THOUGHTS:
-            # Nothing shows which of them is one, so its turns are not located; for lost content, all counts as answer.
+            # Nothing shows which of them the template takes for a thought, so turns are not located. All of the content
+            # counts as answer, which the text has to show.
             self.with_several_thoughts = index
             end = 0
         thought_origin = origin_of(index, kind=TAGGED_THOUGHT)
@@ -123,6 +129,7 @@ class TrackedMessages:
     def _require(self, text: str, origin: int) -> None:
         """Note what the rendered text has to show, unless it is only white space."""
         if not is_blank(text):
+            # The first counts: reasoning under two keys has one origin.
             self.contents.setdefault(origin, text)
 
 
@@ -208,7 +215,9 @@ def _track_call(value: Any, origin: int) -> Any:
 
 
 def common_origin(value: Any) -> int | None:
-    """The origin of a value that came from one place; for several tool calls of a message, that of all its calls."""
+    """The origin of a value that came from one place: a tracked text, a call, or a part of one. For a list of several
+    calls, the origin of all calls of their message. None for anything else.
+    """
     if type(value) is TrackedDict:
         return value._origin
     is_list_of_calls = type(value) is list and bool(value) and type(value[0]) is TrackedDict

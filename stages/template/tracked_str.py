@@ -100,7 +100,9 @@ class TrackedStr(str):
         # Plain text behind this one moves no span: quicker than a join.
         if type(right) is str:
             return type(self)(str.__add__(self, right), self._spans)
-        return join_tracked((self, right)) if type(right) is type(self) else NotImplemented
+        if type(right) is type(self):
+            return join_tracked((self, right))
+        return NotImplemented
 
     def __radd__(self, left: Any) -> Any:
         return join_tracked((left, self)) if type(left) is str else NotImplemented
@@ -132,8 +134,10 @@ class TrackedStr(str):
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
         """`str.split`."""
-        # Each part stands behind the part before it and the separator. No part contains white space at which it is
-        # split, so the first place where a part is found is its own.
+        # Each part is looked for behind the part before it, and found at its own place at once:
+        # - with a separator, it begins right behind that;
+        # - without, only white space comes before it, and it begins with another character. So does what is left after
+        #   `maxsplit` splits.
         parts: list[str] = []
         search_from = 0
         for text in str.split(self, sep, maxsplit):
@@ -163,6 +167,7 @@ class TrackedStr(str):
                 spans.append(SourceSpan(max(span.begin, begin) - begin, min(span.end, end) - begin, span.origin))
         if not spans and begin == end:
             # An empty rest of a content, as `strip` leaves of white space, still shows where the content was written.
+            # Where two contents meet, one is enough: an empty text has one place.
             touching = [span for span in self._spans if span.begin <= begin <= span.end and span.origin >= 0]
             spans = [SourceSpan(0, 0, span.origin) for span in touching[-1:]]
         return TrackedStr(text, tuple(spans)) if spans else str(text)
@@ -233,8 +238,8 @@ def tracked(text: str, origin: int) -> TrackedStr:
 
 
 def sole_origin(text: Any) -> int | None:
-    """The origin of a tracked string, all of which came from one place; else None, as for a plain string, or one in
-    which the template wrote some characters.
+    """The origin of a tracked string that came from one place as a whole. None for a plain string, and for one that
+    came from several places, or in which the template wrote some characters.
     """
     if type(text) not in _TRACKED:
         return None
@@ -263,7 +268,7 @@ def join_tracked(pieces: Iterable[Any], separator: str = "") -> str:
     for index, part in tracked_parts:
         begin = begins_without_separators[index] + index * len(separator)
         if begin == 0:
-            spans += part._spans
+            spans += part._spans  # they stay where they are: quicker than to build them anew
             continue
         spans += [SourceSpan(begin + span.begin, begin + span.end, span.origin) for span in part._spans]
     if not spans:
