@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -83,8 +83,9 @@ class Interruption:
 
 def _wait_for_signal(pipe: int) -> bool:
     """Wait for one of `_SIGNALS`: others have their own handlers. Returns False if the pipe is closed instead."""
-    while number := os.read(pipe, 1):
-        if number[0] in _SIGNALS:
+    # A byte is the number of a signal; no byte is the end of the pipe.
+    while signal_byte := os.read(pipe, 1):
+        if signal_byte[0] in _SIGNALS:
             return True
     return False
 
@@ -113,13 +114,12 @@ def interruptible() -> Iterator[Interruption]:
     if threading.current_thread() is not threading.main_thread():  # where Python lets no handler be set
         yield interruption
         return
-    default_handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    replaced_handlers: dict[int, Any] = {}
-    for number, default in default_handlers.items():
-        # `nohup` ignores signals, and a program around us may have handlers of its own: both stay.
-        if signal.getsignal(number) is default:
-            replaced_handlers[number] = signal.signal(number, interruption.handle)
-    # Python writes each signal's number there as it arrives, also while the main thread is inside of a long C function.
+
+    # 1. For the main thread: a handler, which Python calls there between two steps.
+    replaced_handlers = _replace_default_handlers(interruption.handle)
+
+    # 2. For the other thread: a pipe. Python writes a signal's number into it as the signal arrives, even while the
+    # main thread is inside of a long C function.
     pipe_reader, pipe_writer = os.pipe()
     os.set_blocking(pipe_writer, False)  # which Python demands: a full pipe must not stop a handler
     signal.set_wakeup_fd(pipe_writer, warn_on_full_buffer=False)
@@ -127,15 +127,31 @@ def interruptible() -> Iterator[Interruption]:
         target=interruption.watch, args=(pipe_reader,), daemon=True, name="packtrain-interruption"
     )
     watcher.start()
+
     try:
         yield interruption
     finally:
-        # After an interruption the thread goes on, and ends the process if the rest of it takes too long.
+        # After an interruption all of it stays, so that the thread ends the process if cleaning up takes too long.
         if not interruption.was_raised:
             signal.set_wakeup_fd(-1)
             for number, handler in replaced_handlers.items():
                 signal.signal(number, handler)
-            os.close(pipe_writer)  # which ends the thread
+            os.close(pipe_writer)  # `watch` reads its end, and returns
+
+
+def _replace_default_handlers(handle: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Handle SIGINT and SIGTERM by a function, where Python's own handlers are set. `nohup` ignores signals, and a
+    program around us may have handlers of its own: both stay.
+
+    Returns:
+        number of a signal → the handler that was replaced.
+    """
+    default_handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    replaced_handlers: dict[int, Any] = {}
+    for number, default in default_handlers.items():
+        if signal.getsignal(number) is default:
+            replaced_handlers[number] = signal.signal(number, handle)
+    return replaced_handlers
 
 
 def _forget_in_child() -> None:

@@ -122,18 +122,18 @@ def load_run(
 ) -> "tuple[RunConfig, Path]":
     """The configuration of a command, and the folder where its relative paths start.
 
-    It is that of a file, or made of the options --input, --tokenizer and --out.
+    A command gets a file, or --input and --tokenizer in its place. Other options are allowed with both.
 
     Args:
-        config: the file; None for a configuration made of options alone.
+        config: the file; None if there is none.
         settings: the texts after --set, such as `seed=3`.
         inputs: the paths after --input; each becomes a source.
-        format: the format of the rows of all inputs.
-        needs: the options that must be given without a file.
-        hint: how else to start, at the end of the message that an option is missing.
+        out: what --out says.
+        format: what --format says of the rows of all inputs.
+        needs: the options that the command cannot do without if there is no file.
+        hint: how else to start, at the end of the message that one of these is missing.
         cache: the cache, unless `--set` names another.
-        options: values of options that stand for a key of the configuration, by their names in `_STANDS_FOR`; None for
-            one that was not given. They override the file, and `--set`.
+        options: name in `_STANDS_FOR` → the option's value, such as `max_length=2048`; None for one that was not given.
 
     Raises:
         ConfigError: neither a file nor the options that are needed without one are given, or both; or the configuration
@@ -146,31 +146,35 @@ def load_run(
     if out is not None:
         # Of a command line, relative paths start in the working directory, not in the configuration's folder.
         options["out"] = resolve_place(out, Path.cwd())
-    # Where a key is set twice, the later setting counts: options win over `--set`, and `--set` over the cache.
+    # Where a key is set twice, the later setting counts: options win over `--set`, `--set` over the cache, and all of
+    # them over the file.
     overrides: list[str | Setting] = []
     if cache is not None:
         overrides.append(Setting("cache", cache, "the cache"))
     overrides += settings or []
     overrides += _option_settings(options)
+
     if config is not None:
-        # First, because `packtrain run rows.jsonl --tokenizer …` lacks an --input, and gives no configuration.
+        # First, because of `packtrain run rows.jsonl --tokenizer …`, where --input was forgotten before the data.
         refuse_data(config)
         if inputs or tokenizer is not None:
-            names = "--input and --tokenizer" if "--tokenizer" in needs else "--input"
-            raise ConfigError(f"give either a configuration file, or {names}; not both")
+            # --out is for a configuration, too.
+            in_place = " and ".join(name for name in needs if name != "--out")
+            raise ConfigError(f"give either a configuration file, or {in_place}; not both")
         if format is not None:
             raise ConfigError("--format is for --input; in a configuration, each source has its own: sources.0.format=")
-        return load_config(config, None, overrides)
+        return load_config(config, overrides=overrides)
+
     values = {"--input": inputs, "--tokenizer": tokenizer, "--out": out}
     missing = [name for name in needs if not values[name]]
     if missing:
         raise ConfigError(f"give a configuration file, or {', '.join(missing)} as well ({hint})")
     paths = inputs or []
-    data = _data_of_options(paths, tokenizer)
     if format is not None:
-        # Not written into the sources of `data`: a message about a setting names the option that it came from.
-        overrides += [Setting(f"sources.{number}.format", format, f"--format {format}") for number in range(len(paths))]
-    return load_config(data, Path.cwd(), overrides)
+        # A setting for each source, and not a key of the data: a message about a setting names its option.
+        for number in range(len(paths)):
+            overrides.append(Setting(f"sources.{number}.format", format, f"--format {format}"))
+    return load_config(_data_of_options(paths, tokenizer), Path.cwd(), overrides)
 
 
 def _option_settings(options: "Mapping[str, Any]") -> "Iterator[Setting]":
@@ -186,7 +190,7 @@ def _option_settings(options: "Mapping[str, Any]") -> "Iterator[Setting]":
 
 
 def _data_of_options(paths: "Sequence[str]", tokenizer: Path | None) -> dict[str, Any]:
-    """The configuration of a command without a file: one source for each path."""
+    """The configuration of a command without a file, before its other options: one source for each path."""
     from ..inputs.source_names import name_sources
 
     sources = [{"name": name, "path": path} for name, path in zip(name_sources(paths), paths, strict=True)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -66,44 +66,34 @@ def sample(
     """
     from ...schemas.models.samples import SampleSettings
     from ..execute.executor import parse_shard
-    from ..samples.endpoint import EndpointEngine
     from ..samples.prompts import read_prompts
     from ..samples.sampling import SamplePlan, draw_samples, shard_file
     from ..store.appended import check_place
 
+    # Mistakes in options first, then in files, and what takes minutes last.
     _check_sampling(temperature, top_p, endpoint, tokenizer)
-    folder = tokenizer or Path(model)
-    config, place = load_run(None, settings, [data], folder, str(out), shard=shard)
+    tokenizer_folder = tokenizer or Path(model)
+    # The configuration of a run with these options: it checks --shard, and has the tokenizer's options of --set.
+    config, base_folder = load_run(None, settings, [data], tokenizer_folder, str(out), shard=shard)
     part = parse_shard(config.run.shard or "0/1")
-    out = shard_file(out, part)
-    check_place(out)
+    file = shard_file(out, part)
+    check_place(file)
     if tokenizer is None:
-        _require_tokenizer(folder)
+        _require_tokenizer(tokenizer_folder)
 
+    sampling = SampleSettings(temperature, top_p, max_new_tokens)
     with show_progress() as observer:
-        # Looked for before the prompts are read: a mistake in the model is found at once, and reading takes minutes.
-        local_model = None if endpoint is not None else _find_model(Path(model), base, batch)
-        prompts = read_prompts(Path(data), config.tokenizer, place)
-        sampling = SampleSettings(temperature, top_p, max_new_tokens, prompts.stop_ids)
-        make_engine: Callable[[], SampleEngine]  # called only if a sample is missing
-        if local_model is not None:
-            sampling = _settings_of_model(prompts, sampling, local_model.folder, observer)
-            make_engine = partial(_load_engine, local_model, dtype, sampling)
-            group_size = local_model.sequences
-            # With the number of sequences: how they are padded together changes the last bits of their logits.
-            engine = {
-                "engine": "generate",
-                "model": local_model.folder.digest,
-                "dtype": dtype,
-                "batch": local_model.sequences,
-            }
+        if endpoint is not None:
+            prompts = read_prompts(Path(data), config.tokenizer, base_folder)
+            engine = _served_engine(endpoint, model, prompts, sampling)
         else:
-            make_engine = partial(EndpointEngine, endpoint or "", model, sampling)
-            group_size = 1  # a server computes answers together as it likes
-            engine = {"engine": "endpoint", "model": model}
+            # Looked for before the prompts are read: a mistake in the model is found at once.
+            local_model = _find_model(Path(model), base, batch)
+            prompts = read_prompts(Path(data), config.tokenizer, base_folder)
+            engine = _local_engine(local_model, dtype, prompts, sampling, observer)
         # What decides the samples: a file that was begun with other settings is not continued.
         identity = {
-            **engine,
+            **engine.identity,
             "prompts": prompts.hash,
             "n": n,
             "temperature": temperature,
@@ -112,11 +102,11 @@ def sample(
             "max_new_tokens": max_new_tokens,
             "shard": shard or "0/1",
         }
-        plan = SamplePlan(n, seed, part, group_size)
-        reasons = draw_samples(prompts, plan, sampling, identity, out, make_engine, observer)
+        plan = SamplePlan(n, seed, part, engine.group_size)
+        reasons = draw_samples(prompts, plan, engine.sampling, identity, file, engine.make, observer)
     counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
-    in_words = f" ({counts})" if counts else ""
-    print_line(f"{out}: {plural(sum(reasons.values()), 'sample')}{in_words}")
+    counts_by_reason = f" ({counts})" if counts else ""
+    print_line(f"{file}: {plural(sum(reasons.values()), 'sample')}{counts_by_reason}")
 
 
 def _check_sampling(temperature: float, top_p: float, endpoint: str | None, tokenizer: Path | None) -> None:
@@ -145,6 +135,64 @@ def _require_tokenizer(model: Path) -> None:
     """
     if model.is_dir() and not any(file.name.startswith(_TOKENIZER_FILES) for file in model.iterdir()):
         raise ConfigError(f"MODEL: {model} holds no tokenizer; add --tokenizer, the folder of the trained model's")
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineChoice:
+    """What draws the samples, not made yet."""
+
+    make: "Callable[[], SampleEngine]"
+    """Makes it, which may take a minute: called only if a sample is missing."""
+    sampling: "SampleSettings"
+    group_size: int
+    """Samples that are computed together."""
+    identity: dict[str, Any]
+    """What of it decides the samples."""
+
+
+def _served_engine(endpoint: str, model: str, prompts: "PromptSet", sampling: "SampleSettings") -> _EngineChoice:
+    """A server that draws the samples.
+
+    Args:
+        model: as the server calls it.
+        sampling: without tokens that end an answer.
+    """
+    from ..samples.endpoint import EndpointEngine
+
+    sampling = replace(sampling, stop_ids=prompts.stop_ids)
+    return _EngineChoice(
+        make=partial(EndpointEngine, endpoint, model, sampling),
+        sampling=sampling,
+        group_size=1,  # a server computes answers together as it likes
+        identity={"engine": "endpoint", "model": model},
+    )
+
+
+def _local_engine(
+    model: "_LocalModel", dtype: str, prompts: "PromptSet", sampling: "SampleSettings", observer: "Observer"
+) -> _EngineChoice:
+    """A model of this machine that draws the samples.
+
+    Args:
+        sampling: without tokens that end an answer.
+
+    Raises:
+        ConfigError: the prompts do not fit the model.
+    """
+    _check_fit(prompts, sampling.max_new_tokens, model.folder)
+    sampling = replace(sampling, stop_ids=_stop_ids(prompts, model.folder, observer))
+    return _EngineChoice(
+        make=partial(_load_engine, model, dtype, sampling),
+        sampling=sampling,
+        group_size=model.sequences,
+        # With the number of sequences: how they are padded together changes the last bits of their logits.
+        identity={
+            "engine": "generate",
+            "model": model.folder.digest,
+            "dtype": dtype,
+            "batch": model.sequences,
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +235,8 @@ def _load_engine(model: _LocalModel, dtype: str, settings: "SampleSettings") -> 
     return GenerateEngine(load_for_generation(model.folder, dtype=dtype, device=model.device), settings)
 
 
-def _settings_of_model(
-    prompts: "PromptSet", settings: "SampleSettings", model: "ModelFolder", observer: "Observer"
-) -> "SampleSettings":
-    """The settings with the model's own tokens that end an answer, beside those of the prompts; before, it is checked
-    that the prompts fit the model.
+def _check_fit(prompts: "PromptSet", max_new_tokens: int, model: "ModelFolder") -> None:
+    """Refuse prompts that do not fit a model.
 
     Raises:
         ConfigError: the tokenizer has ids, or a prompt and its answer have positions, that the model does not have.
@@ -203,18 +248,25 @@ def _settings_of_model(
         )
     # Without this, the last samples would fail after hours, or be drawn from positions that were never trained.
     longest = max(len(prompt.token_ids) for prompt in prompts.prompts)
-    if model.positions is not None and longest + settings.max_new_tokens > model.positions:
+    if model.positions is not None and longest + max_new_tokens > model.positions:
         raise ConfigError(
-            f"--max-new-tokens {settings.max_new_tokens}: the model has {model.positions:,} positions, and the longest "
+            f"--max-new-tokens {max_new_tokens}: the model has {model.positions:,} positions, and the longest "
             f"prompt {longest:,} tokens; lower it, or leave out long prompts"
         )
-    # The template's, the tokenizer's and the model's, each once. Ids beyond the embeddings cannot be drawn.
-    stops = tuple(dict.fromkeys((*settings.stop_ids, *(id for id in model.stop_ids if id < model.vocabulary))))
-    if not stops:
+
+
+def _stop_ids(prompts: "PromptSet", model: "ModelFolder", observer: "Observer") -> tuple[int, ...]:
+    """The tokens that end an answer: those of the template and the tokenizer, then the model's own, each once."""
+    stop_ids = list(prompts.stop_ids)
+    for token_id in model.stop_ids:
+        # An id beyond the embeddings cannot be drawn.
+        if token_id < model.vocabulary and token_id not in stop_ids:
+            stop_ids.append(token_id)
+    if not stop_ids:
         observer.note(
             "neither the template, the tokenizer nor the model says what ends an answer; all run to their limit"
         )
-    return replace(settings, stop_ids=stops)
+    return tuple(stop_ids)
 
 
 def eval_apps(

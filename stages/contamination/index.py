@@ -95,50 +95,55 @@ class _PairMatches(NamedTuple):
 
 
 class ContaminationIndex:
-    """What training text is compared with.
+    """What training text is compared with: the n-grams of evaluation texts that count, and short questions as a whole.
 
     Args:
-        texts: T of them, at least one.
+        texts: T evaluation texts, at least one.
         asks: (T,) whether each is a question, not an answer.
         ngram: words of an n-gram, at least `SHORTEST`.
     """
 
     def __init__(self, texts: Sequence[str], asks: Sequence[bool], ngram: int) -> None:
-        # 1. The words of all texts as numbers, in one array.
+        self.asks = np.array(asks, np.bool_)
+        self._ngram = ngram
+
+        # 1. The words of all texts as numbers, in one array. Of the texts `a b a` and `c`:
+        #     word_ids           0 1 0 -1 2 -1    with a -1 at each end
+        #     text_starts        0 4 6
+        #     text_lengths       3 1              without the ends
+        #     text_of_position   0 0 0 0 1 1
         words = words_of(texts)
         distinct = pc.unique(words.values)
         self._vocabulary = distinct.filter(pc.not_equal(distinct, END))
         word_ids, text_starts = self._number(words)
-        text_lengths = np.diff(text_starts) - 1  # without the end
+        text_lengths = np.diff(text_starts) - 1
         text_of_position = np.repeat(np.arange(len(texts)), text_lengths + 1)
-
-        # 2. Where an n-gram begins that is neither plain nor framed: (P,), and the text of each.
-        is_plain = _is_plain(word_ids, self._vocabulary, ngram)
-        is_framed = _is_framed(word_ids, text_of_position, ngram)
-        positions = ngram_positions(word_ids, ngram)
-        positions = positions[~(is_plain | is_framed)[positions]]
-        text = text_of_position[positions]
-        # Counted before common n-grams are removed: a text of which every n-gram is common is a frame itself, and is
-        # not compared whole.
-        has_ngrams = np.bincount(text, minlength=len(texts)) > 0
-
-        # 3. Of these, those that are not common; once for each text, because shares are of different n-grams.
-        hashes = ngram_hashes(word_ids, ngram)[positions]
-        text_counts, first_of_text = _count_texts(hashes, text)
-        kept = first_of_text[text_counts[first_of_text] <= COMMON_TEXTS]
-        positions = positions[kept]
-
-        self.asks = np.array(asks, np.bool_)
-        compared_whole = self.asks & ~has_ngrams & (text_lengths >= SHORTEST)
-        self._ngram = ngram
         self._word_ids = word_ids
-        self._text_of_position = text_of_position
         self._text_lengths = text_lengths
-        # (T,) different n-grams of each text that count; 1 for a text that is compared whole.
-        self._ngram_counts = np.bincount(text[kept], minlength=len(texts)) + compared_whole
-        self._ngrams = NgramLookup(word_ids, ngram, positions)
-        # Texts that are compared whole are found by their first words.
+        self._text_of_position = text_of_position
+
+        # 2. (P,) where n-grams begin that are neither plain nor framed, and the text of each.
+        positions = ngram_positions(word_ids, ngram)
+        is_plain = _is_plain(word_ids, self._vocabulary, ngram)[positions]
+        is_framed = _is_framed(word_ids, text_of_position, ngram)[positions]
+        positions = positions[~(is_plain | is_framed)]
+        text_of_ngram = text_of_position[positions]
+
+        # 3. Texts without any are compared whole, and found by their first words. This is decided before common n-grams
+        # are removed: a text of which every n-gram is common is itself a frame.
+        has_ngrams = np.bincount(text_of_ngram, minlength=len(texts)) > 0
+        compared_whole = self.asks & ~has_ngrams & (text_lengths >= SHORTEST)
         self._whole_texts = NgramLookup(word_ids, SHORTEST, text_starts[:-1][compared_whole])
+
+        # 4. The n-grams that are not common, each once for each text that has it: the share of a text that an example
+        # has is counted in different n-grams.
+        hashes = ngram_hashes(word_ids, ngram)[positions]
+        text_counts, first_of_text = _count_texts(hashes, text_of_ngram)
+        counted = first_of_text[text_counts[first_of_text] <= COMMON_TEXTS]
+        self._ngrams = NgramLookup(word_ids, ngram, positions[counted])
+        # (T,) what a share of 1 is of: the different n-grams of each text; 1 for a text that is compared whole, which
+        # is one match.
+        self._ngram_counts = np.bincount(text_of_ngram[counted], minlength=len(texts)) + compared_whole
 
     def search(self, texts: Sequence[str], examples: Sequence[Sequence[int]]) -> list[SharedText]:
         """What examples share with evaluation texts, by example and text. It does not depend on the other examples.
@@ -202,23 +207,29 @@ class ContaminationIndex:
         return matches
 
     def _pairs_of(self, matches: _Matches, part: Positions, examples: Sequence[Sequence[int]]) -> _PairMatches:
-        """The matches, each once for each example that has the part.
-
-        If part 0 is in the examples 4 and 5, and part 2 in example 5, matches of the parts 0, 0 and 2 become five: of
-        the examples 4, 5, 4, 5 and 5.
+        """The matches, each once for each example that has the part, sorted as `_PairMatches` says.
 
         Args:
             part: (M,) of the training texts, in which each match is.
             examples: (S,) the examples that have each part.
         """
+        # If part 0 is in the examples 4 and 5, and part 1 in example 5, three matches in the parts 0, 0 and 1 become
+        # five:
+        #     part                 0 0 1
+        #     examples_per_match   2 2 1
+        #     match                0 0 1 1 2
+        #     example              4 5 4 5 5
         examples_per_part = lengths_of(examples)
         examples_per_match = examples_per_part[part]
-        all_examples = np.array([*chain.from_iterable(examples)], np.int64)
-        example = all_examples[ranges(starts_of(examples_per_part)[part], examples_per_match)]
-        matches = matches.take(np.repeat(np.arange(len(part)), examples_per_match))
+        match = np.repeat(np.arange(len(part)), examples_per_match)
+        examples_of_parts = np.array([*chain.from_iterable(examples)], np.int64)
+        example = examples_of_parts[ranges(starts_of(examples_per_part)[part], examples_per_match)]
+        matches = matches.take(match)
         text = self._text_of_position[matches.index_position]
+
+        # Sorted by example, then text: np.lexsort takes the last key first.
         diagonal = matches.index_position - matches.position
-        order = np.lexsort((matches.position, diagonal, text, example))  # the last key is the first to sort by
+        order = np.lexsort((matches.position, diagonal, text, example))
         example = example[order]
         text = text[order]
         pair_starts = np.flatnonzero(differs_from_previous(example, text))
@@ -237,21 +248,27 @@ class ContaminationIndex:
 
 
 def _longest_runs(pairs: _PairMatches) -> tuple[Positions, Positions]:
-    """(pairs,) where the longest run of words that a pair shares begins in the index, and how many words it has.
+    """(pairs,) where the longest run of words that a pair shares begins in the index, and (pairs,) how many words it
+    has.
 
-    N-grams that follow each other in both texts are one run: of 13-grams at 7, 8 and 9 in the one and at 70, 71 and 72
-    in the other, a run of 15 words.
+    N-grams that follow each other in both texts are one run: three 13-grams are a run of 13 + 3 - 1 = 15 words.
     """
+    # Within a run, both positions grow by one with each match, so their distances from the match's number stay. Of five
+    # matches of one pair:
+    #     match            0  1  2  3  4
+    #     position         7  8  9 30 31
+    #     index_position  70 71 72 75 76
+    #     position - match         7  7  7 27 27
+    #     index_position - match  70 70 70 72 72
+    # So runs start at the matches 0 and 3.
     matches = pairs.matches
-    match_numbers = np.arange(len(pairs.example))
-    # Within a run, both positions grow by one with each match, so their differences from the match's number stay.
-    run_starts = np.flatnonzero(
-        differs_from_previous(pairs.example, matches.position - match_numbers, matches.index_position - match_numbers)
-    )
-    matches_of_run = np.diff(np.r_[run_starts, len(pairs.example)])
+    match = np.arange(len(pairs.example))
+    is_run_start = differs_from_previous(pairs.example, matches.position - match, matches.index_position - match)
+    run_starts = np.flatnonzero(is_run_start)
+    matches_of_run = np.diff(np.r_[run_starts, len(match)])
     run_lengths = matches.words[run_starts] + matches_of_run - 1
-    pair_of_run = np.searchsorted(pairs.pair_starts, run_starts, "right")
-    # By pair, the longest first; of equal ones the first in the training text.
+    pair_of_run = np.searchsorted(pairs.pair_starts, run_starts, "right") - 1
+    # Of each pair the longest run, which is sorted to be its first; of equal ones the first in the training text.
     order = np.lexsort((matches.position[run_starts], -run_lengths, pair_of_run))
     longest = order[differs_from_previous(pair_of_run[order])]
     return matches.index_position[run_starts[longest]], run_lengths[longest]
