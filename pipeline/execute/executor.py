@@ -58,8 +58,11 @@ class Executor(ABC):
     def close(self) -> None:
         """Free the workers."""
 
-    def renew(self) -> None:  # noqa: B027  # an executor may have no workers of its own
-        """End idle workers: the next task starts others, without what these had loaded."""
+    @abstractmethod
+    def end_idle_workers(self) -> None:
+        """Free what idle workers have loaded for their tasks, such as a tokenizer, by ending them. The next task starts
+        others.
+        """
 
 
 def lost_task_error(task: object, reason: str) -> TaskError:

@@ -159,8 +159,8 @@ class Pool(Executor):
                 worker.process.join()
             worker.pipe.close()
 
-    def renew(self) -> None:
-        """See `Executor`."""
+    def end_idle_workers(self) -> None:
+        """See `Executor`. Between two calls of `map` all workers are idle."""
         self.close()
 
     def _busy_workers(self) -> list[_Worker]:

@@ -103,8 +103,11 @@ class RayExecutor(Executor):
         time_limit = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
         return f"{type(error).__name__}{time_limit}: {last_line}"
 
+    def end_idle_workers(self) -> None:
+        """See `Executor`. Ray ends its idle workers by itself."""
+
     def close(self) -> None:
-        """End Ray if it was started here, or disconnect from the cluster."""
+        """End Ray if it was started here, and leave a connection to the program that made it."""
         if self._started_here:
             self._ray.shutdown()
 

@@ -1,8 +1,8 @@
 """The only code of ours inside a sandbox: it sets limits, then becomes the program. Standard library only; run by `-c`.
 
-Its arguments are the descriptors that it inherited. The first has the setup as JSON; the second takes the JSON of a
-returned value, and becomes descriptor 3. The others are the sandbox's own, and are closed. A program can write to 3
-itself, which is no more than returning a value.
+Its arguments are the descriptors that it inherited. The first has the setup as JSON: `code`, `function` (null for a
+program that reads stdin) and `limits`. The second takes the JSON of a returned value, and becomes descriptor 3. The
+others are the sandbox's own, and are closed. A program can write to 3 itself, which is no more than returning a value.
 """
 
 import builtins
@@ -24,22 +24,22 @@ PRELUDE = (
 def main() -> None:
     """Read the setup, and run the program."""
     descriptors = [int(argument) for argument in sys.argv[1:]]
-    setup_descriptor, value_descriptor = descriptors[:2]
+    setup_descriptor = descriptors[0]
+    value_descriptor = descriptors[1]
     with os.fdopen(setup_descriptor, "rb") as file:
         setup = json.load(file)
     is_call = setup["function"] is not None
-    if is_call and value_descriptor != 3:
-        os.dup2(value_descriptor, 3)
+    first_closed = 3  # behind standard input, output and error
+    if is_call:
+        first_closed = 4
+        if value_descriptor != 3:
+            os.dup2(value_descriptor, 3)
     # Not up to the limit of descriptors, which may be a billion: some builds of Python close them one by one.
-    os.closerange(4 if is_call else 3, max(descriptors) + 1)
+    os.closerange(first_closed, max(descriptors) + 1)
     # Before any of the program's code is looked at: compiling it can fill the memory, too.
     set_limits(setup["limits"])
     sys.argv = ["program.py"]
-    import _sitebuiltins
-
-    # Python runs with -S, which leaves these two out; programs use them.
-    for name in ("exit", "quit"):
-        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    add_exit_functions()
     try:
         if is_call:
             call_function(setup["code"], setup["function"])
@@ -50,13 +50,26 @@ def main() -> None:
             os._exit(1)  # whatever code it gave: nothing was returned
         raise
     except BaseException as error:
-        # The traceback begins with the frames of this file, which `-c` calls "<string>"; the program's own follow.
-        traceback = error.__traceback__
-        while traceback and traceback.tb_frame.f_code.co_filename == "<string>":
-            traceback = traceback.tb_next
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        print_traceback(error)
+        # `os._exit` flushes nothing, and runs nothing that the program has registered for its end.
         sys.stdout.flush()
         os._exit(1)
+
+
+def add_exit_functions() -> None:
+    """Add `exit` and `quit` to the builtins, which programs use. Python runs with -S, which leaves them out."""
+    import _sitebuiltins
+
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+
+
+def print_traceback(error: BaseException) -> None:
+    """Write a program's error to standard error, without the frames of this file, which come before its own."""
+    traceback = error.__traceback__
+    while traceback and traceback.tb_frame.f_code.co_filename == "<string>":  # as `-c` calls this file
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
 
 
 def set_limits(limits: dict[str, int]) -> None:

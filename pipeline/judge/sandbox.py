@@ -32,6 +32,8 @@ from .seccomp import program_filter
 MIB = 1 << 20
 _STDERR_BYTES = 4096
 """Bytes of standard error that are kept, from its end."""
+_STATUS_BYTES = 4096
+"""Bytes of bubblewrap's report that are read; it has two short lines."""
 _SYSTEM_PATHS = ("/usr/bin", "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/bin", "/etc/ld.so.cache")
 """Places of the system that a program may read, where Python finds shared objects."""
 _NOBODY = 65534
@@ -125,6 +127,7 @@ class Sandbox:
         """
         setup = {"code": code, "function": function, "limits": _rlimits(limits, sandboxed=self.executable is not None)}
         with ExitStack() as stack:
+            # 1. Run the program until it ends, or is out of time.
             start = time.monotonic()
             try:
                 files = self._open_files(stack, setup, test)
@@ -139,22 +142,31 @@ class Sandbox:
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             wall_seconds = time.monotonic() - start
+
+            # 2. Read what it has written.
             stderr_size = _size(files.stderr)
             largest_output = max(_size(files.stdout), stderr_size, _size(files.value))
             stderr_tail = os.pread(files.stderr.fileno(), _STDERR_BYTES, max(0, stderr_size - _STDERR_BYTES))
             stderr = stderr_tail.decode(errors="replace")
             output_file = files.stdout if function is None else files.value
             output = os.pread(output_file.fileno(), limits.output_bytes, 0)
-            program_started = b'"exit-code"' in os.pread(files.status.fileno(), _STDERR_BYTES, 0)
-        # A negative status: bubblewrap was killed from outside, as by the kernel for want of memory. Then it reports
-        # nothing either, though the program may have been started.
-        if self.executable and has_ended and not program_started and process.returncode >= 0:
+            program_started = b'"exit-code"' in os.pread(files.status.fileno(), _STATUS_BYTES, 0)
+
+        # 3. Say how it failed, if it did.
+        status = process.returncode
+        # With a negative status, bubblewrap was killed from outside, as by the kernel for want of memory. Then it
+        # reports nothing either, though the program may have been started.
+        if self.executable and has_ended and not program_started and status >= 0:
             raise SandboxError(f"bubblewrap did not start the program: {stderr.strip()[-300:]}")
-        failure = _failure(process.returncode, wall_seconds, limits, stderr) if has_ended else Verdict.timeout
-        # This goes before any other failure: a program that cannot write on may end in any way.
+        failure: Verdict | None = None
+        # Before all others: a program that cannot write on may end in any way.
         if largest_output > limits.output_bytes:
             failure = Verdict.output_limit
-        if failure is None and function is not None and not output:
+        elif not has_ended:
+            failure = Verdict.timeout
+        elif status != 0:
+            failure = _failure_of_status(status, wall_seconds, limits, stderr)
+        elif function is not None and not output:
             failure = Verdict.runtime_error  # such as `os._exit(0)` before the function returned
         return Execution(failure, output, stderr, wall_seconds)
 
@@ -308,10 +320,14 @@ def _wait(process_id: int, deadline: float, stop: Event | None) -> bool:
         os.close(descriptor)
 
 
-def _failure(status: int, wall_seconds: float, limits: ProgramLimits, stderr: str) -> Verdict | None:
-    """Why a program failed, by its exit status; None if it did not."""
-    if status == 0:
-        return None
+def _failure_of_status(status: int, wall_seconds: float, limits: ProgramLimits, stderr: str) -> Verdict:
+    """Why a program failed that ended by itself, or by a signal of the kernel.
+
+    Args:
+        status: its exit status, not 0.
+        wall_seconds: how long it ran.
+        stderr: the end of what it wrote to standard error.
+    """
     # bubblewrap reports signal 9 of the program as 137 = 128 + 9; without bubblewrap, Python reports it as -9.
     signal_number = status - 128 if status > 128 else -status
     # The kernel counts CPU time in ticks, so a limit of one second may end a program shortly before one has passed.

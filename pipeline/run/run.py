@@ -193,7 +193,7 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
         InputError: an input has changed since it was scanned.
     """
     encoded = encode(prepared, work.parts, executor, work.observer, shared=config.run.shard is not None)
-    executor.renew()  # packing needs no engine
+    executor.end_idle_workers()  # packing needs no tokenizer, which takes memory
     for sentence in describe_findings(config, prepared, encoded):
         work.observer.note(sentence)
     return compare_with_evaluation(config, prepared, encoded, work, executor)

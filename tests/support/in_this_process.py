@@ -18,7 +18,7 @@ class InThisProcess(Executor):
             if not is_done(task):
                 yield function(task)
 
-    def renew(self) -> None:
+    def end_idle_workers(self) -> None:
         pass
 
     def close(self) -> None:
