@@ -13,7 +13,7 @@ from ...schemas.dataset.reader import DatasetReader
 from ...schemas.errors import InputError, IntegrityError
 from ..store.local import LocalStore, check_tree
 from ..store.open_store import Store, open_store, resolve_place
-from ..store.run_lock import read_run_lock
+from ..store.run_lock import Activity, read_run_lock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,12 +129,12 @@ def _unfinished(store: Store) -> str:
     """What is known of a place without a manifest, after its name."""
     if store.exists(EXPORT):
         return "is an export, not a dataset; give the dataset that it was made from"
-    holder, working = read_run_lock(store)
+    holder, activity = read_run_lock(store)
     if holder is None and not store.exists(PLAN):
         # No run was ever here.
         return f"has no {MANIFEST}, so it is not a finished dataset; give the folder that `packtrain run` wrote"
     state = "Run the same configuration again to continue where it stopped"
-    if holder is not None and working:
+    if holder is not None and activity is Activity.WORKING:
         state = f"{holder} is working on it"
     elif holder is not None and holder.error is not None:
         state = (

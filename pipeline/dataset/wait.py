@@ -9,7 +9,7 @@ from ...schemas.errors import InputError, RunDiedError, StalledError, StoreError
 from ...schemas.units import duration
 from ..store.local import LocalStore
 from ..store.open_store import open_store, resolve_place
-from ..store.run_lock import LockHolder, read_run_lock
+from ..store.run_lock import Activity, RunLock, read_run_lock
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 300.0
@@ -45,11 +45,11 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
             manifest = read_manifest(store) if store.exists(MANIFEST) else None
             if manifest is not None:
                 return manifest
-            holder, is_working = read_run_lock(store)
-            has_begun = has_begun or holder is not None
-            if is_working is not False:  # it is, or the store does not show it
+            run_lock = read_run_lock(store)
+            has_begun = has_begun or run_lock.holder is not None
+            if run_lock.activity is not Activity.IDLE:  # where it is unknown, only the timeout ends a wait in vain
                 last_busy = now
-            state = _describe_state(holder, is_working, now - last_busy)
+            state = _describe_state(run_lock, now - last_busy)
         except StoreError as error:  # which does not tell anything about the run
             last_busy = now
             state = f"the store does not answer ({error})"
@@ -65,17 +65,16 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
         time.sleep(max(0.0, min(_POLL_SECONDS, began + timeout - now)))
 
 
-def _describe_state(holder: LockHolder | None, is_working: bool | None, idle_seconds: float) -> str:
+def _describe_state(run_lock: RunLock, idle_seconds: float) -> str:
     """What is known of the run that would finish a dataset, as a clause.
 
     Args:
-        holder: who holds the lock of the folder, or held it last.
-        is_working: whether that process works; None if the store does not show it.
         idle_seconds: how long no run has been at work.
     """
-    if is_working is None:
+    holder = run_lock.holder
+    if run_lock.activity is Activity.UNKNOWN:
         return "it does not show whether a run is at work"
-    if is_working:
+    if run_lock.activity is Activity.WORKING:
         return f"{holder or 'a run'}, is still at work"
     if holder is None:
         return f"no run has been at work for {duration(idle_seconds)}"

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,6 +50,23 @@ class LockHolder(msgspec.Struct, frozen=True):
         return f"{work} on {self.host}, process {self.pid}, since {self.since}"
 
 
+class Activity(Enum):
+    """Whether a process works on an output folder."""
+
+    WORKING = auto()
+    IDLE = auto()
+    UNKNOWN = auto()
+    """Object stores, and some file systems, have no locks, which would show it."""
+
+
+class RunLock(NamedTuple):
+    """What the lock of an output folder shows."""
+
+    holder: LockHolder | None
+    """The process that holds it, or held it last; None after a success, before the first run, or if that is unknown."""
+    activity: Activity
+
+
 @contextmanager
 def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
     """Hold the lock of an output folder. If the work fails, the file says why.
@@ -80,20 +99,24 @@ def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
         lock.release(descriptor)
 
 
-def read_run_lock(out: Store) -> tuple[LockHolder | None, bool | None]:
-    """The last process that has worked on an output folder, None after a success; and whether it is at work, None if
-    that is unknown."""
+def read_run_lock(out: Store) -> RunLock:
+    """Who works on an output folder, or worked on it last."""
     if not isinstance(out, LocalStore):
-        return None, None
+        return RunLock(None, Activity.UNKNOWN)
     try:
         descriptor = os.open(out.path(LOCK_FILE), _OPEN_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        return None, False
+    except (FileNotFoundError, NotADirectoryError):  # no run has ever begun there
+        return RunLock(None, Activity.IDLE)
     except OSError:  # a file of another user
-        return None, None
+        return RunLock(None, Activity.UNKNOWN)
     try:
-        is_free = lock.lock(descriptor, wait=False)
-        return _read(descriptor), None if is_free is None else not is_free
+        # The lock is ours for an instant only if no process holds it. Read after that: a run that ends in between
+        # would seem to have died.
+        is_ours = lock.lock(descriptor, wait=False)
+        holder = _read(descriptor)
+        if is_ours is None:  # the file system has no locks
+            return RunLock(holder, Activity.UNKNOWN)
+        return RunLock(holder, Activity.IDLE if is_ours else Activity.WORKING)
     finally:
         lock.release(descriptor)
 

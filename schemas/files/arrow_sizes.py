@@ -47,9 +47,9 @@ def message_sizes(data: memoryview) -> Iterator[MessageSize]:
     """
     try:
         for header, body in _messages(data):
-            size = _message_size(data, header, body)
-            if size is not None:
-                yield size
+            batch = _record_batch(data, header)
+            if batch:
+                yield _batch_size(data, batch, body)
     except struct.error:
         raise ValueError("a header of it is damaged or cut short") from None
 
@@ -86,7 +86,7 @@ def _messages_of_stream(data: memoryview) -> Iterator[tuple[int, int]]:
     position = 0
     while position + 4 <= len(data):
         header, header_length = _header(data, position)
-        if not header_length:
+        if header_length == 0:  # the mark of the stream's end
             return
         body = header + header_length
         yield header, body
@@ -102,6 +102,7 @@ def _messages_of_file(data: memoryview) -> Iterator[tuple[int, int]]:
     for field in (_FOOTER_DICTIONARIES, _FOOTER_RECORD_BATCHES):
         blocks, count = _vector(data, _field(data, footer, field))
         for index in range(count):
+            # The length of a block's header counts from the block's begin, with what comes before the header itself.
             position, header_length = struct.unpack_from("<qi", data, blocks + _BLOCK_BYTES * index)
             if not 0 <= position < len(data):
                 raise ValueError("its footer points outside of it")
@@ -117,29 +118,34 @@ def _header(data: memoryview, position: int) -> tuple[int, int]:
     return position + 8, int(struct.unpack_from("<I", data, position + 4)[0])
 
 
-def _message_size(data: memoryview, header: int, body: int) -> MessageSize | None:
-    """The size of a message; None if it holds no values, as a schema."""
+def _record_batch(data: memoryview, header: int) -> int:
+    """Where the table RecordBatch of a message begins; 0 if the message has no values, as that of a schema.
+
+    Of a record batch, it is the table that the header refers to; of a dictionary, it is one table further in:
+    Message.header → DictionaryBatch, DictionaryBatch.data → RecordBatch.
+    """
     message = _root_table(data, header)
     header_type = _number(data, _field(data, message, _MESSAGE_HEADER_TYPE), "B")
     if header_type not in (_DICTIONARY_BATCH, _RECORD_BATCH):
-        return None
-    batch = _follow(data, _field(data, message, _MESSAGE_HEADER))
-    if header_type == _DICTIONARY_BATCH:
-        batch = _follow(data, _field(data, batch, _DICTIONARY_DATA))
-    compressed = bool(_field(data, batch, _BATCH_COMPRESSION))
-    rows = _number(data, _field(data, batch, _BATCH_ROWS), "q")
-    return MessageSize(rows, _unpacked_bytes(data, batch, body, compressed=compressed), compressed)
+        return 0
+    table = _follow(data, _field(data, message, _MESSAGE_HEADER))
+    if header_type == _RECORD_BATCH:
+        return table
+    return _follow(data, _field(data, table, _DICTIONARY_DATA))
 
 
-def _unpacked_bytes(data: memoryview, batch: int, body: int, *, compressed: bool) -> int:
-    """The bytes of a record batch's buffers when they are unpacked.
+def _batch_size(data: memoryview, batch: int, body: int) -> MessageSize:
+    """The size of a record batch.
 
     Args:
         batch: where its table begins.
-        body: where the body of its message begins.
+        body: where the body of its message begins, which has the buffers.
     """
+    rows = _number(data, _field(data, batch, _BATCH_ROWS), "q")
+    # The field names the codec, and is left out where nothing is compressed.
+    compressed = _field(data, batch, _BATCH_COMPRESSION) != 0
     buffers, count = _vector(data, _field(data, batch, _BATCH_BUFFERS))
-    total = 0
+    unpacked_bytes = 0
     for index in range(count):
         offset, length = struct.unpack_from("<qq", data, buffers + _BUFFER_BYTES * index)
         # A compressed buffer begins with its unpacked length. Empty buffers have no such length.
@@ -147,13 +153,16 @@ def _unpacked_bytes(data: memoryview, batch: int, body: int, *, compressed: bool
             unpacked_length = _number(data, body + offset, "q")
             if unpacked_length >= 0:  # −1: this buffer is stored as it is
                 length = unpacked_length
-        total += max(0, length)
-    return total
+        unpacked_bytes += max(0, length)  # a negative length must not take from the others
+    return MessageSize(rows, unpacked_bytes, compressed)
 
 
 # Flatbuffers. A table begins with the distance back to its vtable, which lists the offsets of the table's fields. A
 # reference to a table or vector is the distance from the reference to it. Position 0 stands for what is left out: no
 # field can lie there.
+#
+# Of a table at 40 that begins with the number 12, the vtable is at 40 - 12 = 28. If the entry of a field there is 8,
+# the field is at 40 + 8 = 48; if it is a reference, and the number there is 100, it refers to the table at 148.
 
 
 def _number(data: memoryview, position: int, form: str) -> int:
@@ -164,7 +173,7 @@ def _number(data: memoryview, position: int, form: str) -> int:
 
 
 def _follow(data: memoryview, position: int) -> int:
-    """Where the table or vector begins that a field refers to."""
+    """Where the table or vector begins that the field at a position refers to; 0 if the field is left out."""
     return position + _number(data, position, "I") if position else 0
 
 

@@ -89,43 +89,54 @@ class _TimedSocket(RawIOBase):
 
 
 class _Response(HTTPResponse):
-    """An answer that ends. `read1` reads it piece by piece."""
+    """The answer to one request, read by Python's own client, which calls these methods. Each gives up where a server
+    could go on for ever: Python's own have no such end.
+
+    Who gets the answer reads its body by `read1`, piece by piece.
+
+    Args:
+        connection: the socket.
+        clock: of the request.
+    """
 
     def __init__(self, connection: Any, *arguments: Any, clock: Clock, **options: Any) -> None:
         super().__init__(connection, *arguments, **options)
-        # Python's own reader has one limit for each read, and no clock.
+        # In place of Python's own reader of the socket, which limits each read alone.
         self.fp.close()
         self.fp = BufferedReader(_TimedSocket(connection, clock), _BUFFER_BYTES)
         self._clock = clock
         self._status_lines = 0
 
     def begin(self) -> None:
-        """Read the status line and the headers, as Python's client asks for them."""
+        """Read the status line and the headers, and refuse a length that no object has."""
         super().begin()
         if self.length is not None and self.length > MAX_OBJECT_BYTES:
             raise EndlessAnswerError(f"it says that the object has {str(self.length)[:30]} bytes")
 
     def read(self, amt: int | None = None) -> bytes:
-        # Without a number of bytes, Python's client reads the whole body of a redirect before it follows it.
-        data = super().read(_MAX_READ_BYTES + 1 if amt is None else amt)
-        if amt is None and len(data) > _MAX_READ_BYTES:
+        """Read `amt` bytes, or the whole body, which must be short: urllib reads that of a redirect."""
+        if amt is not None:
+            return super().read(amt)
+        data = super().read(_MAX_READ_BYTES + 1)  # one more shows that there are too many
+        if len(data) > _MAX_READ_BYTES:
             raise EndlessAnswerError(f"it sends more than {_MAX_READ_BYTES:,} bytes where few are usual")
         return data
 
     def read1(self, n: int = -1) -> bytes:
+        """Read at most `n` bytes of the body, those that have come. Only these add to the time of the request."""
         data = super().read1(n)
         self._clock.received(len(data))
         return data
 
     def _read_status(self) -> Any:
-        # Called by `begin` until a status is not 100.
+        """Read a status line. `begin` asks for others as long as it gets "100 Continue"."""
         self._status_lines += 1
         if self._status_lines > _MAX_STATUS_LINES:
             raise EndlessAnswerError('it sends "100 Continue" without end')
         return super()._read_status()  # type: ignore[misc]  # typeshed leaves it out
 
     def _read_and_discard_trailer(self) -> None:
-        # As Python's own, which has no end: lines up to an empty one.
+        """Read the lines behind a chunked body, up to an empty one."""
         for _ in range(_MAX_TRAILERS):
             if self.fp.readline(_BUFFER_BYTES) in (b"\r\n", b"\n", b""):
                 return
@@ -156,7 +167,7 @@ class _SecureHandler(HTTPSHandler):
 
 
 def _connection_maker(connection_class: Any, response_class: Any) -> Any:
-    """What urllib calls in place of a class of connections, so that their answers have a clock."""
+    """What urllib calls in place of a class of connections, so that answers are of a class of ours, with a clock."""
 
     def make_connection(*arguments: Any, **options: Any) -> Any:
         connection = connection_class(*arguments, **options)
