@@ -51,11 +51,14 @@ class Evaluation:
 
     inputs: tuple[InputFile, ...]
     ngram: int
+    """Words of an n-gram."""
     share: float
-    """See `ContaminationConfig.share`."""
+    """Hits with a smaller share of an evaluation text's n-grams are left out; 0 leaves out none."""
 
     def payload(self) -> dict[str, Any]:
-        """What the plan says about it, and what hits depend on: names, sizes and hashes of files, but no paths."""
+        """What the plan says about it, and what hits in the cache depend on: names, sizes and hashes of files, but no
+        paths. Not `share`, which is applied when hits are read.
+        """
         return {
             "files": [{"file": file.shown, "bytes": file.size, "hash": file.hash} for file in self.inputs],
             "counts": {"rows": sum(file.lines for file in self.inputs)},
@@ -90,7 +93,7 @@ def make_index(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tu
         The index, and (T,) the places of the first rows that have each text: number of the file, line from 1.
 
     Raises:
-        InputError: a file has changed; see `prepare_evaluation`.
+        InputError: a file has changed since it was scanned, a line is not a row, or no row of a file has a text.
     """
     places: dict[tuple[bool, str], list[tuple[int, int]]] = {}  # (whether it is a question, text) → where it is
     for file_number, file in enumerate(evaluation.inputs):
@@ -183,7 +186,9 @@ class ContaminationTask:
         return self.block.end - self.block.start, self.block.lines
 
     def _compare(self) -> BlockHits:
-        """The hits: for each example, evaluation row and kind of text, that of the text it shares most of.
+        """The hits of the block: at most one for each example, evaluation row and kind of text (question or answer).
+
+        If an example shares several texts of a kind with a row, the hit is of the text with the largest share.
 
         Raises:
             InputError: the file has changed since the scan, or its rows have token ids instead of text.
@@ -197,7 +202,6 @@ class ContaminationTask:
                 f"{self.block.path}: its rows have token ids instead of text, and ids cannot be compared with "
                 "evaluation rows; leave this source out, or leave out contamination"
             )
-        # Two texts of one evaluation row, such as a question and its title, are one hit: that with the larger share.
         best: dict[tuple[int, int, int, bool], Hit] = {}  # (example, evaluation file, its line, whether it asks) → hit
         for shared in search_examples(index, examples):
             asks = bool(index.asks[shared.text])
@@ -246,10 +250,11 @@ class ContaminationHits:
             yield file, task.block, BlockHits(block_hits.examples, hits)
 
     def contaminated_examples(self) -> list[bytes]:
-        """The examples of each block that share text: ascending distinct int64, as the bytes of an array.
+        """One entry for each block: its examples that share text, as the bytes of an ascending int64 array without
+        repeats. An entry is empty if no example does.
 
-        A number has the row in its high 32 bits and `sub` + 1 in the low ones, because `sub` may be -1: example 2 of
-        row 5 is 5 · 2³² + 3.
+        Each number has the row of an example in its high 32 bits, and `sub` + 1 in the low ones, because `sub` may be
+        -1: example 2 of row 5 is 5 · 2³² + 3.
         """
         examples_of_blocks = []
         for _, _, block_hits in self.by_block():
@@ -266,6 +271,7 @@ class ContaminationHits:
         for file, block, block_hits in self.by_block():
             # Hits in the cache lack ids: another run may give the same file another name.
             for row, sub, hit in block_hits.hits:
+                # `file` may be several small files that are encoded as one: `row_file` is the one with this row.
                 row_file, line = file.at(block, row)
                 document_id = example_id(file.source, row_file.label, line, sub)
                 yield msgspec.structs.replace(hit, id=document_id, source=file.source, share=round(hit.share, 4))

@@ -35,6 +35,10 @@ class Question:
     """A child process that asks transformers about a folder, within `ASK_SECONDS` and `ASK_BYTES`.
 
     It gets a copy of the files that were read, so that it opens no other, and finds no code.
+
+    Args:
+        folder: the tokenizer's, for messages.
+        files: its small files, by their names in it.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, bytes]) -> None:
@@ -81,7 +85,7 @@ def answer_of(question: Question) -> TokenizerSpec:
     try:
         answer = msgspec.json.decode(output, type=dict[str, Any])
     except msgspec.MsgspecError:
-        last_line = "".join(log.decode(errors="replace").strip().splitlines()[-1:])
+        last_line = "".join(log.decode(errors="replace").strip().splitlines()[-1:])  # "" of an empty log
         answer = {"error": f"the process that loads it ended with {process.returncode}: {last_line}"}
     if "error" not in answer:
         return msgspec.convert(answer, TokenizerSpec)
@@ -201,14 +205,14 @@ def _affixes(tokenizer: Any, special: Mapping[str, str]) -> SpecialTokenAffixes:
     prefix = tuple(ids[:text_begin])
     suffix = tuple(ids[text_begin + len(text_ids) :])
     eos = special.get("eos_token", "")
-    return SpecialTokenAffixes(
-        prefix,
-        suffix,
-        # As text only where a text can have them already, so that they are not put twice.
-        special.get("bos_token", "") if prefix == (tokenizer.bos_token_id,) else "",
-        eos if suffix == (tokenizer.eos_token_id,) else "",
-        eos,
-    )
+    # As text only where a text can have them already, so that they are not put twice: one token with a known text.
+    prefix_text = ""
+    if prefix == (tokenizer.bos_token_id,):
+        prefix_text = special.get("bos_token", "")
+    suffix_text = ""
+    if suffix == (tokenizer.eos_token_id,):
+        suffix_text = eos
+    return SpecialTokenAffixes(prefix, suffix, prefix_text, suffix_text, eos)
 
 
 def _main(folder: str) -> None:

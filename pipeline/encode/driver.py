@@ -32,7 +32,7 @@ class Prepared:
     files: tuple[InputFile, ...]
     """Input files, hashed and cut into blocks, in the order of the sources."""
     joined: tuple[InputFile, ...]
-    """The same as they are encoded: small files may be joined, see `join_small`."""
+    """The same files as they are encoded: several small files of a source may be one with a single block."""
     formats: Mapping[str, SourceFormat]
     """The format of each source."""
     settings: Mapping[str, SourceSettings]
@@ -71,10 +71,11 @@ class Encoded:
     cache: Store
     """The store that holds the parts."""
     places: tuple[PartPlace, ...]
+    """One for each block, in the order of the run."""
     records: tuple[PartRecord, ...]
     """The record of each part in `places`."""
     not_taken: dict[str, int] = field(default_factory=dict)
-    """By source, rows beyond `max_rows`; these are not encoded."""
+    """Source → how many of its rows are beyond `max_rows`, and so not encoded."""
     contamination: ContaminationHits | None = None
     """What the examples share with evaluation rows; None if they are not compared."""
 

@@ -42,7 +42,7 @@ class EngineChoice:
     counts: tuple[EncodeCounts, ...] = ()
     """What was found in the first rows of each source."""
     call_arguments: CallArguments = "object"
-    """The form in which the chat template gets the arguments of tool calls."""
+    """The form in which the chat template gets the arguments of tool calls; "object" if no rows are rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,12 @@ def choose_engine(
     executor: Executor,
     observer: Observer,
 ) -> EngineChoice:
-    """Return what the cache knows about these inputs, or have their first rows encoded: with the preferred engine, and
-    with the reference if that refuses the tokenizer or gives other tokens.
+    """The choice that the cache has for these inputs. If it has none, the first rows are encoded with the preferred
+    engine, and with the reference if that engine refuses the tokenizer or gives other tokens.
+
+    Args:
+        preferred: the name of the engine to try first.
+        blocks: one for each source.
 
     Raises:
         TokenizerError: `tokenizers` cannot load the tokenizer.

@@ -26,7 +26,8 @@ _LEVELS = 4
 
 def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     """Excerpts of rows by their number in the block, from 0: their keys and the beginnings of their values, or the
-    beginning of a line that is not JSON. Those of CSV rows and array elements that could not be read are missing.
+    beginning of a line that is not JSON. A row of a CSV file, or an element of an array, that could not be read has
+    none.
 
     Raises:
         InputError: the file is no longer what was scanned, or is not on this machine.
@@ -34,7 +35,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     """
     if block.members:
         return _excerpts_of_members(block, rows)
-    if block.too_long:
+    if block.too_long:  # such a row has a block of its own
         has_text = block.spooled is None and block.kind == "lines"
         return {0: _clip(_beginning(block))} if has_text else {}
     if block.kind in ("groups", "batches"):
@@ -73,11 +74,12 @@ def _beginning(block: Block) -> str:
 
 
 def _excerpt_of_line(line: bytes) -> str:
+    """The excerpt of a line of JSON: of its value, or of the line itself if that cannot be read."""
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError, RowRejectedError):
         row = msgspec.json.decode(line)
         require_shallow(row, "the row")
         return _excerpt_of(row)
-    return _clip(line[: 4 * CHARACTERS].decode(errors="backslashreplace"))
+    return _clip(line[: 4 * CHARACTERS].decode(errors="backslashreplace"))  # a character has at most four bytes
 
 
 def _excerpt_of(row: Any) -> str:
@@ -87,7 +89,11 @@ def _excerpt_of(row: Any) -> str:
 
 
 def _shorten(value: Any, levels: int) -> Any:
-    """A value with only the beginnings of its texts, lists and objects."""
+    """A value with only the beginnings of its texts, lists and objects.
+
+    Args:
+        levels: how many levels of lists and objects are shown; below these, only how long each is.
+    """
     if isinstance(value, str):
         return value if len(value) <= _TEXT_CHARACTERS else f"{value[:_TEXT_CHARACTERS]}…"
     if isinstance(value, Mapping):

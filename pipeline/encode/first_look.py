@@ -22,9 +22,10 @@ from .spec import EncoderKey, load_render_spec
 from .task import SourceSettings, encode_examples, load_encoder
 
 SAMPLED = "turns_sampled"
-"""The kind of turns of completions; see `EncodeCounts.by_kind`. Names are outcomes, details the numbers of messages."""
+"""The kind under which `EncodeCounts` has the turns of completions, by their outcome in the sampling proof. The detail
+of a place is the number of the turn's message, from 1."""
 EARLIER = "turns_sampled_earlier"
-"""The kind of the turns before."""
+"""The kind of turns before the completion, likewise."""
 _ROWS = 64
 """First rows of every source that are looked at."""
 _EXAMPLES = 8
@@ -46,7 +47,7 @@ class SourceLook:
     samples: list[EngineSample]
     """The texts of the rows, and the known ones."""
     call_arguments: CallArguments | None
-    """The form that the chat template takes; None if the rows are not rendered."""
+    """The form in which the chat template takes the arguments of tool calls; None if the rows are not rendered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class FirstLookTask:
 
         Raises:
             TokenizerError: the engine refuses the tokenizer.
-            IntegrityError: the engine gives other tokens than the reference, where that was asked for places.
+            IntegrityError: the engine gives other tokens than the reference on a text for which the reference had to
+            tell where its tokens lie.
         """
         spec = load_render_spec(self.encoder.store, self.encoder.render)
         encoder = load_encoder(self.encoder)
@@ -84,7 +86,8 @@ class FirstLookTask:
                     encoder, examples, counts, sampled, first_line=self.block.first_line, pairs=self.settings.pairs
                 )
                 for batch in batches:
-                    # A preference loss does not depend on turns.
+                    # A preference loss does not depend on turns. A batch may have only some of the examples: `prove`
+                    # finds each by its line and number.
                     if renderer is not None and not self.settings.pairs:
                         turns = prove(batch, examples, renderer.template, encoder.engine, stop_ids)
                         _count_turns(turns, counts)
@@ -113,7 +116,7 @@ class FirstLookTask:
                 yield form.prepare([row]).examples[:_EXAMPLES]
 
     def at(self, row: int) -> str:
-        """See `EncodeTask.at`."""
+        """The file and the number of a row, for messages."""
         return self.block.describe_row(row)
 
     def __str__(self) -> str:

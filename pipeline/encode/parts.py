@@ -47,7 +47,7 @@ class EncodeResult:
     """An encoded part without a record yet."""
 
     name: str
-    """Of the record."""
+    """Of the record, in the cache."""
     record: PartRecord
     samples: list[EngineSample]
     """Texts to compare with the reference before the record is written."""
@@ -77,12 +77,12 @@ class PartPlace:
     lines: FileLines
     """Where the rows of its block are."""
     contaminated: bytes = b""
-    """The examples that share text with evaluation rows; see
-    `contamination.ContaminationHits.contaminated_examples`."""
+    """The examples of the block that share text with evaluation rows and are left out for it, as the bytes of an array
+    of int64, row · 2³² + `sub` + 1 of each, ascending; empty if there are none."""
 
     @property
     def path(self) -> Path:
-        """Return the path of a local file with the part."""
+        """A local file with the part; of a remote cache, a copy that is fetched once."""
         return self.cache.local(self.part)
 
 

@@ -69,6 +69,7 @@ def share_tokenizer(spec: EncodeSpec, cache: Store) -> None:
     Raises:
         StoreError: it cannot be written.
     """
+    # The scratch store, because it is local, as the process needs it: of a local cache, it is the cache itself.
     for store in {cache, cache.scratch}:
         spec.render.save(store)
     name_tokenizer(str(cache.scratch.root), spec.render.name, spec.engine)

@@ -31,6 +31,7 @@ class RejectCounts:
     rejected_examples: int = 0
     """Of `examples`: those that cannot be encoded, or that the mask leaves out because turns are not located."""
     reasons: Counter[str] = field(default_factory=Counter)
+    """Reason → how many rows and examples."""
 
     @property
     def share(self) -> float:
@@ -62,21 +63,23 @@ def count_rejects(
         files: as they were encoded.
         records: one per block, in the order of `files`.
     """
-    counts_by_source = {source.name: RejectCounts() for source in config.sources}
+    rejects_of_source = {source.name: RejectCounts() for source in config.sources}
     findings = findings_by_block(config, files, (record.counts for record in records))
     for block, record in zip(findings, records, strict=True):
-        counts = counts_by_source[block.file.source]
-        counts.rows += record.rows - record.blank
-        counts.examples += block.counts.examples + block.counts.total(DROPPED)
+        rejects = rejects_of_source[block.file.source]
+        rejects.rows += record.rows - record.blank
+        # A block counts the examples that were encoded, and apart from them those that were dropped instead.
+        rejects.examples += block.counts.examples + block.counts.total(DROPPED)
         for kind in _reject_kinds(block):
+            # A block with two bad lines, and three conversations whose turns were not located, has by kind and reason
+            # {"rows_rejected": {"invalid_json": 2}, "unproved": {"": 3}}: where the reason is "", the kind says it.
             reasons = block.counts.by_kind.get(kind, {})
-            # What the mask leaves out has no reason of its own but its kind.
-            counts.reasons.update({reason or kind: count for reason, count in reasons.items()})
+            rejects.reasons.update({reason or kind: count for reason, count in reasons.items()})
             if kind == REJECTED:
-                counts.rejected_rows += block.counts.total(kind)
+                rejects.rejected_rows += block.counts.total(kind)
             else:
-                counts.rejected_examples += block.counts.total(kind)
-    return counts_by_source
+                rejects.rejected_examples += block.counts.total(kind)
+    return rejects_of_source
 
 
 def list_rejects(config: RunConfig, files: Sequence[InputFile], records: Iterable[PartRecord]) -> list[Reject]:
@@ -121,7 +124,9 @@ def describe_first_reject(
 
 
 def _reject_kinds(block: BlockFindings) -> list[str]:
-    """The kinds of places that are rejects: conversations without located turns only if the mask needs the turns."""
+    """The kinds of `EncodeCounts` that are rejects: rows that cannot be used, examples that cannot be used, and, if the
+    mask of the source needs turns, conversations whose turns were not located.
+    """
     kinds = [REJECTED, DROPPED]
     if Mask.of(block.mask).needs_turns:
         kinds.append(UNPROVED)

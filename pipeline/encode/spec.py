@@ -81,9 +81,11 @@ class RenderSpec:
     jinja2_version: str
     """Version of jinja2, which renders templates; other versions may render differently."""
     variables: dict[str, Any]
-    """Those that templates get."""
+    """Variables of all templates, by name: special tokens, and those of the configuration."""
     date: str | None
+    """The date that templates get, `tokenizer.date`; None if none is set."""
     trace: bool
+    """Whether rows are rendered by traced templates where that is exact; else jinja2 renders every row."""
     allow_lost: tuple[str, ...] = ()
     """Kinds of content that a template may leave out (`tokenizer.allow_lost`), sorted, without repeats."""
     call_arguments: Literal["object", "as_given"] = "object"
@@ -137,7 +139,8 @@ class RenderSpec:
         added_ids = {token.content: token.id for token in tokenizer_head(self.tokenizer.json).added_tokens}
         template_ids = [added_ids[text] for text in template_stops if text in added_ids]
         configured_ids = self._configured_stop_ids
-        all_stops = frozenset((*template_ids, *self.tokenizer.generation_stops) or configured_ids)
+        named_ids = frozenset((*template_ids, *self.tokenizer.generation_stops))
+        all_stops = named_ids or frozenset(configured_ids)
         # Where no file and no tokenizer says what stops a generation, nothing contradicts the template.
         unnamed_ids = tuple(id for id in template_ids if configured_ids and id not in configured_ids)
         return all_stops, unnamed_ids

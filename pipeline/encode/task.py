@@ -88,7 +88,7 @@ class EncodeTask:
     source: SourceSettings
     encoder: EncoderKey
     settings_hash: str
-    """Of all that the part depends on besides the block."""
+    """The hash of all that the part depends on besides the block; see `SourceSettings.hash`."""
 
     @property
     def key(self) -> str:
@@ -125,6 +125,7 @@ class EncodeTask:
 
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
+    """As `EncodeTask.run`."""
     block = task.block
     source = task.source
     key = task.key
@@ -229,6 +230,7 @@ def load_encoder(key: EncoderKey) -> Encoder:
 
 
 def _require_version(package: str, planned: str) -> None:
+    """Raise ConfigError if this machine does not have the planned version of a package."""
     installed = f"no {package}"
     with suppress(PackageNotFoundError):
         installed = f"{package} {version(package)}"

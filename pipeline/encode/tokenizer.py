@@ -85,7 +85,8 @@ def load_known(path: str | Path, base: Path, chat_template: str | Path | None) -
 def _of_folder(
     spec: TokenizerSpec, folder: Path, files: Mapping[str, bytes], base: Path, chat_template: str | Path | None
 ) -> TokenizerSpec:
-    """Add to what transformers says of a tokenizer its name, its template and its stops, which may differ between runs.
+    """What transformers says of a tokenizer, with the name, the template and the stops added, which may differ between
+    runs.
 
     Args:
         files: of the folder, as `_read_files` gives them.

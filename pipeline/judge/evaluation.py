@@ -58,12 +58,15 @@ def run_evaluation(
     compare: Path | None = None,
     observer: Observer | None = None,
 ) -> dict[str, Any]:
-    """Evaluate, or continue to. Returns what `summary.json` then holds; see `summary.summarise`.
+    """Evaluate, or continue an evaluation. Returns what `summary.json` then holds; see `summary.summarise`.
 
     Args:
-        samples: None: run the data's own programs, which calibrates.
+        data: a file of APPS problems.
+        out: the folder for results, summary and page.
+        samples: a file of a model's answers; None runs the data's own programs, which shows what the tests are worth.
+        unsafe: run programs without a sandbox.
         jobs: programs at once; None for one per core.
-        compare: an evaluation to compare with.
+        compare: the folder of another evaluation to compare with; None compares with none.
 
     Raises:
         ConfigError, InputError, OutputError: something is wrong with the options or files.
@@ -95,8 +98,8 @@ def run_evaluation(
                 results[result.row, result.sample] = result
                 observer.advance(1, rows=1)
         observer.end()
-        # 5. The numbers. In the order of the programs: a continued evaluation has the summary and page of an
-        # undisturbed one.
+        # 5. The numbers. Results are put into the order of the programs, so that a continued evaluation has the same
+        # summary and page as one that was never interrupted.
         results = {key: results[key] for key in programs}
         summary = summarise(problems, results, identity, compared_results)
         store = LocalStore(out)
@@ -235,6 +238,7 @@ def judge_sample(
 
 
 def _shorten(output: bytes) -> str:
+    """The beginning of an output as text, with its size if it goes on."""
     # A character has at most four bytes: decoding more of an output of 16 MiB would be for nothing.
     text = output[: 4 * _OUTPUT_LENGTH].decode("utf-8", "replace")
     return text if len(text) <= _OUTPUT_LENGTH else f"{text[:_OUTPUT_LENGTH]}… ({len(output):,} bytes)"

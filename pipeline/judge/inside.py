@@ -123,6 +123,7 @@ def add_prelude() -> None:
     namespace = vars(builtins)
     for module_name in PRELUDE:
         module = importlib.import_module(module_name)
+        # As `from module import *` does: a module without `__all__` gives all names that do not begin with "_".
         public = getattr(module, "__all__", None) or [name for name in vars(module) if name[:1] != "_"]
         # A builtin stays what it is: `pow` is not that of math.
         namespace.update({name: getattr(module, name) for name in public if not hasattr(builtins, name)})

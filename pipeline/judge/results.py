@@ -26,11 +26,14 @@ class SampleResult:
     """One line: what became of one sample."""
 
     row: int
+    """Of the problem in the data, from 0."""
     sample: _Count
+    """Number of the answer, or of the data's own program, in its row."""
     id: str
+    """Of the problem."""
     verdict: Verdict
     failed_test: _Count | None = None
-    """Index of the first test that failed, which is the last that ran."""
+    """Index of the first test that failed, which is the last that ran; None if none failed, or none ran."""
     actual: str = ""
     """Start of what the program printed or returned in that test."""
     detail: str = ""
@@ -59,7 +62,7 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
         if name not in _FILES:
             raise OutputError(f"--out {folder} holds something else ({name}); choose another folder")
     file = AppendedFile(folder / RESULTS_FILE, options)
-    # The caller closes what it is given; here, nothing is given.
+    # The caller closes the file, but if this raises, it never gets one.
     try:
         return file, _parse_lines(file.path, file.lines(), ids)
     except BaseException:

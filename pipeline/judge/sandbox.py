@@ -102,9 +102,10 @@ class Sandbox:
     """Runs programs. Safe to use from several threads at once."""
 
     executable: str | None
-    """Of bubblewrap; None runs programs WITHOUT protection, with limits of time and memory alone."""
+    """The path of bubblewrap; None runs programs WITHOUT protection, with limits of time and memory alone."""
     user: int | None = None
-    """The user to become first; None to stay. Root's threads are not counted by the kernel, so root becomes another."""
+    """The id of the user to become first; None to stay. The kernel does not count the threads of root, so root becomes
+    another user."""
 
     @property
     def name(self) -> str:
@@ -201,10 +202,12 @@ class Sandbox:
             command = [self.executable, *options, *_namespace(), "--", *command]
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
+        # Another user has no groups of root's.
+        extra_groups: list[int] | None = None if self.user is None else []
         return subprocess.Popen(
             command, stdin=files.stdin, stdout=files.stdout, stderr=files.stderr, cwd=folder, env={},
             pass_fds=files.inherited, start_new_session=True,
-            user=self.user, group=self.user, extra_groups=None if self.user is None else [],
+            user=self.user, group=self.user, extra_groups=extra_groups,
         )  # fmt: skip
 
 
@@ -247,6 +250,7 @@ def find_bubblewrap() -> str | None:
 
 @cache
 def _python() -> tuple[str, ...]:
+    """The command that runs `inside.py`."""
     # As text: the sandbox shows no file of ours. -I and -S leave out installed packages and the user's variables.
     source = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
     return (os.path.realpath(sys.executable), "-I", "-S", "-B", "-X", "utf8", "-c", source)
@@ -272,7 +276,11 @@ def _namespace() -> tuple[str, ...]:
 
 
 def _rlimits(limits: ProgramLimits, *, sandboxed: bool) -> dict[str, int]:
-    """Name in `resource` → limit."""
+    """Name in `resource` → limit, in the unit of that name.
+
+    Args:
+        sandboxed: whether the program runs in a namespace of its own.
+    """
     rlimits = {
         "RLIMIT_CPU": max(1, math.ceil(limits.cpu_seconds)),
         "RLIMIT_NOFILE": 128,
@@ -312,7 +320,7 @@ def _wait(process_id: int, deadline: float, stop: Event | None) -> bool:
             if seconds_left <= 0:
                 break
             seconds = seconds_left if stop is None else min(seconds_left, _STOP_CHECK_SECONDS)
-            if poll.poll(1 + 1000 * seconds):  # milliseconds
+            if poll.poll(1 + 1000 * seconds):  # milliseconds; one more, so that the deadline has passed after it
                 return True
         # Once more: on a busy machine this thread may run again only after the deadline, and the process ended in time.
         return bool(poll.poll(0))

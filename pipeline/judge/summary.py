@@ -18,11 +18,12 @@ from .results import Results, SampleResult
 ALL = "all"
 """The name of the scores of all problems."""
 REFERENCES = "the data's own solutions"
-"""What stands in place of the hash of a samples file. They are no samples of anything, so they have no pass@k."""
+"""What `identity` has in place of the hash of a samples file if the data's own programs run. These were not drawn from
+a model, so they have no pass@k."""
 _COUNT_TITLES = {"verdicts": "verdicts", "problems_unusable": "problems that cannot be judged"}
-"""Keys of a summary that hold counts → what they count."""
+"""Keys of a summary that hold counts → what messages call these."""
 _FAILURES_PER_VERDICT = 3
-"""How many the page shows."""
+"""How many failures of each verdict the page shows."""
 _TEXT_LENGTH = 4_000
 """Characters of a program, an output or an error that the page shows."""
 
@@ -32,19 +33,23 @@ def summarise(
 ) -> dict[str, Any]:
     """An evaluation in numbers.
 
-    `scores` has, for all problems and each difficulty: `problems`, `problems_passed`, `samples`, `passed`, and for each
-    k of `pass@k` its value, interval and problems; with another evaluation `compared`, the mean difference in each.
+    `scores` has, for all problems and for each difficulty: `problems`, `problems_passed`, `samples` and `passed`; for
+    each k `pass@k`, with its value, interval and problems; and, if another evaluation is given, `compared`, with the
+    mean difference in each pass@k.
 
     Args:
+        identity: what was evaluated, and how, as `evaluation` of the summary has it.
         compared_results: results of another evaluation of the same data, to compare with, or None.
     """
     tallies = _tallies(results)
     compared_tallies = _tallies(compared_results or {})
     difficulties = {problems.entries[row].difficulty for row in tallies}
     scores: dict[str, Any] = {}
-    # A data set may call a difficulty `all`, too.
+    # A data set may call a difficulty `all`, too, which gets no scores of its own.
     for name in (ALL, *sorted(difficulties - {ALL})):
-        group = {row: tally for row, tally in tallies.items() if name in (ALL, problems.entries[row].difficulty)}
+        group = {
+            row: tally for row, tally in tallies.items() if name == ALL or problems.entries[row].difficulty == name
+        }
         estimates = pass_at_k_scores(group) if identity["samples"] != REFERENCES else {}
         scores[name] = {
             "problems": len(group),
@@ -74,6 +79,7 @@ def _tallies(results: Results) -> dict[int, Tally]:
 
 
 def _estimates_by_name(estimates: Mapping[int, Estimate]) -> dict[str, Any]:
+    """`pass@k` → the fields of an estimate, of k → the estimate."""
     return {f"pass@{k}": asdict(estimate) for k, estimate in estimates.items()}
 
 
@@ -94,6 +100,7 @@ def score_table(summary: Mapping[str, Any]) -> Grid:
 
 
 def _format_interval(estimate: Mapping[str, float]) -> str:
+    """`12.5 % (8.1–16.9)`."""
     return f"{100 * estimate['value']:.1f} % ({100 * estimate['low']:.1f}–{100 * estimate['high']:.1f})"
 
 

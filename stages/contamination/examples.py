@@ -23,12 +23,12 @@ _KEYS_WITHOUT_TEXT = frozenset({"role", "from", "type", "name", "id", "tool_call
 
 
 def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
-    """(whether it asks, text) of an evaluation row, which must not be in training data: what it asks, and the answers
-    it expects. Empty if it has no known column.
+    """The texts of an evaluation row that must not be in training data: what it asks, as (True, text), and each answer
+    that it expects, as (False, text). Empty if the row has no known column.
 
     Evaluation sets have many forms, and only a few of them could be trained on. So texts are found by the names of
-    columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, its last answer is
-    an answer.
+    columns, whatever else a row holds; tests, ids and starter code are left out. Of a conversation, the last message is
+    an answer if it is the assistant's, and everything before it is the question.
     """
     messages = _messages_of(row)
     prompt_column = next((name for name in _PROMPT_COLUMNS if row.get(name)), None)
@@ -46,6 +46,7 @@ def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
     else:
         return []  # a row with answers only is something else
     for name in _ANSWER_COLUMNS:
+        # Messages in a column of answers are answers, whatever their role.
         answers += _texts(_parts(row.get(name)), skipped_roles=())
     texts = [(True, "\n".join(questions))]
     texts += [(False, answer) for answer in answers]

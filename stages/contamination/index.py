@@ -58,10 +58,11 @@ class SharedText(NamedTuple):
     """What a training example shares with an evaluation text."""
 
     example: int
+    """Its number, as the caller of `search` counts examples."""
     text: int
-    """The evaluation text."""
+    """The number of the evaluation text in the index."""
     share: float
-    """The share of its n-grams that the example has; 1 if it was compared whole."""
+    """The share of the evaluation text's n-grams that the example has; 1 if the text was compared whole."""
     longest: str
     """The longest run of words that both share, as they were compared; at most `_SHOWN_WORDS` of its words."""
 
@@ -89,7 +90,9 @@ class _PairMatches(NamedTuple):
 
     matches: _Matches
     example: Positions
+    """(M,) the example of each match, by its number."""
     text: Positions
+    """(M,) the evaluation text of each match, by its number."""
     pair_starts: Positions
     """(pairs,) the first match of each pair."""
 
@@ -146,7 +149,8 @@ class ContaminationIndex:
         self._ngram_counts = np.bincount(text_of_ngram[counted], minlength=len(texts)) + compared_whole
 
     def search(self, texts: Sequence[str], examples: Sequence[Sequence[int]]) -> list[SharedText]:
-        """What examples share with evaluation texts, by example and text. It does not depend on the other examples.
+        """What examples share with evaluation texts, by example and text. What one example shares does not depend on
+        the other examples.
 
         Args:
             texts: S parts of examples.
@@ -164,9 +168,11 @@ class ContaminationIndex:
         shared_texts: list[SharedText] = []
         # A question is found by any of its n-grams.
         for pair in np.flatnonzero(self.asks[text_of_pair] | (shares >= ANSWER_SHARE)).tolist():
-            start = longest_starts[pair]
+            # The run is shown as the evaluation text has it: it begins at this position of the index.
+            index_start = longest_starts[pair]
             length = min(longest_lengths[pair], _SHOWN_WORDS)
-            words = self._vocabulary.take(numbers(self._word_ids[start : start + length])).to_pylist()
+            shown_ids = self._word_ids[index_start : index_start + length]
+            words = self._vocabulary.take(numbers(shown_ids)).to_pylist()  # Arrow takes by an Arrow array
             hit = SharedText(int(example_of_pair[pair]), int(text_of_pair[pair]), float(shares[pair]), " ".join(words))
             shared_texts.append(hit)
         return shared_texts
@@ -185,6 +191,7 @@ class ContaminationIndex:
         kept_ids = word_ids[kept]
         whole_texts = self._find_whole_texts(kept_ids)
         position, index_position = self._ngrams.find(kept_ids)
+        # `kept` turns positions among the kept words into positions among all words.
         return _Matches(
             kept[np.r_[whole_texts.position, position]],
             np.r_[whole_texts.index_position, index_position],

@@ -80,7 +80,8 @@ class NgramLookup:
         self._is_slot_used[hashes & self._slot_mask] = True
 
     def find(self, word_ids: WordIds) -> tuple[Positions, Positions]:
-        """(M,) where each of these n-grams is among (W,) words, and (M,) which it is: where it begins in its own text.
+        """(M,) where n-grams of the look-up begin among (W,) words, and (M,) where each begins in the look-up's own
+        words.
 
         An n-gram that several evaluation texts have is found as often.
         """

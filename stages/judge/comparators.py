@@ -1,8 +1,8 @@
 """What became of a program: compares what it printed or returned with what is expected.
 
-What is not done, though the checker published with APPS does: compare sets of words, so that order and repetition do
-not matter; compare integers with a tolerance, or numbers rounded to three places; accept any value that equals the
-first element of an expected list.
+The checker published with APPS also accepts what this one refuses: the right words in another order or repeated;
+integers within a tolerance; numbers that are equal when rounded to three places; and, in every problem, a value that
+equals the first element of an expected list.
 """
 
 import json
@@ -30,6 +30,7 @@ class Verdict(StrEnum):
 
 TOLERANCE = 1e-6
 """A number is close if it differs by at most this, or by at most this share of the expected number."""
+# A number with a decimal point, and any number.
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 _MAX_NUMBER_LENGTH = 400
@@ -90,6 +91,7 @@ def equal_values(expected: Any, value: Any) -> bool:
 
 
 def _are_close_texts(expected: str, printed: str) -> bool:
+    """Whether both words are numbers, the expected one has a decimal point, and they are close."""
     if max(len(expected), len(printed)) > _MAX_NUMBER_LENGTH:
         return False
     if not _DECIMAL.fullmatch(expected) or not _NUMBER.fullmatch(printed):
@@ -99,6 +101,7 @@ def _are_close_texts(expected: str, printed: str) -> bool:
 
 def _is_close(expected: float, value: float) -> bool:
     try:
+        # Not `rel_tol`, which is a share of the larger of both numbers, not of the expected one.
         return math.isclose(expected, value, rel_tol=0.0, abs_tol=max(TOLERANCE, TOLERANCE * abs(expected)))
     except OverflowError:  # an integer beyond any float
         return False

@@ -8,6 +8,7 @@ from typing import NamedTuple
 _FENCE = re.compile(r"^ {0,3}(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<info>[^\n`]*+)$")
 _PYTHON_LABELS = frozenset({"python", "python3", "py", "py3", "pypy", "pypy3"})
 _PLAIN_LABELS = frozenset({"", "text", "code", "plaintext"})
+# A line that begins like a statement: an import, a definition, a class, a decorator, a block, a print, an assignment.
 _STATEMENT = re.compile(
     r"^(?:from\s+\S+\s+import\b|import\s+\w|(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:(]|@\w"
     r"|(?:for|while|if|with)\b.*:\s*(?:#.*)?$|try\s*:|print\s*\(|[A-Za-z_]\w*+(?:[ \t]*+,[ \t]*+\w++)*+[ \t]*+=[^=])",
@@ -25,11 +26,11 @@ class _Fence(NamedTuple):
 
 
 def extract_program(answer: str) -> str:
-    """The program in an answer, or ""; only what follows a closed `<think>` block counts.
+    """The program in an answer, or "" if it has none. If an answer has a `<think>` block, only what follows it counts.
 
-    The last fence counts that is labelled as Python, a closed one before one that was opened and not closed, as where
-    an answer was cut; else the last one without a label, likewise. An answer without any fence is a program if one of
-    its lines begins like a Python statement.
+    Of the fenced blocks that are labelled as Python, the program is the last closed one; if none is closed, because the
+    answer was cut, the last one. If no block is labelled as Python, blocks without a label, or labelled as text, count
+    in the same way. An answer without any block is a program if one of its lines begins like a Python statement.
     """
     if "<think>" in answer or "</think>" in answer:
         _, end_tag, after = answer.rpartition("</think>")

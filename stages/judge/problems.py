@@ -74,7 +74,8 @@ def parse_problem(row: Any, number: int) -> Problem:
 
 
 def _read_tests(tests: Any) -> tuple[str | None, tuple[bytes, ...], list[Any]]:
-    """The function that the tests call, and (T,) inputs and expected outputs; see `Problem`.
+    """The function that the tests call, or None if programs read standard input; (T,) the inputs; and (T,) the expected
+    outputs, in the forms of `Problem.inputs` and `Problem.expected`.
 
     Args:
         tests: an object, or its JSON.

@@ -71,6 +71,7 @@ class Mask:
         table[list(TRAINED_KINDS[self.policy])] = 1
         if self.ends_in_next_headers:
             table[list(NEXT_STOP_KINDS)] = 1
+            # The end of a turn before the completion, which some policies do not train.
             table[SpanKind.HISTORY_STOP_IN_NEXT_HEADER] = SpanKind.HISTORY in TRAINED_KINDS[self.policy]
         if policy.trains_last_turn_only:
             table[(IS_ASSISTANT | IS_NEXT_STOP) & (table > 0)] = _IN_LAST_TURN
@@ -97,9 +98,9 @@ def supervised_spans(
 ) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
     """(spans,) whether the mask trains a span's tokens; and (spans,) their loss weight, if it does.
 
-    A weight of 0, as of `train: false`, overrides every policy. A stop token in a header has the weight of the turn
-    that it ends, unless it is a part of the header like any other: then it has the smaller weight of the two messages,
-    as the rest of the header.
+    A weight of 0, as of `train: false`, overrides every policy. A stop token in the next message's header has the
+    weight of the turn that it ends, if the mask trains it as that end. If not, it is a part of the header like any
+    other, and has the smaller weight of the two messages.
 
     Args:
         kind, turn, weights: (spans,) of `schemas.rows.SPAN`.
@@ -107,7 +108,7 @@ def supervised_spans(
     """
     is_next_stop = IS_NEXT_STOP[kind[:-1]]
     if is_next_stop.any() and not mask.ends_in_next_headers:
-        # Such a token has the weight of the turn before it. As a part of the header, it is no more than the next one's.
+        # Such a token comes with the weight of the turn before it; the next span, the rest of the header, has its own.
         weights = weights.copy()
         weights[:-1][is_next_stop] = np.minimum(weights[:-1], weights[1:])[is_next_stop]
     trains = mask.table()[kind]

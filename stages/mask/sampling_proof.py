@@ -31,7 +31,7 @@ class Outcome(StrEnum):
     """The trained tokens are those that a model would sample."""
     PREFIX = "prefix_differs"
     """Other tokens stand before the trained ones than a model would be given: the template renders the messages before
-    the turn differently once it is there, or refuses them alone."""
+    the turn differently once it is there, or refuses them alone; or no message comes before the turn."""
     MISSING = "stop_missing"
     """No stop token ends the turn."""
 
@@ -56,6 +56,7 @@ class _Turn(NamedTuple):
     document: int
     """The place of its document in the batch."""
     message: int
+    """Its number among the messages, from 0."""
     is_earlier: bool
     """Whether it comes before the completion."""
     prompt: str | None
@@ -70,11 +71,11 @@ def prove(
 
     Args:
         batch: of `schemas.rows.ENCODED`.
-        examples: those that it was made of, and others that could not be encoded.
+        examples: all examples of the batch. Others may be among them, such as those that could not be encoded.
         stops: ids that end a generation.
 
     Raises:
-        TemplateError: see `ChatTemplate.render`.
+        TemplateError: the template uses what changes between runs, such as today's date.
     """
     turns = list[_Turn]()
     example_at = {(example.line, example.sub): example for example in examples}
@@ -97,7 +98,8 @@ def prove(
             outcome = Outcome.MISSING
         else:
             outcome = Outcome.EXACT
-        yield Proof(*places[turn.document], turn.message, turn.is_earlier, outcome)
+        line, sub = places[turn.document]
+        yield Proof(line, sub, turn.message, turn.is_earlier, outcome)
 
 
 class _LocatedTurns:
@@ -120,8 +122,8 @@ class _LocatedTurns:
         self._is_assistant = np.isin(self._kinds, ASSISTANT_KINDS)
 
     def tokens_of(self, turn: _Turn) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-        """The tokens of its document before a turn, and those in it with a stop in the header after it; None if it was
-        not located.
+        """The tokens of its document before a turn, and the tokens of the turn, with a stop token in the header after
+        it. None if the turn was not located.
         """
         first_span = self._span_starts[turn.document]
         last_span = self._span_starts[turn.document + 1] - 1
@@ -130,7 +132,8 @@ class _LocatedTurns:
         spans = np.flatnonzero(is_in_turn) + first_span
         if not len(spans):
             return None
-        # Answers to calls may stand within a turn: it is proved up to the first. Spans 4, 5 and 8 become 4 and 5.
+        # Answers to calls may stand within a turn, which is proved up to the first of them. Of the spans 4, 5 and 8,
+        # `is_neighbour` is 1 0, with one 1 before the first 0, so the last span is spans[1] = 5.
         is_neighbour = np.diff(spans) == 1
         end_span = spans[np.count_nonzero(np.cumprod(is_neighbour))]
         if end_span < last_span and IS_NEXT_STOP[self._kinds[end_span + 1]]:

@@ -76,8 +76,9 @@ class SpanIndex:
         """Whether a cut at each place goes through a trained turn: the tokens on both sides belong to it and are
         trained.
 
-        A plain text has no turns. Places must not be the first of a document. Of the spans ASSISTANT to 4 and END to 5,
-        of one turn and both trained, a cut at 4 goes through the turn, and one at 5 does not.
+        A plain text has no turns. No place may be the first of a document: the token before it is of another document.
+        Of the spans ASSISTANT to 4 and END to 5, of one turn and both trained, a cut at 4 goes through the turn, and
+        one at 5 does not.
         """
         left = np.searchsorted(self.ends, places - 1, side="right")
         right = np.searchsorted(self.ends, places, side="right")
@@ -92,7 +93,8 @@ class SpanIndex:
     def turn_places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Places where a conversation may be cut: before user messages, and after assistant turns.
 
-        Both are ascending. A line end that the template writes after a turn is not skipped yet.
+        Both are ascending. A line end that the template writes after a turn still stands after the place; the caller
+        skips it.
         """
         begins = self.begins[:-1]
         # An empty span holds no place, and where a document begins there is nothing to cut.

@@ -31,10 +31,10 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     """How many times each source goes into the mix: 2.5 means every example twice, and examples with half of the tokens
     a third time.
 
-    Without weights, `repeat` times. With weights, the sources' tokens are in the ratio of their weights, and the mix is
-    as large as it can be without exceeding any `repeat`. Without any `repeat`, the source with the most tokens for its
-    weight is used once, and the others as often as the weights require: sources of 600 and 100 tokens with weights 2
-    and 1 go in once and three times.
+    Without weights, each source goes in `repeat` times, or once if it has no `repeat`. With weights, the sources'
+    tokens are in the ratio of their weights, and the mix is as large as it can be without exceeding any `repeat`. If no
+    source has a `repeat`, the source with the most tokens for its weight is used once, and the others as often as the
+    weights require: sources of 600 and 100 tokens with weights 2 and 1 go in once and three times.
 
     Args:
         tokens: tokens of each source. A source without tokens gets 0.
@@ -45,7 +45,8 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
         return [Fraction(repeat or 1) for repeat in repeats]
     # Exact numbers: rounded ones would move an example over the last pass, and differ between machines.
     shares = [Fraction(weight or 0) for weight in weights]
-    # Tokens of the mix for a weight of 1, if a source is used once: 600 tokens of weight 2 give 300.
+    # How many tokens of the mix there are for a weight of 1: in `scales` if a source is used once (600 tokens of weight
+    # 2 give 300), in `bounds` if it is used `repeat` times, which is the most that it allows.
     scales: list[Fraction] = []
     bounds: list[Fraction] = []
     for available, share, repeat in zip(tokens, shares, repeats, strict=True):
@@ -53,6 +54,8 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
             scales.append(Fraction(available) / share)
             if repeat is not None:
                 bounds.append(scales[-1] * repeat)
+    # The smallest bound, so that no source exceeds its `repeat`. Without bounds, the largest scale, so that every
+    # source is used at least once.
     scale = min(bounds) if bounds else max(scales, default=Fraction(0))
     return [
         share * scale / available if available else Fraction(0) for share, available in zip(shares, tokens, strict=True)
@@ -65,5 +68,7 @@ def draw_keys(count: int, seed: int, source: int) -> NDArray[np.uint64]:
     Args:
         source: the number of the source, so that sources of equal size are drawn differently.
     """
+    # Hashed, because with the numbers themselves, source 2 under the seed 1 would be drawn like source 0 under the seed
+    # 3: 1 ^ 2 = 3 ^ 0.
     (source_seed,) = mix64(np.array([source], dtype=np.uint64), 0).tolist()
     return mix64(np.arange(count, dtype=np.uint64), seed ^ source_seed)

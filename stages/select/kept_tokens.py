@@ -5,7 +5,7 @@ range ends and the next begins, the two terms cancel: 0:4 and 4:9 together have 
 the same text have the same digests if the same of their tokens are kept and trained, however they are cut into pieces
 or spans. The tokens 0:9 without 4 have the digest of 0:4 and 5:9, which is another.
 
-Shapes: K documents laid end to end.
+Shapes: K documents laid end to end. A *place* is the number of a token in all of them, from 0, or the end of the last.
 """
 
 from typing import Any
@@ -32,8 +32,8 @@ def range_digests(begins: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any
 
 
 class SupervisedDigests:
-    """Digests of the supervised tokens of documents, between any places. As sums, they are looked up for any number of
-    ranges at once, from the sums before each span.
+    """Digests of the supervised tokens of documents, between any two places of a document. A digest is a sum, so it is
+    the difference of two running sums, and many ranges are looked up at once.
 
     With h for the hash, documents of 5 and 4 tokens whose spans end at 2, 5 and 4 tokens, of which the second and third
     are supervised, have:
@@ -84,5 +84,6 @@ class SupervisedDigests:
         return self._before[span] + range_digests(begins - bases, places - bases)
 
 
-def _hashes(places: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
-    return mix64(places.astype(np.uint64), _SEED)
+def _hashes(tokens: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
+    """(M,) the hash of each token's number within its document."""
+    return mix64(tokens.astype(np.uint64), _SEED)

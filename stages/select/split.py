@@ -4,9 +4,10 @@ K documents laid end to end; a *place* is a token before which a cut is possible
 all first pieces, then all second ones, so that each step is a few array operations.
 
 1. If the rest fits, it is the last piece.
-2. Else let m be the fewest pieces that hold the rest, and t their length if they were equal.
-3. If a turn begins within the capacity, cut before the one nearest to t. Else cut at the blank line, else at the line
-   end, nearest to t, between t/2 and the capacity and with t/2 left. Else cut at t.
+2. Else find the fewest pieces that hold the rest. Let t be their length if all were equal.
+3. If a turn begins within the capacity, cut before the one nearest to t. If none does, cut at the blank line nearest to
+   t, or if there is none at the line end nearest to t, where at least t/2 new tokens stand before the cut and t/2 after
+   it. Else cut at t.
 4. The next piece begins `overlap` tokens before the cut.
 """
 
@@ -66,6 +67,7 @@ def split(low: NDArray[np.int64], high: NDArray[np.int64], capacity: int, overla
         cut = _cut_at(start, fresh, end, capacity, overlap, places)
         steps.append(SplitPieces(document, start, fresh, cut))
         # With a cut at 100 and an overlap of 8, the next piece begins at 92, and its token 100 is the first new one.
+        # It does not begin before the piece that was just cut, which a turn may have ended before it had 8 tokens.
         start = np.maximum(cut - overlap, start)
         fresh = cut
     none = np.zeros(0, np.int64)
@@ -92,9 +94,10 @@ def _cut_at(
 
     Args:
         start, fresh: (K,) where the piece begins, and its first token that is not in the piece before.
-        end: (K,) where the document ends.
+        end: (K,) where the stretch of the document ends.
     """
-    # 250 tokens in pieces of 100 that overlap by 10: at least 3 pieces, of 90 tokens if they were equal.
+    # Each piece but the first brings capacity - overlap new tokens: 250 tokens in pieces of 100 that overlap by 10 need
+    # 1 + 150 / 90, rounded up to 3 pieces, of (250 + 2 * 10) / 3 = 90 tokens if they were equal.
     pieces = 1 + -(-(end - start - capacity) // (capacity - overlap))
     equal_length = -(-(end - start + (pieces - 1) * overlap) // pieces)
     target: NDArray[np.int64] = start + equal_length
@@ -102,7 +105,8 @@ def _cut_at(
     has_no_place = np.ones(len(cut), dtype=np.bool_)
     half = (target - fresh + 1) // 2
     farthest = start + capacity  # the rest does not fit, so the cut lies before the end
-    # Turns are taken however near they are; lines only if both sides keep half of an equal piece.
+    # Turns are taken however near they are; lines only if both sides keep half of an equal piece. The cut at the target
+    # itself is never too far, though less may be left behind it.
     for kinds, low, high in (
         (places.turns, fresh + 1, farthest),
         (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),

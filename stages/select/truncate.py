@@ -99,15 +99,16 @@ def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Li
     truncate = config.truncate
     if not pack.does.is_packing:
         return Limits(max_length, truncate.overlong, truncate.keep)
-    # Both sides are padded each by itself, so that a pair that fills its row would need more than there is. For a row
-    # of 64 and multiples of 8, a pair has 57 tokens at most: 25 and 32 take 32 and 32.
+    # Each side is padded by itself to a multiple, and rows have the length of such a multiple. For rows of 64 and
+    # multiples of 8, a pair has 57 tokens at most: with padding of up to 7 for each side it takes 71 at most, and so,
+    # as a multiple of 8, no more than 64. A pair of 58, such as 25 and 33, would take 32 + 40.
     max_tokens = min(max_length, row_length - (pack.alignment.document - 1))
     return Limits(max_tokens, truncate.overlong, truncate.keep, both=True, share_prompt=pack.shares)
 
 
 def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
-    """(N,) whether a completion of each pair has nothing to train. Without a prompt, nothing predicts the first token
-    of a packed side, which needs a label: its loss is a sum over labels.
+    """(N,) whether a completion of each pair has nothing to train: it is empty; or, in a packed row without a prompt,
+    it is one token, which nothing before it predicts, so that it has no label.
     """
     # How many first tokens of a completion have no label.
     untrained = np.where(limits.both & (kept.prompt == 0), 1, 0)
@@ -122,8 +123,9 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     completions. With `keep: start`, completions lose their end. With `end`, the prompt loses its beginning; if the
     completions alone are too long, the prompt is removed and they lose their own beginning.
 
-    Both completions have the same limit. Where both sides are limited together, it is half of their room, and what a
-    shorter completion leaves of its half is for the other one: a cut never tells which of them was chosen.
+    Both completions have the same limit. If both sides are limited together, each completion has half of the room that
+    the prompt leaves, and what the shorter one does not need of its half is for the other. So the length of a cut
+    completion never tells whether it was chosen.
     """
     if limits.overlong != "truncate":
         zeros = np.zeros_like(lengths.prompt)
@@ -137,7 +139,7 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
 
 
 def _kept_of_each(lengths: PairLengths, limits: Limits) -> PairLengths:
-    """What is kept where the limit holds for each side."""
+    """The tokens kept of each part if the limit holds for each side alone: for the prompt with one completion."""
     prompt, chosen, rejected = lengths.parts
     max_length = np.int32(limits.max_length)
     if limits.keep == "start":
@@ -150,13 +152,14 @@ def _kept_of_each(lengths: PairLengths, limits: Limits) -> PairLengths:
 
 
 def _kept_together(lengths: PairLengths, limits: Limits) -> PairLengths:
-    """What is kept where the limit holds for both sides together."""
+    """The tokens kept of each part if the limit holds for a row with both sides."""
     prompt, chosen, rejected = lengths.parts
     max_length = np.int32(limits.max_length)
     kept_prompt = prompt
     if limits.keep == "end":
-        # With a limit of 100 and completions of 30 and 50, the last 10 tokens of the prompt stand before both; or its
-        # last 19 before one, of which the last is repeated before the other.
+        # With a limit of 100 and completions of 30 and 50, there is room for 20 tokens of prompt: for its last 10
+        # before each completion; or, if it is shared, for its last 19 before the chosen one, and the last of these
+        # again before the rejected one.
         room_of_prompt = np.maximum(max_length - chosen - rejected, 0)
         max_prompt = np.maximum(room_of_prompt - 1, 0) if limits.share_prompt else room_of_prompt // 2
         kept_prompt = np.minimum(prompt, max_prompt)

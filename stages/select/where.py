@@ -27,6 +27,7 @@ _MAX_OPERATORS = 1_000
 """In a condition. polars works through operators one within the other, up to the end of its stack."""
 _MAX_CHARACTERS = 1 << 20
 """Of a condition."""
+# A quoted text or name; an operator; a call that pads; a number.
 _LITERAL = re.compile(r"'(?:[^']|'')*+'|\"[^\"]*+\"")
 _OPERATOR = re.compile(r"\b(?:and|or|not|case|when|between|like|ilike|is|in)\b|[-+*/%|<>=~!&^(]", re.IGNORECASE)
 _PAD = re.compile(r"[lr]pad", re.IGNORECASE)
@@ -66,6 +67,10 @@ each message.
 
 class Where:
     """A condition, compiled.
+
+    Args:
+        condition: in SQL.
+        key: the key of the configuration that has it, for messages.
 
     Raises:
         ConfigError: polars is missing, or the condition is not SQL, uses an unknown column, or does not give true or
@@ -129,8 +134,9 @@ class Where:
             raise self._wrong("its result for a row depends on other rows")
 
     def filtered(self, prepared: PreparedBlock) -> PreparedBlock:
-        """The block without the examples that the condition leaves out. A row that loses all its examples is filtered;
-        single ones are skipped."""
+        """The block without the examples that the condition leaves out. A row that loses all its examples is counted as
+        a filtered row; an example whose row keeps others is counted as a skipped example.
+        """
         flags = self(prepared.examples)
         if all(flags):
             return prepared
@@ -139,7 +145,7 @@ class Where:
         lines_of_left_out = [example.line for example, flag in zip(prepared.examples, flags, strict=True) if not flag]
         filtered_rows = len({*lines_of_left_out} - lines_kept)
         skipped_examples = sum(line in lines_kept for line in lines_of_left_out)
-        # Without an entry of 0, which the ledger would show.
+        # Only counts above 0, because the ledger would show an entry of 0.
         filtered = Counter(prepared.filtered)
         if filtered_rows:
             filtered[REASON] += filtered_rows
@@ -149,7 +155,7 @@ class Where:
         return replace(prepared, examples=kept, filtered=filtered, skipped=skipped)
 
     def _series(self, examples: Sequence[Example]) -> "Series":
-        """What the condition gives for examples: a value for each, if it is a condition of rows."""
+        """The values of the condition: one for each example, or one in all if it computes a sum or the like."""
         polars = self._polars
         schema = {name: polars.List(polars.String) if name == "roles" else polars.String for name in self._names}
         data = {name: [COLUMNS[name](example) for example in examples] for name in self._names}

@@ -18,15 +18,18 @@ WHITE = 4
 """Bit of a token that is only white space."""
 
 _BYTE_LEVEL = str.maketrans({"Ċ": "\n", "č": "\r", "Ġ": " ", "ĉ": "\t"})
+"""How byte-level vocabularies, such as GPT-2's, write white space."""
 _BYTE_PIECES = {"<0x0A>": "\n", "<0x0D>": "\r", "<0x20>": " ", "<0x09>": "\t"}
+"""How other vocabularies write single bytes; a space within a piece is "▁" there."""
 _SPACES = " \t\f\v"
 _BYTE_LEVEL_ENDS = frozenset("ĊčĠĉ")
 _TEXT_ENDS = frozenset(">▁ \n\r\t\f\v")
+"""Last characters of the pieces that may end in white space; ">" of `<0x0A>` and the like."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Breaks:
-    """The table, and how it is applied."""
+    """A table of a vocabulary: which of its tokens end a line, end a paragraph, or are white space."""
 
     bits: NDArray[np.uint8]
     """(V + 1,) bits of each token; the last one, 0, is for ids outside of the vocabulary."""
@@ -109,6 +112,11 @@ def skip_white(places: NDArray[np.int64], white: NDArray[np.bool_], limits: NDAr
     """Move each place past at most two white tokens, staying below its limit.
 
     A template writes a line end after the token that ends a turn; it belongs to that turn.
+
+    Args:
+        places: (M,) tokens before which documents may be cut.
+        white: (T,) whether each token is white space.
+        limits: (M,) a place stays below its own.
     """
     moved = places.copy()
     for _ in range(2):

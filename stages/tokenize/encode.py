@@ -86,6 +86,9 @@ class Encoder:
     def _encode_texts(
         self, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None
     ) -> Iterator[pa.RecordBatch]:
+        """As `encode`, of examples that are not given as tokens. An example that cannot be rendered is left out, and
+        counted.
+        """
         batch = RenderedBatch()
         for example in examples:
             if batch.is_full:
@@ -139,7 +142,7 @@ class Encoder:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
     def render(self, example: Example, batch: RenderedBatch, counts: EncodeCounts) -> Rendered:
-        """An example's text and spans. Counts an added end-of-sequence token in `batch`.
+        """An example's text and spans. If an end-of-sequence token is added to the text, `batch.ended` counts it.
 
         Raises:
             RowRejectedError: the example cannot be used, or the template refuses it.
@@ -158,7 +161,7 @@ class Encoder:
             prompt_length = len(example.prompt)
         else:
             raise RowRejectedError("wrong_type", "the prompt is a text, but the completion is not")
-        # As text, before it is tokenized: so an end that the data has already is not doubled.
+        # Added as text, so that one that the data has already is seen, and not doubled.
         eos = self._affixes.eos
         if eos and not text.endswith(eos):
             text += eos
@@ -173,9 +176,10 @@ class Encoder:
             counts.add_special(example, tokens)
 
     def _render_conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
+        """As `render`, of a conversation. What its template may not understand, drops or hides is counted."""
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
-        # Formats give both in the same form, and `render` has taken those of texts.
+        # Lists of messages both: a format gives prompt and completion in the same form, and `render` handles texts.
         prompt: Messages = example.prompt or []  # type: ignore[assignment]
         completion: Messages = example.completion or []  # type: ignore[assignment]
         # Counted before rendering, so that rows which the template refuses count, too.
@@ -208,7 +212,7 @@ class Encoder:
     def encode_batch(
         self, batch: RenderedBatch, counts: EncodeCounts, sampled: SampledTexts | None = None
     ) -> pa.RecordBatch:
-        """Tokenize a batch with at least one example; see `encode`."""
+        """The record batch of rendered examples, at least one. Its counts and samples are added, as by `encode`."""
         counts.examples += len(batch.examples)
         # Whole texts are tokenized, never spans alone: a model sees the tokens of whole texts in use.
         tokens = self.engine.encode(batch.texts)
@@ -259,10 +263,11 @@ def _take_samples(sampled: SampledTexts, batch: RenderedBatch, tokens: EngineTok
     """Add the texts of a batch to compare with the reference tokenizer, chosen by the first 16 bits of their digests:
     by what they are, so that the choice does not depend on blocks or workers.
     """
+    # Without a bit to check, every text is taken.
     checked_bits = 0 if sampled.every else ENGINE_CHECK
     # (N, 8) the digests of 16 bytes as numbers of 2 bytes.
     first_bits = np.frombuffer(b"".join(hashes), "<u2").reshape(-1, 8)[:, 0]
-    for index in np.flatnonzero(first_bits & checked_bits == 0).tolist():
+    for index in np.flatnonzero((first_bits & checked_bits) == 0).tolist():
         text = batch.texts[index]
         if len(text) <= SAMPLE_CHARACTERS:
             sampled.samples.append(EngineSample(text, tokens.ids_of(index).tolist()))
@@ -287,10 +292,14 @@ def _digest_of_ids(ids: NDArray[np.int32], flags: NDArray[np.bool_] | None, weig
     """The digest of a document given as tokens, by which equal ones are found.
 
     The seed says whether flags follow the ids: else the last ids of one document could pass for the flags of another.
+
+    Args:
+        flags: which tokens are trained; None for all.
     """
+    seed = 1 if flags is None else 2
     flag_bytes = b"" if flags is None else flags.tobytes()
     weight_bytes = b"" if weight == 1 else repr(weight).encode()
-    return text_digest(ids.tobytes() + flag_bytes + weight_bytes, 1 + (flags is not None))
+    return text_digest(ids.tobytes() + flag_bytes + weight_bytes, seed)
 
 
 def encoded_batch(

@@ -30,13 +30,16 @@ COLUMNS_NOT_READ = "columns_not_read"
 KEYS_NOT_READ = "keys_not_read"
 """The kind of keys of messages that neither the format nor the template reads, by name."""
 MOST_NAMES = 64
-"""Maximum number of such names of one block; the rows of all further names are counted together."""
+"""Maximum number of names of columns, or of keys, that one block counts alone; the rows of all others are counted
+together."""
 MOST_ROLES = 8
 """Maximum number of roles, or of special tokens, of one block to name; all further ones are counted together."""
 OTHERS = "others"
 """The name under which they are counted."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _ROLE_CHARACTERS = 40
+"""Characters of a role, a token or a name that are kept."""
+# A quoted text in the source of a template; and such texts where it compares something with them.
 _TEXT = r"""(?:'[^']{0,40}'|"[^"]{0,40}")"""
 _COMPARED = re.compile(rf"[=!]=\s*{_TEXT}|{_TEXT}\s*[=!]=|\bin\s*[\[(][^\])]{{0,500}}")
 
@@ -45,12 +48,14 @@ class Place(NamedTuple):
     """Where something was found."""
 
     kind: str
+    """See `EncodeCounts.by_kind`, as for `name`."""
     name: str
     line: int
     """The row in the block, from 0."""
     sub: int
-    """Number of the example of the row, or -1."""
+    """Number of the example in its row; -1 if the row is one example, or the place is the whole row."""
     detail: str = ""
+    """What a message says of the place; "" if there is nothing to say."""
 
 
 @dataclass(slots=True)
@@ -70,7 +75,7 @@ class EncodeCounts:
     by_kind: dict[str, dict[str, int]] = field(default_factory=dict)
     """Kind → name → how many rows, conversations or turns. Kinds are fields of the ledger, or its reasons."""
     places: list[Place] = field(default_factory=list)
-    """The first of each kind and name."""
+    """The first places of each kind and name: how many, the caller of `add` decides."""
 
     def add(
         self, kind: str, name: str, line: int, sub: int = -1, detail: str = "", *, places: int = 1, count: int = 1
@@ -98,7 +103,10 @@ class EncodeCounts:
         counted = self.by_kind.get(ROLES, {})
         # Roles come from the data, and end up in the ledger and in notes: they are cut and escaped.
         names = {escape_line(role[:_ROLE_CHARACTERS]) for role in unknown}
-        for name in sorted({name if name in counted or len(counted) < MOST_ROLES else OTHERS for name in names}):
+        named = {name for name in names if name in counted or len(counted) < MOST_ROLES}
+        if named != names:
+            named.add(OTHERS)
+        for name in sorted(named):
             self.add(ROLES, name, line)
 
     def add_special(self, example: Example, tokens: Iterable[str]) -> None:
@@ -112,13 +120,18 @@ class EncodeCounts:
             names[name] = names.get(name, 0) + count
 
     def add_names(self, kind: str, names: Mapping[str, int]) -> None:
-        """Count foreign names, the most frequent ones each."""
+        """Count columns or keys that are not read: the most frequent ones by their names, all others together.
+
+        Args:
+            kind: `COLUMNS_NOT_READ` or `KEYS_NOT_READ`.
+            names: name → how many rows have it.
+        """
         counts = self.by_kind.setdefault(kind, {})
         # By name where counts are equal, so that the order of the rows does not decide.
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
             short_name = escape_line(name[:_ROLE_CHARACTERS])
-            # The second limit is for names that come one in a call, as those of a row's variables do.
+            # The second limit is for names that come one in a call, as the variables of a row do.
             if rank >= MOST_NAMES or (short_name not in counts and len(counts) >= 2 * MOST_NAMES):
                 short_name = OTHERS
             counts[short_name] = counts.get(short_name, 0) + count

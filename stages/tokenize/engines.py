@@ -85,7 +85,9 @@ class FastokensEngine:
             reference_tokenizer(tokenizer_json)
 
     def encode(self, texts: Sequence[str]) -> EngineTokens:
-        """See `TokenizersEngine.encode`; without places. The arrays are views of fastokens' buffers."""
+        """Encode N texts. Only the tokens are given, not where they lie in the texts. The arrays are views of
+        fastokens' buffers. Texts with lone surrogates raise the library's own error; reject them earlier.
+        """
         ids, offsets = self._tokenizer.encode_batch_flat(list(texts))
         # Its numbers are unsigned and far below the limit of signed ones, so a view needs no copy.
         return EngineTokens(np.frombuffer(ids, "<u4").view(np.int32), np.frombuffer(offsets, "<u8").view(np.int64))
@@ -101,9 +103,11 @@ def make_engine(name: str, tokenizer_json: str) -> Engine:
     """Build the engine `name` from the content of a tokenizer.json, without truncation and padding.
 
     Raises:
-        TokenizerError: the engine is missing or refuses the tokenizer; or that is random, or of another type.
+        TokenizerError: the engine is missing or refuses the tokenizer; or the tokenizer has dropout, or is of another
+        type than BPE and Unigram.
     """
     model = tokenizer_head(tokenizer_json).model
+    # A file may leave the type out.
     if model.type not in ("BPE", "Unigram", None):
         raise TokenizerError(f"this is a tokenizer of type {model.type!r:.40}; packtrain reads BPE and Unigram only")
     if model.dropout:
@@ -119,9 +123,12 @@ load_engine = lru_cache(maxsize=1)(make_engine)
 
 
 def preferred_engine(requested: str) -> str:
-    """The engine to try first: the one that is requested; of `auto`, the first of the table that is installed."""
-    # A missing package raises here; it is not imported, because workers must set its threads first.
-    for name in TOKENIZER_ENGINES if requested == AUTO else [requested]:
+    """The engine to try first: the one that is requested, or for `auto` the first of the table that is installed; the
+    reference if that is not installed.
+    """
+    candidates = list(TOKENIZER_ENGINES) if requested == AUTO else [requested]
+    for name in candidates:
+        # `version` raises if the package is missing, and imports nothing: workers must set its threads before that.
         with suppress(PackageNotFoundError):
             version(name)
             return name
@@ -153,5 +160,6 @@ def reference_tokenizer(tokenizer_json: str) -> Any:
 
 
 def _refusal(name: str, error: Exception) -> TokenizerError:
+    """The error for a tokenizer that an engine cannot load, with the first line of what the engine says."""
     first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return TokenizerError(f"{name} refuses this tokenizer: {first_line}")

@@ -51,7 +51,8 @@ def encode_pairs(
         try:
             sides = _render_sides(encoder, example, batch, counts)
         except RowRejectedError as error:
-            # The chosen side may have been rendered, and counted, before the rejected one was refused.
+            # `ended` counts the end-of-sequence tokens that rendering adds. The chosen side may have got one before the
+            # rejected side was refused; all else goes into the batch below, with both sides.
             batch.ended = ended_before
             counts.refuse(example, error)
             continue
@@ -65,6 +66,7 @@ def encode_pairs(
 def _encode_batch(
     encoder: Encoder, batch: RenderedBatch, counts: EncodeCounts, sampled: SampledTexts | None
 ) -> pa.RecordBatch:
+    """The record batch of the pairs whose sides are in `batch`, chosen and rejected in turn."""
     pairs, prompt_lengths, prefix_lengths = fold_sides(encoder.encode_batch(batch, counts, sampled))
     # The encoder has counted two examples for each pair, and the tokens of its prompt twice.
     counts.examples -= len(prompt_lengths)

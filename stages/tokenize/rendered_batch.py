@@ -9,6 +9,7 @@ from ..render.rendered import Rendered, Spans, text_for_digest
 BATCH_CHARACTERS = 1 << 20
 """Characters encoded at once; their tokens still fit into a core's cache."""
 BATCH_EXAMPLES = 4096
+"""Examples encoded at once, of short texts."""
 NO_TURN = -1
 """The turn of spans outside of conversations."""
 
@@ -21,8 +22,9 @@ class RenderedBatch:
     texts: list[str] = field(default_factory=list)
     spans: list[Spans] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    """What distinguishes examples of the same text."""
+    """Of each example's digest: what distinguishes examples of the same text."""
     characters: int = 0
+    """Of all texts."""
     ended: int = 0
     """Texts that got an end-of-sequence token."""
 
@@ -31,8 +33,9 @@ class RenderedBatch:
         spans = rendered.spans
         if example.weight != 1:
             spans = spans._replace(weights=tuple(weight * example.weight for weight in spans.weights))
+        # The same text with another prompt, or with other flags or weights, is another example. `count` also finds 1.0,
+        # which equals True.
         seed = rendered.completion_begin
-        # The same text with other flags or weights is another example.
         if spans.weights.count(True) < len(spans.weights):
             seed ^= text_number(text_for_digest(spans).encode())
         self.examples.append(example)

@@ -25,6 +25,7 @@ class SpecialTokenSearch:
 
     def __init__(self, added_tokens: Sequence[AddedToken], affixes: SpecialTokenAffixes) -> None:
         contents = sorted({token.content for token in added_tokens if token.special and token.content}, key=len)
+        # First characters → the tokens that begin with them.
         self._by_prefix: dict[str, list[str]] = {}
         for content in contents:
             self._by_prefix.setdefault(content[:_PREFIX_LENGTH], []).append(content)
@@ -62,6 +63,7 @@ class SpecialTokenSearch:
         return text
 
     def _find_in_text(self, text: str) -> list[str]:
+        """The special tokens in a text, in its order."""
         for prefix, contents in self._by_prefix.items():
             # `in` first, for the prefix that several tokens share, then for each token.
             if prefix in text and any(content in text for content in contents):

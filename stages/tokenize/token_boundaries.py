@@ -77,7 +77,12 @@ def locate_boundaries(
 
 
 def _reference_encoding(tokens: EngineTokens, index: int, text: str, tokenizer_json: str) -> Any:
-    """The reference's `Encoding` of a text; see `locate_boundaries`."""
+    """The reference's `Encoding` of a text, whose tokens must be those that `tokens` has for the text `index`.
+
+    Raises:
+        IntegrityError: they are not.
+    """
+    # If the reference encoded the batch, its encodings are there already.
     if tokens.encodings:
         encoding = tokens.encodings[index]
     else:
@@ -121,7 +126,8 @@ def _leave_swallowed_space(
         content = contents.get(encoding.ids[token])
         if content is None:
             continue
-        begin = text.find(content, *encoding.offsets[token])
+        token_begin, token_end = encoding.offsets[token]
+        begin = text.find(content, token_begin, token_end)
         if begin < 0:
             continue  # its own text was normalised: nothing shows what is white space beside it
         if boundaries[place] >= begin + len(content):
@@ -223,9 +229,11 @@ def _by_offsets(
     before token 2.
     """
     begins, ends = np.asarray(offsets, np.int64).reshape(-1, 2).T
-    # Tokens that share a character have the same end, so the first of equal ends is taken.
+    # Tokens that share a character have the same end: the first of them is taken. One of no characters takes the end
+    # of the tokens before it.
     ascending_ends = np.maximum.accumulate(np.where(ends > begins, ends, 0))
     tokens = np.where(boundaries > 0, np.searchsorted(ascending_ends, boundaries, side="right"), 0)
     straddles = (boundaries > 0) & (tokens < len(ends))
+    # Only now: where all tokens end at the boundary or before it, there is no token to look up.
     straddles[straddles] = begins[tokens[straddles]] < boundaries[straddles]
     return tokens, straddles

@@ -1,8 +1,8 @@
 """Spans over characters → spans over tokens, for a batch of documents at once.
 
 A token that straddles a boundary (`token_boundaries`) belongs to the assistant's side if one side is the assistant's,
-else to the later side; so it belongs to the later of two parts of a turn. Those between parts of one turn are not
-counted.
+else to the later side; so it belongs to the later of two parts of a turn. Tokens that straddle the boundary between two
+parts of one turn are not counted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ _MAX_TURN = int(np.iinfo(np.int16).max)
 
 
 def _table(kinds: Iterable[SpanKind]) -> NDArray[np.bool_]:
-    """A table that tells, for each kind, whether it is one of `kinds`."""
+    """(kinds,) whether each value of `SpanKind` is one of `kinds`."""
     table = np.zeros(max(SpanKind) + 1, np.bool_)
     table[list(kinds)] = True
     return table
@@ -110,7 +110,8 @@ class CharacterSpans:
         two parts of one turn.
 
         Args:
-            boundaries: where this one's `boundaries` lie among the tokens of the texts.
+            boundaries: where the places that `boundaries()` gives lie among the tokens of the texts, without the tokens
+                that were added around them.
             lengths: (N,) tokens of each document, including those added around the text.
             prefix_lengths: (N,) how many tokens were added before the text; they form a separate span.
         """
@@ -188,7 +189,8 @@ class CharacterSpans:
         )
 
     def _to_arrow_without_empty_spans(self) -> pa.ListArray:
-        """See `to_arrow`. An empty document keeps its last span, because every document has one.
+        """The spans as Arrow lists, without empty ones. If all spans of a document are empty, its last one stays, because
+        every document has a span.
 
         Of two documents with the ends 3 3 6 and 0: the second span of the first is left out, which gives 3 6 and 0.
         """

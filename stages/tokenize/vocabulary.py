@@ -31,11 +31,11 @@ class SpecialTokenAffixes:
     suffix: tuple[int, ...] = ()
     """Ids after it."""
     prefix_text: str = ""
-    """The text of `prefix`; a text that already begins with it gets no prefix."""
+    """The text of `prefix`: a text that already begins with it gets no prefix. If it is "", every text gets one."""
     suffix_text: str = ""
-    """The text of `suffix`; a text that already ends with it gets no suffix."""
+    """The text of `suffix`: a text that already ends with it gets no suffix. If it is "", every text gets one."""
     eos: str = ""
-    """A token appended to a text or completion that does not end with it."""
+    """A token appended to a text or completion that does not end with it; "" appends none."""
 
 
 class ModelHead(msgspec.Struct):
@@ -130,7 +130,7 @@ def steps(component: dict[str, Any] | None, sequence_key: str) -> list[dict[str,
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLengths:
     """How many bytes of text each token stands for. No token stands for fewer bytes than this says. So if the lengths
-    of a text's tokens add up to the length of the text, each of them is right; `token_spans` checks that.
+    of a text's tokens add up to the length of the text, each of them is right; `token_boundaries` checks that.
     """
 
     lengths: NDArray[np.uint16]
@@ -207,8 +207,10 @@ class ByteLengths:
             # A normalised added token is searched in the normalised text.
             content = unicodedata.normalize("NFC", token.content) if nfc and token.normalized else token.content
             size = _byte_count(content, space) if space else len(content.encode())
-            # The library knows such a token by the id of a piece, if there is one, and the model may also produce it.
-            # Of two lengths the smaller is safe: a sum that is too small makes its document need the reference.
+            # If the content is also a piece of the model, the library gives the added token that piece's id, so that
+            # one id has two lengths if the model can produce the piece. In a byte-level vocabulary it can only if all
+            # characters of the piece stand for bytes. The smaller length is safe: a sum that is too small makes its
+            # document need the reference.
             piece_id = pieces.get(token.content, token.id)
             if token.content in pieces and (space or set(content) <= _byte_level_alphabet()):
                 size = min(size, int(lengths[piece_id]))
@@ -223,7 +225,9 @@ def _keeps_text(step: dict[str, Any]) -> bool:
 
 
 def _space_character(model: ModelHead, normalizers: list[dict[str, Any]]) -> str | None:
-    """The one character that a normaliser writes for a space, before byte fallback; None if it does anything else."""
+    """The one character that the normaliser writes for a space; None if it does anything else, or if the model has no
+    byte fallback.
+    """
     match normalizers:
         case [{"type": "Replace", "pattern": {"String": " "}, "content": str(space)}] if len(space) == 1:
             return space if model.byte_fallback else None
