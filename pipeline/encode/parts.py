@@ -77,7 +77,7 @@ class PartPlace:
     lines: FileLines
     """Where the rows of its block are."""
     contaminated: bytes = b""
-    """The examples of the block that share text with evaluation rows and are left out for it, as the bytes of an array
+    """The examples of the block that share text with evaluation rows, as the bytes of an array
     of int64, row · 2³² + `sub` + 1 of each, ascending; empty if there are none."""
 
     @property

@@ -189,8 +189,8 @@ class CharacterSpans:
         )
 
     def _to_arrow_without_empty_spans(self) -> pa.ListArray:
-        """The spans as Arrow lists, without empty ones. If all spans of a document are empty, its last one stays, because
-        every document has a span.
+        """The spans as Arrow lists, without empty ones. If all spans of a document are empty, its last one stays,
+        because every document has a span.
 
         Of two documents with the ends 3 3 6 and 0: the second span of the first is left out, which gives 3 6 and 0.
         """
