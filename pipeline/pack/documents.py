@@ -32,7 +32,7 @@ class DocumentsTask:
         return DOCUMENT_TABLE
 
     def run(self) -> FileRecord:
-        """Write it, and give it its name."""
+        """Write the table, and return the record of its file."""
         with self.out.draft() as draft:
             with pq.ParquetWriter(pa.PythonFile(draft.file, mode="w"), DOCUMENTS, compression="zstd") as writer:
                 for row_group in self._row_groups():
@@ -42,6 +42,7 @@ class DocumentsTask:
         return FileRecord(DOCUMENT_TABLE, written.bytes, written.hash)
 
     def _row_groups(self) -> Iterator[pa.Table]:
+        """Yield the rows of all documents, `ROW_GROUP` at a time."""
         documents, origins, groups = open_table(self.out.local(NAME))
         source_names = strings(self.sources)
         for first in range(0, len(documents), ROW_GROUP):
@@ -80,7 +81,7 @@ def _file_places(origins: Origins, rows: NDArray[np.int32], first: int) -> tuple
 
     Args:
         rows: (n,) the row of its block that each document was made of.
-        first: the first of these documents.
+        first: the doc id of the first document.
     """
     # Of parts that start at 0, 40 and 58, the documents 56 to 59 are of the parts 1 1 2 2.
     part_of_each = np.searchsorted(origins.starts, np.arange(first, first + len(rows)), side="right") - 1

@@ -48,6 +48,7 @@ def open_ledger(
         entry.rows_used += record.rows_used
         entry.rows_blank += record.blank
         counts = record.counts
+        # Each kind has the name of a field of `SourceLedger`, which maps a reason to a count.
         for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
             _add(getattr(entry, kind), counts.by_kind.get(kind, {}))
         _add(entry.unknown_roles, counts.by_kind.get(ROLES, {}), MOST_ROLES)
@@ -57,6 +58,7 @@ def open_ledger(
         _add(entry.keys_not_read, counts.by_kind.get(KEYS_NOT_READ, {}), MOST_NAMES)
         entry.call_arguments_not_json += counts.total(NOT_JSON)
         entry.examples_made += counts.examples + counts.total(DROPPED)
+        # Tokens that are not of the row's text were created by the run.
         entry.tokens_encoded += counts.tokens - counts.end_of_sequence - counts.special
         _add(entry.tokens_created, {"end_of_sequence": counts.end_of_sequence, "special": counts.special})
         entry.straddles += counts.straddles
@@ -71,7 +73,8 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool, repeated: st
 
     Args:
         holds_out: whether documents may be held out.
-        repeated: what the ledger calls tokens that pieces of a document repeat: a key of `reasons.TOKENS`.
+        repeated: what the ledger calls tokens that pieces of a document repeat: `overlap`, or `prompt` of pairs whose
+            row stores the prompt twice.
     """
     entries = list(ledger.sources.values())
     for source, rows in table.slices():
@@ -85,7 +88,11 @@ def account_table(ledger: Ledger, table: Table, *, holds_out: bool, repeated: st
 
 
 def account_rows(ledger: Ledger, rows: Iterable[Mapping[int, Written]]) -> None:
-    """Add what was written, so that the ledger closes only if it is what was decided."""
+    """Add what was written, so that the ledger closes only if it is what was decided.
+
+    Args:
+        rows: of each shard, the number of a source → what the shard holds of it.
+    """
     entries = list(ledger.sources.values())
     for by_source in rows:
         for source, written in by_source.items():
@@ -111,7 +118,11 @@ def _count_left_out(entry: SourceLedger, documents: Documents) -> None:
 
 
 def _by_reason(documents: Documents, values: NDArray[np.int32]) -> dict[str, int]:
-    """The sums of values over documents that are left out, by reason."""
+    """Reason → the sum of the values of the documents that are left out for it.
+
+    Args:
+        values: (N,) a value of each document.
+    """
     # Sums of whole numbers below 2**53, which float64 holds exactly.
     sums = np.bincount(documents.outcome, weights=values, minlength=len(OUTCOMES)).astype(np.int64).tolist()
     return dict(zip(OUTCOMES[1:], sums[1:], strict=True))  # the first outcome is to be packed
@@ -132,14 +143,15 @@ def _count_packed(entry: SourceLedger, documents: Documents, holds_out: bool) ->
 
 
 def _count_lost(entry: SourceLedger, documents: Documents) -> None:
-    """Count tokens that packed examples lose."""
+    """Count tokens that packed examples lose: beyond the limits of length, and in pieces that are not packed."""
     packed = documents.copies > 0
     within_limits = documents.high - documents.low
     truncated = np.where(packed, documents.length - within_limits, 0)
     entry.examples_truncated += _sum(truncated > 0)
     _add(entry.tokens_truncated, {"max_length": _sum(truncated)})
     entry.supervised_truncated += _sum(documents.supervised - documents.supervised_kept, packed)
-    # Of an example that was split, pieces in which nothing would be trained.
+    # Of an example that was split, pieces in which nothing would be trained are not packed. Such a piece may still have
+    # a supervised token: its first one, which can have no label.
     untrained = documents.supervised_kept - documents.supervised_packed
     _add(entry.tokens_dropped, {"untrained_piece": _sum(within_limits - documents.kept, packed)})
     _add(entry.supervised_dropped, {"untrained_piece": _sum(untrained, packed)})
@@ -157,7 +169,7 @@ def _count_equal(ledger: Ledger, table: Table) -> None:
     ordered = np.sort(documents.first_digest[packed])
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     candidates = packed[:0]
-    if len(repeated):
+    if len(repeated):  # mostly none, and then no look-up of every document
         candidates = packed[np.isin(documents.first_digest[packed], repeated)]
     later = candidates[is_later_copy(documents.first_digest[candidates], documents.second_digest[candidates])]
     for entry, first, last in zip(ledger.sources.values(), table.bounds[:-1], table.bounds[1:], strict=True):

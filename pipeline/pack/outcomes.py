@@ -41,8 +41,9 @@ def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     truncate = config.truncate
     if pairs:
         return limits_of_pairs(config, truncate.max_length, config.row_length)
-    cuts = config.pack.cuts_documents
-    return Limits(truncate.max_length, "whole" if cuts else truncate.overlong, truncate.keep)
+    if config.pack.cuts_documents:  # a strategy that cuts at the ends of rows gets whole documents
+        return Limits(truncate.max_length, "whole", truncate.keep)
+    return Limits(truncate.max_length, truncate.overlong, truncate.keep)
 
 
 def has_copies(config: "RunConfig") -> bool:
@@ -65,8 +66,8 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
     pieces = open_unnamed_file(scratch)  # their number is not known before the last one is made
     segments = Segments.of(table)  # which opens a part when a document of it is split
     for source, rows in table.slices():
-        documents = table.documents.at(rows)
-        documents.outcome[:] = 0
+        documents = table.documents.at(rows)  # views, so what is written to them is in the table
+        documents.outcome[:] = 0  # packed, unless a reason is found
         _leave_out(documents, documents.length == 0, "empty")
         if table.masks[source].needs_turns:
             _leave_out(documents, documents.has(NO_TURNS), UNPROVED)
@@ -103,11 +104,15 @@ def leave_out_pairs(
     equal: NDArray[np.bool_],
     equal_when_cut: NDArray[np.bool_],
 ) -> None:
-    """Leave out preference pairs of a source for what they are, in place. `decide_together` does the rest.
+    """Leave out preference pairs of a source for what each is by itself, in place. What depends on other documents is
+    decided by `decide_together`.
 
     Args:
+        lengths: tokens of the three parts of each of N pairs.
         cut: what the limits keep of the pairs.
-        equal, equal_when_cut: (N,) whether both completions have the same tokens; or what is kept of them has.
+        source: its index in the configuration.
+        equal: (N,) whether both completions have the same tokens.
+        equal_when_cut: (N,) whether the kept tokens of both completions are the same.
     """
     pairs.outcome[:] = 0
     _leave_out(pairs, (lengths.chosen == 0) | (lengths.rejected == 0), "empty")
@@ -175,7 +180,7 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         copies = np.full(rows.stop - rows.start, int(passes), np.uint16)
         tokens_to_draw = float((passes - int(passes)) * tokens_of_sources[number])
         if tokens_to_draw:
-            groups = np.arange(len(copies))
+            groups = np.arange(len(copies))  # each document by itself
             if config.pack.shares:
                 # Documents that may share tokens are drawn together: only equally many copies of them can share.
                 groups = np.unique(group_keys_of(table, rows), return_inverse=True)[1].astype(np.int64)
@@ -188,7 +193,8 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
 def _drawn_documents(
     groups: NDArray[np.int64], tokens: NDArray[np.int64], tokens_to_draw: float, *, seed: int, source: int
 ) -> NDArray[np.bool_]:
-    """(N,) whether each document of a source is drawn: whole groups, whose tokens add up to about a number.
+    """(N,) whether each document of a source is drawn. Whole groups are drawn, until their tokens add up to
+    `tokens_to_draw` as nearly as can be.
 
     Args:
         groups: (N,) a number for each document, from 0 on; equal for those that are drawn together.
@@ -219,10 +225,10 @@ def _leave_out(documents: Documents, concerned: NDArray[np.bool_], reason: str) 
 
 
 def _leave_out_by_filters(documents: Documents, lengths: NDArray[np.int32], config: "RunConfig", source: int) -> None:
-    """Leave out documents of a source that share text with evaluation rows, or that its filter excludes.
+    """Leave out documents of a source that share text with evaluation rows, or that a filter of length excludes.
 
     Args:
-        lengths: (N,) what the filter compares.
+        lengths: (N,) the tokens that the filter compares: those of a document, or of the longer side of a pair.
     """
     if config.contamination is not None and config.contamination.action == "drop":
         _leave_out(documents, documents.has(CONTAMINATED), "contaminated")
@@ -243,8 +249,17 @@ def _split(
     tokenizer_json: str,
     file: IO[bytes],
 ) -> None:
-    """Cut documents, ascending, into pieces; add those kept to a file, and say in the table what is left of each."""
+    """Cut documents into pieces of at most `max_length` tokens. Append the pieces that are packed to a file, and fill
+    the documents' columns with the sums over these pieces.
+
+    Args:
+        segments: of the table.
+        doc_ids: of the documents, ascending.
+        tokenizer_json: content of a tokenizer.json.
+        file: takes a `PIECE` after another.
+    """
     options = config.truncate.split
+    # What the vocabulary says of line ends; None where documents are cut anywhere, and need no places.
     breaks = Breaks.from_json(tokenizer_json) if len(doc_ids) and options.at != "tokens" else None
     # Some documents at a time, because their tokens and spans are laid end to end in memory.
     for batch in _in_batches(doc_ids, table.documents.length[doc_ids]):
@@ -252,7 +267,8 @@ def _split(
         spans = segments.index(documents)
         places = Places()
         if breaks is not None:
-            tokens = np.concatenate(segments.tokens(documents, np.zeros(1, np.int32), documents.length))
+            from_the_first = np.zeros(1, np.int32)  # for all documents
+            tokens = np.concatenate(segments.tokens(documents, from_the_first, documents.length))
             places = _places_of(spans, breaks.of(tokens), turns=options.at == "turns")
         # From here on, places are those in the documents laid end to end. A document of 10 tokens that begins at 100,
         # cut into pieces of 6 with an overlap of 2, gives start 100 104, fresh 100 106, end 106 110.
@@ -290,16 +306,17 @@ def _split(
 
 
 def _places_of(spans: SpanIndex, bits: NDArray[np.uint8], *, turns: bool) -> Places:
-    """The places where documents may be cut: line ends, and before them turns if asked for.
+    """The places where documents may be cut: line ends; with `turns`, ends of turns rather than these.
 
     Args:
-        bits: (T,) what `Breaks` says of each token.
+        bits: (T,) of each token, bits that say whether it is white space, and which kind of line end.
     """
     lines = line_places(bits)
     if not turns:
         return Places(lines=lines)
     white = (bits & WHITE) > 0
-    # A cut before white space would leave it at the begin of the next piece, so each place moves behind it.
+    # A cut before white space would leave it at the begin of the next piece, so each place moves behind it, but not out
+    # of the span that begins there.
     turn_places = [
         skip_white(places, white, spans.ends[np.searchsorted(spans.ends, places, side="right")])
         for places in spans.turn_places()

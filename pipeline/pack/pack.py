@@ -63,7 +63,7 @@ class Selected:
 
     @property
     def packs(self) -> bool:
-        """Whether rows are planned: not of preference pairs with `pack.strategy: none`, of which each is a row."""
+        """Whether rows are planned; not for preference pairs with `pack.strategy: none`, where each pair is a row."""
         return self.form.is_packed
 
     @cached_property
@@ -72,14 +72,14 @@ class Selected:
         return Segments.of(self.table)
 
     def windows(self, split: str) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield the number and the blocks of each window of a split."""
+        """Yield (number, blocks) of each window of a split."""
         yield from enumerate(windows(self.table, split, self.config, self.form))
 
     def rows(self, split: str, blocks: NDArray[np.int64], seed: int) -> tuple[Certificate, PlannedRows]:
         """Plan the rows of some blocks of a split, without writing.
 
         Args:
-            seed: of their order.
+            seed: of the order of rows, if they are shuffled.
         """
         certificate, row_offsets, pieces = plan_pieces(self.table, split, blocks, self.config, seed, self.form)
         return certificate, PlannedRows(self.table.documents, self._segments, pieces, row_offsets, self.form)
@@ -110,9 +110,9 @@ def select(
     Args:
         scratch: a local folder for anonymous files.
         pairs: whether these are preference pairs.
-        pad_id: see `padding_id`.
+        pad_id: the token id for alignment padding; any number if nothing is padded.
         only: the only split to pack; by default all.
-        sample: whether to keep what the comparison of lengths needs; see `read_parts.read_table`.
+        sample: whether to keep the trained spans of a sample, which the comparison of lengths needs.
 
     Raises:
         ConfigError: a weight asks for too many copies.
@@ -125,7 +125,9 @@ def select(
         decide_together(table, config, only)
         if shares:
             share_prompts(table)
-        form = RowForm(config.pack.alignment if limits.both else Alignment(), pad_id, pairs=limits, branches=shares)
+        # Unpacked pairs are padded by the trainer, each column by itself.
+        alignment = config.pack.alignment if limits.both else Alignment()
+        form = RowForm(alignment, pad_id, pairs=limits, branches=shares)
     else:
         decide(table, config, encoded.spec.tokenizer.json, scratch, only=only)
         weighted = needs_weights(config) or _has_weighted_documents(table)
@@ -147,7 +149,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     """Put the table, plan each window, lay out its shards, write documents.parquet, close the ledger.
 
     Args:
-        wrong: names of files that are known to be damaged.
+        wrong: names of files that are known to be damaged, and are written again.
 
     Raises:
         IntegrityError: the ledger does not close, or an earlier shard does not match its record.
@@ -159,7 +161,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     names = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
     finished = records.find_intact([name for name in names if name.endswith(".json")], observer, wrong)
     tokens_left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in finished.values())
-    progress = observer if tokens_left > 0 else Observer()
+    progress = observer if tokens_left > 0 else Observer()  # which shows nothing: there are no shards to write
     progress.begin("pack", tokens_left, "tok")
     table.put(out)
     plans: dict[str, list[WindowPlan]] = {split: [] for split in folders}
@@ -189,6 +191,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
                 yield from tasks[split][first_shard:]
 
     def is_finished(task: object) -> bool:
+        """Whether a task's shard has a record: of this run, of an earlier one, or of one that shares the work."""
         return isinstance(task, ShardTask) and (task.record in finished or records.find(task.record) is not None)
 
     files = list[FileRecord]()
@@ -293,7 +296,7 @@ def split_folders(config: RunConfig) -> dict[str, str]:
 
 
 def padding_id(config: RunConfig, tokenizer: TokenizerSpec) -> int:
-    """The token id for alignment padding.
+    """The token id for alignment padding; 0, which no row then holds, if there is none and nothing is padded.
 
     Raises:
         ConfigError: `pack.align` or `pack.parallel` needs padding, and the tokenizer has none.

@@ -28,7 +28,11 @@ from .table import PIECE, Documents, Pieces
 
 
 def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
-    """The lengths of pairs, from where their three spans end: ends 3 5 6 are 3, 2 and 1 tokens."""
+    """The lengths of N pairs: spans that end at 3, 5 and 6 are 3, 2 and 1 tokens.
+
+    Args:
+        ends: (3 N,) where the three spans of each pair end, in tokens of the pair.
+    """
     parts = ends.reshape(-1, 3)
     return PairLengths(parts[:, 0].copy(), parts[:, 1] - parts[:, 0], parts[:, 2] - parts[:, 1])
 
@@ -40,6 +44,9 @@ def equal_completions(
 
     Args:
         tokens: those of the pairs' segment.
+        pairs: the N pairs of the segment.
+        lengths: tokens of the three parts of each pair.
+        cut: what is kept of each part.
     """
     equal = np.zeros(len(pairs), dtype=np.bool_)
     # Completions of different lengths differ already.
@@ -79,7 +86,8 @@ def plan_sides(
     """The sides of pairs with their tokens and spans: D pieces in R rows, chosen and rejected in turn.
 
     Args:
-        sides, documents: (D,) from `sides_of`, in the order of their rows; and the pair of each.
+        sides: (D,) pieces that `sides_of` made, in the order of their rows.
+        documents: (D,) the pair of each side, so that each pair stands twice.
         row_offsets: (R + 1,) first piece of each row, then D.
     """
     pairs = documents.at(slice(None, None, 2))
@@ -123,8 +131,8 @@ def plan_sides(
 def lay_out_unpacked(
     pairs: Documents, segments: Segments, doc_ids: NDArray[np.int64], limits: Limits
 ) -> tuple[pa.RecordBatch, NDArray[np.int64]]:
-    """Return the rows of R pairs, one each, and (R,) how many tokens of their completions have no loss: the first one
-    of both, where there is no prompt that predicts it.
+    """Return the rows of R pairs, one each, and (R,) how many tokens of their completions have no loss: 2 where nothing
+    of the prompt is kept, which would predict the first token of either completion; else 0.
     """
     span_ends, _ = segments.spans(pairs)
     lengths = pair_lengths(span_ends)

@@ -59,7 +59,7 @@ class RowForm:
 
     @property
     def packed_columns(self) -> tuple[RowColumn, ...]:
-        """The columns of a packed row."""
+        """The columns of a packed row: some are there only under a condition."""
         is_met = {
             Condition.PARALLEL: self.alignment.unpadded,
             Condition.WEIGHTED: self.weights is not None,
@@ -105,11 +105,11 @@ class Account(dict[int, Written]):
     """Counts what is laid out, by the number of the source."""
 
     def count(self, sources: NDArray[np.int64], **counts: NDArray[Any]) -> None:
-        """Add counts of pieces.
+        """Add counts of D pieces.
 
         Args:
             sources: (D,) the source of each piece.
-            counts: (D,) by the names of `Written`.
+            counts: field of `Written` → (D,) the count of each piece, such as `trained=[3, 0, 7]`.
         """
         present = np.unique(sources).tolist()
         for name, column in counts.items():
@@ -126,7 +126,8 @@ class PlannedRows:
     """R rows of a plan, whose tokens are gathered when they are laid out.
 
     Args:
-        documents: of the table.
+        documents: all documents of the table.
+        segments: all segments of the table.
         pieces: D pieces, row by row.
         row_offsets: (R + 1,) first piece of each row, then D.
     """
@@ -167,7 +168,7 @@ class PlannedRows:
         return account
 
     def lay_out(self, first: int, last: int, account: Account | None = None) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, and count them if asked to."""
+        """Lay out rows `first` to `last - 1`, and add what they hold to `account`, unless it is None."""
         if first == last:
             return pa.RecordBatch.from_pylist([], self._form.schema)
         form = self._form
@@ -229,7 +230,9 @@ class PlannedRows:
         """Count what is laid out.
 
         Args:
+            account: takes the counts.
             documents: (D,) the document of each piece.
+            row_offsets: (R + 1,) first piece of each row, then D.
             padded: (D,) tokens of each piece, with padding.
         """
         counts: dict[str, NDArray[Any]] = {
@@ -238,7 +241,9 @@ class PlannedRows:
             "padding": padded - pieces["length"],
             "tokens": padded,
         }
-        if self._form.pairs is not None:  # which have no turns, and both sides of which come again together
+        if self._form.pairs is not None:
+            # Pairs have no turns to cut. Copies of a pair are found by its chosen sides, every second piece, and count
+            # with these: 1 0 for a pair that comes again.
             chosen_sides = pieces[::2]
             together = _copies_together(documents.at(slice(None, None, 2)), chosen_sides, row_offsets // 2)
             counts["together"] = np.stack([together, np.zeros_like(together)], axis=1).ravel()
@@ -256,7 +261,11 @@ class PlannedRows:
     def _lay_out_unpacked(
         self, pieces: Pieces, pairs: Documents, limits: Limits, account: Account | None
     ) -> pa.RecordBatch:
-        """Lay out preference pairs, one in a row, and count them if asked to."""
+        """Lay out preference pairs, one in a row, and add what they hold to `account`, unless it is None.
+
+        Args:
+            pairs: (R,) the pair of each row.
+        """
         doc_ids = np.ascontiguousarray(pieces["document"])
         batch, first_tokens = lay_out_unpacked(pairs, self._segments, doc_ids, limits)
         if account is not None:
@@ -267,10 +276,13 @@ class PlannedRows:
 
 
 def _branches(documents: Documents, starts: NDArray[np.int32], parents: NDArray[np.int32]) -> Branches:
-    """Which of D pieces continue others.
+    """Which of D pieces continue others. Such a piece of tokens 3 to 8, of a document kept from its token 1 on, has 2
+    tokens before it.
 
     Args:
         documents: (D,) the document of each piece.
+        starts: (D,) first token of each piece in its document.
+        parents: (D,) how many pieces before it its parent stands, or 0.
     """
     return Branches(parents, np.where(parents > 0, starts - documents.low, 0).astype(np.int32))
 
@@ -278,13 +290,14 @@ def _branches(documents: Documents, starts: NDArray[np.int32], parents: NDArray[
 def _cuts_through_turns(
     documents: Documents, segments: Segments, begins: NDArray[np.int32], ends: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """(D,) cuts of each piece through a trained turn: before its first token that no earlier piece has, and after the
-    last one that the limits keep. A cut between two pieces counts with the second one.
+    """(D,) how many cuts through a trained turn each piece has, at its begin and at its end: 0, 1 or 2. A cut between
+    two pieces of a document counts with the second one, so a piece's end counts only if nothing after it is kept.
 
     Args:
         documents: (D,) the document of each piece.
-        begins, ends: (D,) that first token (0 for a piece that continues another one, which loses nothing), and one
-            past the piece's last token.
+        begins: (D,) the first token of each piece that no earlier piece has; 0 for a piece that continues another one,
+            since nothing is lost before it.
+        ends: (D,) one past the last token of each piece.
     """
     cut_before = begins > 0
     cut_after = (ends == documents.high) & (ends < documents.length)

@@ -60,6 +60,7 @@ def read_table(
 
     Args:
         sizes: (parts,) documents of each part, as its record says.
+        limits: the limits of length, by which the columns of what is kept are filled.
         scratch: a folder for anonymous files.
         pairs: whether these are preference pairs.
         sample: whether to keep trained spans for the comparison of lengths: of all documents, or of those of every
@@ -135,12 +136,14 @@ def _read_example_columns(batch: pa.RecordBatch, segment: Documents, place: Part
     segment.sub[:] = view(batch.column("sub"))
     digests = batch.column("digest")
     if len(segment):  # an empty column may have no buffer
+        # A digest of 16 bytes is a row of two numbers.
         halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)[digests.offset :][: len(segment)]
         segment.first_digest[:] = halves[:, 0]
         segment.second_digest[:] = halves[:, 1]
     contaminated = np.frombuffer(place.contaminated, np.int64)
     if len(contaminated):
-        # The numbers of `Contamination.marked`: row 3, example 0 is 3 * 2**32 + 1.
+        # An example is one number there: example 0 of row 3 is 3 * 2**32 + 1, and the only one of row 3, whose `sub` is
+        # -1, is 3 * 2**32.
         examples = (segment.line.astype(np.int64) << 32) + segment.sub + 1
         segment.flags[np.isin(examples, contaminated)] |= CONTAMINATED
     if config.holdout.fraction > 0:
@@ -169,7 +172,7 @@ def _read_spans(batch: pa.RecordBatch, segment: Documents, spans: Spans, mask: M
 
 
 def _cut(segment: Documents, limits: Limits, spans: Spans) -> None:
-    """What the limits keep of documents."""
+    """Fill the columns that say what the limits keep of each document, and what of that is trained."""
     index = SpanIndex.of(segment.length, segment.span_count, spans.ends, spans.kind, spans.turn, spans.supervised)
     low, high = limits.stretch(segment.length)
     segment.low[:] = low
@@ -184,8 +187,8 @@ def _cut(segment: Documents, limits: Limits, spans: Spans) -> None:
     segment.supervised[:] = supervised_before(begins + segment.length) - supervised_before(begins)
     segment.supervised_kept[:] = supervised_before(ends_kept) - supervised_before(begins_kept)
     segment.flags[index.supervised_at(begins) & (segment.length > 0)] |= FIRST_SUPERVISED
+    # The first kept token has no label, so labels are looked for from the second one on.
     segment.labels[:] = segment.supervised_kept - (index.supervised_at(begins_kept) & (low < high))
-    # The first kept token has no label.
     labels = SupervisedDigests(index, segment.span_count)
     segment.trained_digest[:] = labels.between(begins, np.minimum(begins_kept + 1, ends_kept), ends_kept)
 
@@ -193,7 +196,11 @@ def _cut(segment: Documents, limits: Limits, spans: Spans) -> None:
 def _cut_pairs(
     batch: pa.RecordBatch, segment: Documents, limits: Limits, spans: Spans, config: "RunConfig", source: int
 ) -> None:
-    """What the limits keep of preference pairs, and which pairs are left out for what they are."""
+    """Fill the columns that say what the limits keep of preference pairs, and leave out pairs for what they are.
+
+    Args:
+        source: the index of the pairs' source.
+    """
     lengths = pair_lengths(spans.ends)
     cut = cut_pairs(lengths, limits)
     segment.high[:] = cut.kept.all
@@ -201,7 +208,7 @@ def _cut_pairs(
     segment.supervised[:] = lengths.completions
     segment.supervised_kept[:] = cut.kept.completions
     segment.chosen_kept[:] = cut.kept.chosen
-    if limits.both:  # until `units.share_prompts`, whole prompts, so that a mixture does not depend on `pack.share`
+    if limits.both:  # whole prompts, also with `pack.share`, so that a mixture does not depend on it
         segment.overlap[:] = cut.kept.prompt
     segment.flags[lengths.prompt == 0] |= FIRST_SUPERVISED
     # Without a prompt, nothing predicts the first token of either completion.
@@ -215,7 +222,8 @@ def _cut_pairs(
         begin_of_part += length
     segment.kept_digest[:] = kept_digests
     segment.trained_digest[:] = kept_digests  # all tokens of completions are trained, and none of prompts
-    # Compared twice, because pairs that only a cut makes equal have another reason, and another remedy.
+    # Compared twice, because pairs that only a cut makes equal have another reason, and another remedy. `drop` cuts
+    # nothing.
     tokens = view(batch.column("input_ids").values)
     uncut = cut_pairs(lengths, replace(limits, overlong="drop"))
     equal = equal_completions(tokens, segment, lengths, uncut)
@@ -228,15 +236,20 @@ def _sizes_by_file(place: PartPlace, part: EncodedPart, documents: int) -> list[
     if len(place.lines.files) == 1:
         return [documents]
     # Small files share a part; each of them is a block by itself where windows are composed.
-    files = [place.lines.find_all(view(batch.column("line")))[0] for batch in part.batches]
-    counts = np.bincount(np.concatenate([np.zeros(0, np.int32), *files]), minlength=len(place.lines.files))
+    file_of_documents = [np.zeros(0, np.int32)]  # there may be no batch
+    for batch in part.batches:
+        file_numbers, _ = place.lines.find_all(view(batch.column("line")))
+        file_of_documents.append(file_numbers)
+    counts = np.bincount(np.concatenate(file_of_documents), minlength=len(place.lines.files))
     return [int(count) for count in counts]
 
 
 def _held_out(batch: pa.RecordBatch, source: str, config: "RunConfig") -> NDArray[np.bool_]:
-    """(N,) whether each document is held out, decided by a hash of its group or of its content.
+    """(N,) whether each document is held out, decided by a hash of its content; or of its group, if it has one and
+    `holdout.by` is `group`. So adding data does not move documents, and equal examples are in the same split.
 
-    So adding data does not move documents, and equal examples are in the same split.
+    Args:
+        source: the name of the documents' source: groups of two sources that have one name are different groups.
     """
     groups = batch.column("group").to_pylist() if config.holdout.by == "group" else [""] * batch.num_rows
     examples = zip(groups, batch.column("digest").to_pylist(), strict=True)

@@ -38,7 +38,9 @@ class Segments:
         self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part_of_segment]
         """(segments,) the source of each."""
         self._tokens: dict[int, NDArray[np.int32]] = {}
+        """Number of a segment, counted over all parts → its tokens; only of parts that are mapped."""
         self._spans: dict[int, Spans] = {}
+        """Number of a segment → its spans; of the same segments."""
 
     @classmethod
     def of(cls, table: Table) -> "Segments":
@@ -47,7 +49,11 @@ class Segments:
         return cls([place.path for place in table.places], origins.segments, origins.sources, table.masks)
 
     def _open(self, segments: NDArray[np.int32]) -> None:
-        """Map the parts of some segments, each with all its segments."""
+        """Map the parts that hold some segments. A part is mapped as a whole, with its other segments, too.
+
+        Args:
+            segments: numbers of segments, any number of times.
+        """
         for segment in np.unique(segments).tolist():
             if segment in self._tokens:
                 continue
@@ -60,7 +66,12 @@ class Segments:
     def tokens(
         self, documents: Documents, starts: NDArray[np.integer[Any]], lengths: NDArray[np.integer[Any]]
     ) -> list[NDArray[np.int32]]:
-        """K views of `lengths` tokens, each from `starts` in its document."""
+        """K views of tokens, a stretch of each document.
+
+        Args:
+            starts: (K,) the first token of the stretch in its document; or (1,) for all.
+            lengths: (K,) tokens of the stretch.
+        """
         self._open(documents.segment)
         # Tokens 2 to 4 of a document that begins at 40 are tokens 42 to 44 of its segment.
         begins = documents.begin + starts
@@ -73,7 +84,7 @@ class Segments:
         return self._column(slices, "ends"), self._column(slices, "supervised")
 
     def weights(self, documents: Documents) -> NDArray[np.float32]:
-        """(spans,) the loss weight of the spans of K documents, if they are trained."""
+        """(spans,) the loss weight of the spans of K documents; that of an untrained span has no effect."""
         weights_of_documents = []
         for segment, begin, end in self._slices(documents):
             weights = self._spans[segment].weights
@@ -96,11 +107,15 @@ class Segments:
         )
 
     def _column(self, slices: list[tuple[int, int, int]], name: str) -> NDArray[Any]:
-        """A column of the spans of K documents, end to end."""
+        """(spans,) a field of `Spans`, such as `ends`, of the spans of K documents, end to end.
+
+        Args:
+            slices: from `_slices`.
+        """
         return np.concatenate([getattr(self._spans[segment], name)[begin:end] for segment, begin, end in slices])
 
     def _slices(self, documents: Documents) -> list[tuple[int, int, int]]:
-        """(segment, first span, one past the last) of each document, whose parts are mapped."""
+        """(number of its segment, first span in it, one past the last span) of each document. Maps their parts."""
         self._open(documents.segment)
         ends = (documents.span_begin + documents.span_count).tolist()
         return list(zip(documents.segment.tolist(), documents.span_begin.tolist(), ends, strict=True))

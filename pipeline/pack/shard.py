@@ -25,7 +25,9 @@ from .table import NAME, PIECE, Documents, open_table
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """One shard to lay out: rows `first_row:last_row` of one window's layout."""
+    """One shard to lay out: rows `first_row:last_row` of one window's layout, which have its pieces
+    `first_piece:last_piece`.
+    """
 
     index: int
     """Number of the shard within its split."""
@@ -40,9 +42,9 @@ class PackResult:
     """A shard, and its counts for the ledger."""
 
     file: ShardRecord
-    """The shard."""
+    """Name, size, hash and figures of the shard."""
     written: dict[int, Written]
-    """By the number of the source."""
+    """Number of a source → what the shard holds of it."""
     record: str
     """Name of the record of this result."""
 
@@ -108,7 +110,7 @@ class ShardTask:
         return result
 
     def _planned(self) -> tuple[PlannedRows, int]:
-        """The rows, and the most pieces of one."""
+        """The rows of the shard, and how many pieces the fullest of them has."""
         shard = self.shard
         table = self.out.local(NAME)
         stat = table.stat()
@@ -120,7 +122,12 @@ class ShardTask:
         return rows, int((offsets[1:] - offsets[:-1]).max())
 
     def _put_record(self, result: PackResult) -> None:
-        # Put after the shard: a shard without a record does not count, and a record without its shard neither.
+        """Put the record of a shard that lies there, unless an earlier run of the task has put it.
+
+        Raises:
+            IntegrityError: the earlier run wrote a different shard.
+        """
+        # After the shard, so that a record names a file that is there. A shard without a record is written again.
         earlier = get_note(self.out, self.record, PackResult)
         if earlier is None:
             put_note(self.out, self.record, result)
@@ -132,7 +139,7 @@ class ShardTask:
 
 
 def _numbers(path: Path, kind: DTypeLike, first: int, last: int) -> NDArray[Any]:
-    """Numbers `first` to `last - 1` of a file that holds nothing else."""
+    """Numbers `first` to `last - 1` of a file that holds nothing but numbers of a kind."""
     values = np.fromfile(path, kind, last - first, offset=first * np.dtype(kind).itemsize)
     if len(values) != last - first:
         raise IntegrityError(f"{path} is shorter than it was written; run again")
@@ -141,10 +148,11 @@ def _numbers(path: Path, kind: DTypeLike, first: int, last: int) -> NDArray[Any]
 
 @lru_cache(maxsize=1)
 def _opened(table: Path, stamp: tuple[int, int], cache: Store, masks: tuple[Mask, ...]) -> tuple[Documents, Segments]:
-    """Map the table. Kept for the next shard of the same run.
+    """Map the table, and keep it for the next shard of the same run.
 
     Args:
-        stamp: of the file; a process may work for several runs.
+        stamp: inode and time of modification of the file. They make the table of another run another argument: a
+            process may work for several runs, one after the other, whose tables have the same path.
     """
     documents, origins, _ = open_table(table)
     paths = [cache.local(part) for part in origins.parts]

@@ -78,6 +78,7 @@ class TrainedSpanSpool:
 
     def __init__(self, scratch: Path) -> None:
         self._file = open_unnamed_file(scratch)
+        # Each begins with an empty array, because the result is made even if nothing is added.
         self._doc_ids = [np.zeros(0, np.int64)]
         self._counts = [np.zeros(0, np.int32)]
         self._plain_texts = [np.zeros(0, np.bool_)]
@@ -87,6 +88,7 @@ class TrainedSpanSpool:
 
         Args:
             first_document: doc id of the segment's first document.
+            spans: of the segment's documents.
         """
         counts = np.diff(spans.offsets)
         # Of spans trained 0 1 1 0 1, the numbers before are 0 0 1 2 2 3. Two documents with spans 0 to 2 and 3 to 4

@@ -32,8 +32,9 @@ SLICE = 1 << 20
 PIECE = np.dtype(
     [("document", np.int64), ("start", np.int32), ("length", np.int32), ("repeated", np.int32), ("parent", np.int32)]
 )
-"""A piece of a document: its tokens; how many of the first ones another piece has as well, untrained here; and how many
-pieces before it the piece stands whose path it continues (`units`), or 0. Of a preference pair, each side is a piece,
+"""A piece of a document. `document` is a doc id, `start` the piece's first token in the document, `length` its tokens;
+`repeated` of its first tokens stand in another piece as well, and have no label in this one; `parent` is how many
+pieces before it the piece stands whose path it continues, or 0 for none. Of a preference pair, each side is a piece,
 and `start` counts from the side's first kept token."""
 Pieces: TypeAlias = NDArray[Any]
 """(M,) pieces, each a `PIECE`."""
@@ -137,6 +138,7 @@ class Origins:
     sources: list[int]
     """The source of each part."""
     lines: list[FileLines]
+    """Of each part, which line of which file each row of its block is."""
     documents: list[int]
     """Documents of each part."""
     segments: list[int]
@@ -165,13 +167,14 @@ class Table:
 
     documents: Documents
     places: Sequence[PartPlace]
-    """The parts."""
+    """The parts, in order: in which file each lies, and of which source it is."""
     origins: Origins
     bounds: NDArray[np.int64]
     """(sources + 1,) first document of each source, then N."""
     block_starts: NDArray[np.int64]
     """(blocks + 1,) first document of each block, then N. A block is a part, or a file of a part that several share."""
     block_sources: list[int]
+    """(blocks,) the source of each block."""
     masks: tuple[Mask, ...]
     """The mask of each source."""
     groups: pa.Array | None = None
@@ -185,7 +188,7 @@ class Table:
     order, then of those that share tokens, unit by unit (`units`); mapped. Decided by `outcomes.decide`."""
 
     def slices(self) -> Iterator[tuple[int, slice]]:
-        """Yield (source, documents) for at most `SLICE` documents at a time."""
+        """Yield (source, slice of doc ids), for at most `SLICE` documents of one source at a time."""
         for source, (first, last) in enumerate(zip(self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True)):
             for begin in range(first, last, SLICE):
                 yield source, slice(begin, min(begin + SLICE, last))
@@ -221,7 +224,11 @@ def open_table(path: Path) -> tuple[Documents, Origins, pa.Array | None]:
 
 
 def scratch_documents(rows: int, scratch: Path) -> Documents:
-    """Columns of zeros to be filled; of more than `SLICE` rows, in an anonymous file."""
+    """Columns of zeros to be filled; of more than `SLICE` rows, in an anonymous file, which memory need not hold.
+
+    Args:
+        scratch: a folder for the anonymous file.
+    """
     if rows <= SLICE:
         return Documents(*(np.zeros(rows, kind) for kind in COLUMNS.values()))
     # Each column begins at a multiple of 64 bytes, as Arrow wants it.

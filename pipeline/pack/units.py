@@ -100,7 +100,8 @@ def set_group_keys(table: Table, scratch: Path) -> None:
 
 def _keys_of_rows(table: Table, documents: slice) -> NDArray[np.uint64]:
     """(N,) a key for each document of a slice: equal for those that were made of the same source row."""
-    # Row 7 of the second part is 2 * 2**32 + 7, which no row of another part is.
+    # Row 7 of the second part is 2 * 2**32 + 7, which no row of another part is. Parts count from 1 here, because the
+    # search gives how many parts begin at a document or before it.
     parts = np.searchsorted(table.origins.starts, np.arange(documents.start, documents.stop), side="right")
     return (parts.astype(np.uint64) << np.uint64(32)) + table.documents.line[documents].astype(np.uint64)
 
@@ -144,7 +145,7 @@ def _groups_in(
     doc_ids = counted[order] + documents.start
     # Of the keys 4 4 4 9 9, of which the third document is held out, groups begin at 0, 2 and 3.
     begins_group = np.zeros(len(order), np.bool_)
-    begins_group[:1] = True
+    begins_group[:1] = True  # a slice, because there may be no document
     for column in (keys[order], held_out[order], often[order]):
         begins_group[1:] |= column[1:] != column[:-1]
     # A group of more than `GROUP_BYTES` is divided where the bytes before a document, counted from the group's first
@@ -156,6 +157,7 @@ def _groups_in(
     bytes_before -= np.repeat(bytes_before[begins], np.diff(np.append(begins, len(order))))
     begins_group[1:] |= bytes_before[1:] // GROUP_BYTES != bytes_before[:-1] // GROUP_BYTES
 
+    # Only groups of several documents, in the order of their first ones.
     begins = np.flatnonzero(begins_group)
     sizes = np.diff(np.append(begins, len(order)))
     begins = begins[sizes > 1]
@@ -183,6 +185,7 @@ def share_in_groups(table: Table, segments: Segments, config: "RunConfig", file:
 
     Args:
         segments: of the table.
+        file: takes a `PIECE` after another.
     """
     for documents, offsets in groups_of_several(table):
         for first, last in pairwise(offsets.tolist()):
@@ -190,8 +193,8 @@ def share_in_groups(table: Table, segments: Segments, config: "RunConfig", file:
 
 
 def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], config: "RunConfig") -> Pieces:
-    """The pieces of those documents of a group that share tokens, unit by unit; says so in their columns `shared`,
-    `overlap` and `flags`.
+    """The pieces of the documents of a group that share tokens, unit by unit. Sets the columns `shared`, `overlap` and
+    `flags` of these documents. Documents that share nothing get no piece here: they are packed as one whole piece.
     """
     group = table.documents.at(doc_ids)
     prefixes = _prefixes_of(group, segments, config.row_length, config.pack.alignment.document)

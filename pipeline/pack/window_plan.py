@@ -42,13 +42,14 @@ class WindowPlan:
     tokens: NDArray[np.int32]
     """(R,) tokens of each row, with padding."""
     squares: NDArray[np.int64]
-    """(R,) what attention costs in each row: the sum of n² over its pieces of n tokens, with padding; of a piece that
-    continues p others n² + 2·n·p, twice the pairs of tokens that see each other."""
+    """(R,) what attention costs in each row: the sum of n² over its pieces of n tokens, with padding. A piece that
+    continues p tokens of other pieces adds n² + 2·n·p. That is about twice the number of pairs of tokens that see each
+    other."""
 
 
 def windows(table: Table, split: str, config: "RunConfig", form: RowForm) -> list[NDArray[np.int64]]:
-    """The blocks of each window of a split; see `compose`. Preference pairs that are not packed are ordered all
-    together.
+    """The blocks of each window of a split, ascending. Preference pairs that are not packed are one window: their plan
+    needs no rows to be filled, only an order.
     """
     totals = np.zeros(len(table.block_starts) - 1, np.int64)
     if not form.is_packed:
@@ -70,6 +71,7 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
         totals: (blocks,) packed tokens of each block.
         sources: (blocks,) source of each block.
         limit: maximum tokens of a window; a block with more tokens becomes a separate window.
+        seed: of the run.
     """
     if int(totals.sum()) <= limit:
         return [np.arange(len(totals))]  # one window even without blocks, because an empty split still has one shard
@@ -92,7 +94,7 @@ def compose(totals: NDArray[np.int64], sources: Sequence[int], limit: int, seed:
             size = 0
         window.append(block)
         size += int(totals[block])
-    if window and size:
+    if window and size:  # blocks of which this split packs nothing make no window
         windows_of_blocks.append(np.sort(window).astype(np.int64))
     return windows_of_blocks
 
@@ -111,7 +113,9 @@ def plan_window(
 
     Args:
         number: of the window in its split.
+        blocks: of the window.
         first_shard: number of shards of the earlier windows.
+        out: where the layout is put.
     """
     seed = window_seed(config.seed, number)
     certificate, row_offsets, pieces = plan_pieces(table, split, blocks, config, seed, form)
@@ -145,7 +149,7 @@ def plan_pieces(
     pairs = form.pairs is not None and form.is_packed
     has_units = form.branches or pairs  # else every piece is placed by itself
     pieces = _pieces_of(table, split, blocks, pairs=pairs)
-    first_pieces = pieces  # of units
+    first_pieces = pieces  # of each unit; without units, each piece is one
     sizes = np.ascontiguousarray(pieces["length"])
     longest = config.longest_piece
     row_length = config.row_length
@@ -157,7 +161,8 @@ def plan_pieces(
         padded = -(-sizes.astype(np.int64) // align) * align
         sizes = sums_of(padded, np.append(begins, len(pieces)))
         longest = row_length
-        assert sizes.max(initial=0) <= row_length, "a plan would cut longer units without a word"
+        # `share_prefixes` and the limits of pairs make no longer units; `plan_rows` would cut them without a word.
+        assert sizes.max(initial=0) <= row_length, "a unit is longer than a row"
         if pairs and max_docs is not None:  # a unit of two pieces; with `pack.share`, there is no `max_docs`
             max_docs //= 2
     elif not form.is_packed:  # each preference pair in a row of its own, however long
@@ -165,7 +170,8 @@ def plan_pieces(
         row_length = longest
     same = None
     if has_copies(config):
-        # Copies of a piece have one number, by which rows keep them apart.
+        # Copies of a piece have one number, by which rows keep them apart: the doc id in the high 32 bits, the start in
+        # the low ones.
         same = (first_pieces["document"] << 32) + first_pieces["start"]
     plan = plan_rows(sizes, longest, pack.strategy, row_length=row_length, max_docs=max_docs, align=align, same=same)
     if pack.shuffle:
@@ -194,7 +200,7 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
     in_window[blocks] = True
     documents = table.documents
     stored = table.pieces  # of documents that are split or share tokens; others are one whole piece
-    is_planned = np.zeros(len(documents) if len(stored) else 0, np.bool_)
+    is_planned = np.zeros(len(documents) if len(stored) else 0, np.bool_)  # of those with stored pieces
     pieces_of_slices = [np.zeros(0, PIECE)]
     for doc_ids in _packed_in(table, split):
         if not in_window.all():
@@ -233,7 +239,7 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
 
 
 def _packed_in(table: Table, split: str) -> Iterator[NDArray[np.int64]]:
-    """Yield the doc ids of those that a split packs, ascending; those of one slice of the table at a time."""
+    """Yield the doc ids of the documents that a split packs, ascending, for one slice of the table at a time."""
     for _, rows in table.slices():
         documents = table.documents.at(rows)
         is_packed = (documents.copies > 0) & (documents.has(HELD_OUT) == (split == "holdout"))
@@ -275,6 +281,9 @@ def cut_shards(
     Args:
         tokens: (R,) of each row.
         row_offsets: (R + 1,) first piece of each row, then the number of pieces.
+        first_index: number of the first shard in its split.
+        token_bytes: bytes of a token in all columns of a row together.
+        shard_bytes: the most bytes of a shard.
     """
     if not len(tokens):
         return (ShardPlan(first_index, 0, 0, 0, 0),)

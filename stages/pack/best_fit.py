@@ -44,8 +44,8 @@ def best_fit_decreasing(
 
     Args:
         sizes: (N,) integers in 1..C.
-        counts: (C + 1,) how many sequences have each size, as `bounds.size_counts` says.
-        max_docs: close a row when it holds this many sequences.
+        counts: (C + 1,) `counts[s]` is the number of sequences of size s.
+        max_docs: the most sequences in a row; None for no limit.
         max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
 
     Best-fit-decreasing: D. S. Johnson, Near-optimal bin packing algorithms, 1973. For training sequences: H.
@@ -65,13 +65,19 @@ def rows_needed(
 
     Args:
         counts: (C + 1,) how many sequences have each size, none of them size 0.
-        max_docs, max_of_size: see `best_fit_decreasing`.
+        max_docs: the most sequences in a row; None for no limit.
+        max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
     """
     return _walk(counts, max_docs, max_of_size)[1]
 
 
 def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]:
-    """(N,) indices of the sequences, largest first; equal ones in the order of their indices."""
+    """(N,) indices of the sequences, largest first; equal ones in the order of their indices.
+
+    Args:
+        sizes: (N,) integers in 0..capacity.
+    """
+    # Sorted by the space that each leaves in a row: reversing an ascending order would reverse equal ones as well.
     kind = np.uint16 if capacity < 1 << 16 else np.int32  # of 16 bits, numpy's stable sort is a radix sort
     return np.argsort((capacity - sizes.astype(np.int32)).astype(kind), kind="stable")
 
@@ -100,25 +106,28 @@ def _walk(
     capacity = len(counts) - 1
     if max_of_size is None:
         max_of_size = counts
-    limit = max_docs if max_docs is not None else int(counts.sum()) + 1
+    most_in_row = max_docs
+    if most_in_row is None:
+        most_in_row = int(counts.sum()) + 1  # more than there are
     spaces = 0  # as bits: the free spaces of all open rows that may take more
     queues: dict[int, deque[tuple[int, int, int]]] = {}  # space -> groups (first row, rows, sequences in each)
+    waiting: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
     moves: list[tuple[int, int, int, int]] = []
     opened = 0
 
     def move(row: int, rows: int, slot: int, per_row: int, left: int) -> None:
-        """Put `per_row` into each row of a group, which then has `left` free."""
+        """Put `per_row` sequences of the loop's `size` into each row of a group, which then has `left` free."""
         moves.append((row, rows, slot, per_row))
         held = slot + per_row
-        if not left or held >= limit:
-            return
-        if left >= size:
+        if not left or held >= most_in_row:
+            return  # full: never open again
+        if left >= size:  # may take no more of this size, or none is left: it waits for the next size
             waiting.append((row, rows, held, left))
         else:
             release(row, rows, held, left)
 
     def release(row: int, rows: int, held: int, left: int) -> None:
-        """Let a group of rows take more."""
+        """Put a group of rows into the queue of their space `left`, from which they may take more."""
         nonlocal spaces
         queue = queues.get(left)
         if queue is None:
@@ -135,13 +144,12 @@ def _walk(
     present = np.flatnonzero(counts)[::-1]
     numbers = counts[present].tolist()
     limits_of_sizes = max_of_size[present].tolist()
-    waiting: list[tuple[int, int, int, int]] = []  # (first row, rows, sequences in each, space)
     for size, left_to_place, at_most in zip(present.tolist(), numbers, limits_of_sizes, strict=True):
         while left_to_place:
             fitting = spaces >> size  # bit i: some row has the space size + i
             if not fitting:
-                # All that are left open rows: 7 of which 3 fit into one take two full rows and one with the last.
-                per_row = min(capacity // size, limit, at_most)
+                # The rest opens new rows: of 7 sequences, 3 to a row, two rows take 3 and one takes the last.
+                per_row = min(capacity // size, most_in_row, at_most)
                 full, remainder = divmod(left_to_place, per_row)
                 if full:
                     move(opened, full, 0, per_row, capacity - per_row * size)
@@ -149,13 +157,13 @@ def _walk(
                     move(opened + full, 1, 0, remainder, capacity - remainder * size)
                 opened += full + (remainder > 0)
                 break
-            space = size + (fitting & -fitting).bit_length() - 1
+            space = size + (fitting & -fitting).bit_length() - 1  # the lowest bit: the smallest space that fits
             queue = queues[space]
             fits = min(space // size, at_most)
             while queue and left_to_place:
                 row, rows, slot = queue.popleft()
-                per_row = min(fits, limit - slot)
-                full = min(left_to_place // per_row, rows)
+                per_row = min(fits, most_in_row - slot)
+                full = min(left_to_place // per_row, rows)  # rows of the group that get all they may take
                 if full:
                     move(row, full, slot, per_row, space - per_row * size)
                     left_to_place -= full * per_row
@@ -165,10 +173,10 @@ def _walk(
                     move(row + full, 1, slot, left_to_place, space - left_to_place * size)
                     full += 1
                     left_to_place = 0
-                if full < rows:
+                if full < rows:  # the size is used up: these rows keep their space, and their place in the queue
                     queue.appendleft((row + full, rows - full, slot))
             if not queue:
-                spaces ^= 1 << space
+                spaces ^= 1 << space  # no open row has this space now
         for group in waiting:
             release(*group)
         waiting.clear()
@@ -177,9 +185,10 @@ def _walk(
 
 
 def _row_offsets(moves: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
-    """(R + 1,) where each row begins: every move adds to a range of rows, summed by its two ends."""
+    """(R + 1,) where each row begins in `Placement.order`, from the number of sequences that moves put into it."""
     first_row, number, _, per_row = moves.T
-    # 2 more in rows 3 to 5: + 2 at row 3, - 2 at row 6.
+    # A move changes a range of rows, so only both ends are noted: 2 more in rows 3 to 5 are + 2 at row 3 and - 2 at row
+    # 6. The running sum is the number of sequences in each row; the last entry only takes the ends behind row R - 1.
     change = np.zeros(rows + 1, dtype=np.int64)
     np.add.at(change, first_row, per_row)
     np.subtract.at(change, first_row + number, per_row)
@@ -196,12 +205,18 @@ def _resolve(
     7 7 8 8 and the places 1 2 1 2.
 
     Placed in blocks, whose arrays stay in the processor's cache, and in place, without further arrays.
+
+    Args:
+        moves: (V, 4) from `_walk`.
+        row_offsets: (R + 1,) where each row begins.
+        by_size: (N,) indices of the sequences, largest first, which is the order in which moves take them.
     """
     order = np.empty(len(by_size), dtype=np.int64)
     rows, numbers, slots, per_row_of_moves = np.ascontiguousarray(moves.T)
     ends = np.cumsum(numbers * per_row_of_moves)
     begins = ends - numbers * per_row_of_moves
-    for begin, end in pairwise((*range(0, len(by_size), _BLOCK), len(by_size))):
+    block_bounds = [*range(0, len(by_size), _BLOCK), len(by_size)]
+    for begin, end in pairwise(block_bounds):
         first = int(np.searchsorted(ends, begin, side="right"))
         last = int(np.searchsorted(begins, end, side="left"))
         block = slice(first, last)

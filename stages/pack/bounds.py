@@ -42,12 +42,15 @@ def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None
     number = offsets_of(counts)  # number[s]: pieces smaller than s
     tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))  # tokens[s]: theirs
     threshold = np.arange(half + 1)
-    alone_from = capacity - threshold + 1
+    alone_from = capacity - threshold + 1  # from this size on, a piece leaves no space for one of K
     # Large pieces are those above C / 2; medium ones, of these, those that leave space for a piece of the threshold.
     large = number[capacity + 1] - number[half + 1]
     medium = number[alone_from] - number[half + 1]
     medium_tokens = tokens[alone_from] - tokens[half + 1]
     small_tokens = tokens[half + 1] - tokens[threshold]
+    # Tokens of pieces from K to C / 2 that find no space beside the medium ones, and so need rows of their own.
     spill = small_tokens - (medium * capacity - medium_tokens)
     bound = int((large + np.maximum(0, -(-spill // capacity))).max())
-    return bound if max_docs is None else max(bound, -(-int(counts.sum()) // max_docs))
+    if max_docs is None:
+        return bound
+    return max(bound, -(-int(counts.sum()) // max_docs))

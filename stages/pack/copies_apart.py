@@ -1,8 +1,8 @@
 """Keeps copies of a document in different rows, as far as that costs few rows.
 
 Copies have the same size, so a row holds two of them only if it holds several pieces of one size. Pieces of one size
-are placed in the order of their indices, and copies are far apart in it: where rows take at most so many pieces of a
-size as its nearest copies are apart, none stands beside another one.
+are placed in the order of their indices, and copies are far apart in it. If the nearest copies of a size are 3 apart,
+and a row takes at most 3 neighbouring pieces of it, no row holds two copies.
 
 Legend: `N` pieces, `R` rows, `C` capacity.
 """
@@ -31,16 +31,19 @@ def best_fit_apart(
     max_docs: int | None,
     same: NDArray[np.int64],
 ) -> Placement:
-    """The pieces of a placement by best-fit-decreasing with copies in different rows. Where that costs too many rows,
-    rows take twice as many pieces of a size, and so on.
+    """Place the pieces again by best-fit-decreasing, with copies in different rows. Where that costs too many rows,
+    rows may take twice as many pieces of a size, then four times as many, and so on.
 
     Args:
-        sizes, counts, max_docs: see `best_fit_decreasing`.
+        plain: best-fit-decreasing without regard to copies.
+        sizes: (N,) integers in 1..C.
+        counts: (C + 1,) how many pieces have each size.
+        max_docs: the most pieces in a row; None for no limit.
         same: (N,) a number that the copies of a piece share.
     """
     max_of_size = max_of_sizes(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
-    while (max_of_size < counts).any():
+    while (max_of_size < counts).any():  # else no size is limited any more, which is `plain`
         if rows_needed(counts, max_docs, max_of_size) <= _allowed(rows):
             return best_fit_decreasing(sizes, counts, max_docs, max_of_size)
         max_of_size *= 2
@@ -54,17 +57,22 @@ def tight_apart(
     max_docs: int | None,
     same: NDArray[np.int64],
 ) -> Placement:
-    """The pieces of a placement by `tight` with copies in different rows. Where that costs too many rows, the last rows
+    """Place the pieces again by `tight`, with copies in different rows. Where that costs too many rows, the last rows
     are filled without a limit, and pieces of equal size change places.
 
-    Args: see `best_fit_apart`.
+    Args:
+        plain: the rows of `tight` without regard to copies.
+        sizes, counts, max_docs, same: those of `best_fit_apart`.
     """
     max_of_size = max_of_sizes(sizes, counts, same)
     rows = len(plain.row_offsets) - 1
     if (max_of_size >= counts).all():
         return plain
     for share in _LAST_ROWS:
-        placement = tight_rows(sizes, counts, max_docs, max_of_size, rows - int(rows * share) if share else None)
+        rows_apart = None  # all
+        if share:
+            rows_apart = rows - int(rows * share)
+        placement = tight_rows(sizes, counts, max_docs, max_of_size, rows_apart)
         if len(placement.row_offsets) - 1 <= _allowed(rows):
             break
     else:
@@ -90,6 +98,7 @@ def max_of_sizes(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: ND
     order = np.lexsort((rank, same))
     piece = order[1:]
     piece_before = order[:-1]
+    # Sizes are compared too, because pieces that a strategy cuts from one document share its number.
     are_copies = (same[piece_before] == same[piece]) & (sizes[piece_before] == sizes[piece])
     distances = rank[piece] - rank[piece_before]
     max_of_size = counts.copy()
@@ -132,6 +141,10 @@ def _dealt(pieces: NDArray[np.int64], rows: NDArray[np.int64], same: NDArray[np.
     Args:
         pieces: (K,) indices of pieces, ascending.
         rows: (K,) the row of each place.
+        same: (N,) of all pieces, a number that the copies of a piece share.
+
+    Returns:
+        (K,) the piece at each place.
     """
     documents = defaultdict[int, list[int]](list)
     for piece, document in zip(pieces.tolist(), same[pieces].tolist(), strict=True):
@@ -152,7 +165,7 @@ def _dealt(pieces: NDArray[np.int64], rows: NDArray[np.int64], same: NDArray[np.
                 heapify(free_rows)
             minus_places, row = heappop(free_rows)
             dealt[places[row].pop()] = piece
-            if minus_places < -1:
+            if minus_places < -1:  # the row has places left, for other documents first
                 rows_with_copy.append((minus_places + 1, row))
         for row_left in rows_with_copy:
             heappush(free_rows, row_left)

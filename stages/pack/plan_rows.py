@@ -25,7 +25,7 @@ Counts: TypeAlias = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """How a strategy places pieces that it does not join."""
+    """How a strategy that does not join documents places its pieces."""
 
     place: Callable[[Sizes, Counts, int | None], Placement]
     """(N,) sizes in 1..C; (C + 1,) how many there are of each; the most pieces in a row, or None → the rows."""
@@ -79,8 +79,8 @@ def plan_rows(
     """Decide which document piece goes into which row.
 
     Empty documents are skipped; `bfd`, `tight` and `none` plan the first `max_length` tokens of longer ones. For `bfd`
-    and `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order (see `best_fit`);
-    for `tight` see there. The result depends on the arguments alone.
+    and `bfd_split` the rows are those of the per-sequence best-fit-decreasing algorithm, in its order; `tight` never
+    has more rows than `bfd`. The result depends on the arguments alone.
     Needs about 30 bytes per document besides `lengths`.
 
     Args:
@@ -131,10 +131,11 @@ def plan_rows(
 
 
 def count_rows(counts: Counts, strategy: StrategyName, max_docs: int | None = None) -> int:
-    """Rows that a strategy, which does not join documents, needs for pieces of these sizes, with copies where they fit.
+    """How many rows a strategy that does not join documents needs for pieces of these sizes. Copies are not kept apart.
 
     Args:
         counts: (C + 1,) how many pieces have each size, none of them size 0.
+        max_docs: the most pieces in a row; None for no limit.
     """
     placing = PLACING[strategy]
     if placing.count_rows is not None:
@@ -150,6 +151,7 @@ def count_rows(counts: Counts, strategy: StrategyName, max_docs: int | None = No
 
 
 def _check_options(max_length: int, row_length: int, strategy: str, max_docs: int | None, align: int) -> None:
+    """Raise ConfigError for the first option that is unknown or out of range, or does not go with the others."""
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy: {strategy!r} is not known. Use one of {', '.join(STRATEGIES)}.")
     numbers = [("max_length", max_length, 2), ("row_length", row_length, 2), ("align", align, 1)]
@@ -189,6 +191,7 @@ def _truncate(lengths: NDArray[np.integer], limit: int) -> _PiecesToPlace:
         order = np.flatnonzero(lengths)
         lengths = lengths[order]
     if lengths.max(initial=0) > limit:
+        # In the type of the lengths, which can hold the limit because some length is above it; no wider one is needed.
         lengths = np.minimum(lengths, lengths.dtype.type(limit))
     return _PiecesToPlace(order, None, lengths.astype(np.int32, copy=False))
 
@@ -221,10 +224,13 @@ def _joined(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
     right = np.minimum(ends[document], (row + 1) * capacity)
     total = int(tokens.sum())
     rows = -(-total // capacity)
+    # These pieces are in the rows 0 0 1 2, which begin at the pieces 0, 2 and 3, and end at 4.
+    row_offsets = np.searchsorted(row, np.arange(rows + 1)).astype(np.int64)
     return LayoutPlan(
         order=kept[document],
         starts=left - begins[document],
         lengths=(right - left).astype(np.int32),
-        row_offsets=np.searchsorted(row, np.arange(rows + 1)).astype(np.int64),
-        certificate=Certificate(rows, rows, total, len(document)),
+        row_offsets=row_offsets,
+        # All rows but the last are full, so no plan has fewer.
+        certificate=Certificate(rows, bound=rows, tokens=total, pieces=len(document)),
     )

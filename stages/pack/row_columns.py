@@ -24,7 +24,7 @@ class RunWeights:
     spans: NDArray[np.float32]
     """(spans,) the loss weight of each span's tokens."""
     scales: NDArray[np.float64]
-    """(D,) what the weights of each piece are multiplied by."""
+    """(D,) what the weights of each piece's spans are multiplied by: the weight of its source."""
     by_document: bool
     """Whether the weights of a piece are divided by its number of trained labels, so that each piece weighs the same
     whatever its length."""
@@ -127,7 +127,8 @@ VALUES: dict[str, Callable[[RowTokens], NDArray[Any]]] = {
     PARENTS: _parents,
     SIDES: _sides,
 }
-"""The values of each packed column of `schemas.tables.columns`, by its usual name: (T,), (D,) or (R,)."""
+"""Column of a packed row → its values: (T,), (D,) or (R,), for one value a token, a piece or a row. By the names that
+readers use (`RowColumn.usual`), which are `labels` for `pair_labels`, too."""
 
 
 def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: Sequence[RowColumn]) -> LaidOut:
@@ -150,9 +151,10 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
     ids = _with_padding(np.concatenate(pieces.tokens), is_document, pad_id)
     span_sizes = _clipped_spans(pieces)
     supervised = _with_padding(np.repeat(pieces.span_supervised, span_sizes), is_document)
-    if pieces.repeated.any():
+    if pieces.repeated.any():  # most rows repeat nothing, and are spared a pass over all tokens
         supervised &= positions >= np.repeat(pieces.repeated, padded_lengths)
     labels = np.where(supervised, ids, np.int32(IGNORE_INDEX))
+    # Only now, because until here `positions` count from each piece's own first token.
     if pieces.branches is not None:
         positions += np.repeat(pieces.branches.prefixes, padded_lengths)
     # A piece's first token follows the end of another document, so nothing may be trained to predict it. Of pieces of
@@ -164,7 +166,9 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
     weights = None
     weight_sums = None
     if pieces.weights is not None:
-        scales = pieces.weights.scales / (np.maximum(trained, 1) if pieces.weights.by_document else 1)
+        scales = pieces.weights.scales
+        if pieces.weights.by_document:
+            scales = scales / np.maximum(trained, 1)  # a piece without labels has no weights anyway
         span_weights = (pieces.weights.spans * np.repeat(scales, np.diff(pieces.span_offsets))).astype(np.float32)
         token_weights = _with_padding(np.repeat(span_weights, span_sizes), is_document)
         weights = np.where(labels != IGNORE_INDEX, token_weights, np.float32(0))

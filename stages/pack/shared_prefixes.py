@@ -1,8 +1,9 @@
 """Which documents of a group begin with the same tokens, so that a row can store and compute these once.
 
 1. Sort the documents by their tokens. Each then shares most with the one before it: a sorted list is a trie.
-2. A document shares the first k tokens of the one before it if they are equal, and at least `FEWEST_SHARED`. They end
-   before its own first trained token, so that each label belongs to one document, and leave it at least one token.
+2. A document shares the first k tokens of the one before it if they are equal, and at least `FEWEST_SHARED`. These k
+   tokens end before the document's first trained token, so that each label belongs to one document; and at least one
+   token of the document comes after them.
 3. Its piece begins with the last shared token, which predicts the first token of its own: so the piece has
    `length - (k - 1)` tokens, and k - 1 tokens of other pieces come before them.
 4. Its parent is the piece that holds the last of these k - 1 tokens, not an ancestor of it: one form for each content.
@@ -72,18 +73,22 @@ def share_prefixes(
     parents = np.zeros(len(order), np.int64)
     # The path of the piece before: (piece, how many of the path's tokens are in it or before it), from the root on.
     path: list[tuple[int, int]] = []
-    stored = 0
+    stored = 0  # tokens of the unit so far, with padding
     for number, index in enumerate(order):
         document = documents[index]
         limit = min(int(first_trained[index]), len(document) - 1)
-        common = _count_common(document[:limit], documents[order[number - 1]]) if number else 0
+        common = 0
+        if number:
+            common = _count_common(document[:limit], documents[order[number - 1]])
         branch_length = _padded(len(document) - common + 1, align)  # with the repeated token
-        if common < FEWEST_SHARED or stored + branch_length > capacity:
+        if common < FEWEST_SHARED or stored + branch_length > capacity:  # the document begins a unit
             path = [(number, len(document))]
             stored = _padded(len(document), align)
             continue
         prefix = common - 1
-        # Leave out pieces of which this document continues nothing: those before them hold all of its prefix.
+        # Leave out pieces of which this document continues nothing: those before them hold all of its prefix. With
+        # `a b c`, `a b c d` and `a b e`, the path of the second piece is (0, 2) (1, 4). The third document continues 1
+        # token, which piece 0 holds, so piece 1 goes, and the path becomes (0, 1) (2, 3).
         while len(path) > 1 and path[-2][1] >= prefix:
             path.pop()
         parent = path[-1][0]

@@ -52,10 +52,10 @@ def tight_rows(
     Args:
         sizes: (N,) integers in 1..C.
         counts: (C + 1,) how many pieces have each size.
-        max_docs: the most pieces in a row.
+        max_docs: the most pieces in a row; None for no limit.
         max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
         rows_apart: about how many rows keep to `max_of_size`; what is left then fills rows without that limit. None:
-            all.
+            all rows do.
     """
     placement = best_fit_decreasing(sizes, counts, max_docs, max_of_size)
     rows = len(placement.row_offsets) - 1
@@ -64,23 +64,28 @@ def tight_rows(
     # Of rows of up to two pieces, best fit always needs the fewest.
     if rows <= bound or (max_docs is not None and max_docs < 3):
         return placement
-    unit = 1 + (capacity - 1) // (_UNITS_OF_FEW if len(sizes) <= _FEW_PIECES else _UNITS_OF_MANY)
+    most_units = _UNITS_OF_FEW if len(sizes) <= _FEW_PIECES else _UNITS_OF_MANY
+    unit = 1 + (capacity - 1) // most_units  # tokens
     units = capacity // unit
-    # A size that fills more than all whole units is alone in its row.
+    # A size that fills more than all whole units is alone in its row: with C = 10 and a unit of 3, which are 3 units, a
+    # size of 10 would round up to 4, and takes all 3.
     rounded = np.minimum((sizes - 1) // unit + 1, units)
     limits = None
     if max_of_size is not None:
+        # Of the sizes that are rounded to one, the strictest limit holds.
         limits = np.full(units + 1, len(sizes))
         np.minimum.at(limits, rounded, max_of_size[sizes])
     counts_of_units = np.bincount(rounded, minlength=units + 1)
-    patterns = _filled(counts_of_units, max_docs or len(sizes), limits, rows_apart)
+    most_in_row = max_docs or len(sizes)
+    patterns = _filled(counts_of_units, most_in_row, limits, rows_apart)
     fewest = min(rows, _rows_of(patterns))
-    # Further attempts know no limits of sizes, which `copies_apart` sets.
-    attempts = min(_MAX_ATTEMPTS, _ATTEMPTED_PIECES // len(sizes)) if max_of_size is None else 0
+    attempts = 0
+    if max_of_size is None:  # further attempts know no limits of sizes
+        attempts = min(_MAX_ATTEMPTS, _ATTEMPTED_PIECES // len(sizes))
     for attempt in range(attempts):
         if fewest <= bound:
             break
-        other_patterns = _filled(counts_of_units, max_docs or len(sizes), chance=_numbers(attempt))
+        other_patterns = _filled(counts_of_units, most_in_row, chance=_numbers(attempt))
         if _rows_of(other_patterns) < fewest:
             patterns = other_patterns
             fewest = _rows_of(other_patterns)
@@ -90,20 +95,27 @@ def tight_rows(
 
 
 def _placement_of(patterns: list[Pattern], sizes: NDArray[np.integer], capacity: int) -> Placement:
-    """The pieces in rows that hold their sizes, in units."""
+    """Put the pieces into the rows of some patterns.
+
+    Args:
+        patterns: what the rows hold, with sizes in units.
+        sizes: (N,) of the pieces, in tokens.
+    """
     place_sizes: list[int] = []
     pieces_of_rows: list[int] = []
     for held, times in patterns:
         row = [size for size in sorted(held, reverse=True) for _ in range(held[size])]
         place_sizes += row * times
         pieces_of_rows += [len(row)] * times
-    # The k-th largest place takes the k-th largest piece: pieces of one size in the order of their indices.
+    # The k-th largest place takes the k-th largest piece, which fits: places are as large as the pieces rounded up, and
+    # rounding keeps their order. Pieces of one size go in the order of their indices.
     order = np.empty(len(sizes), dtype=np.int64)
     order[np.argsort(-np.array(place_sizes, dtype=np.int64), kind="stable")] = descending(sizes, capacity)
     return Placement(order, offsets_of(pieces_of_rows))
 
 
 def _rows_of(patterns: list[Pattern]) -> int:
+    """How many rows have these patterns."""
     return sum(times for _, times in patterns)
 
 
@@ -187,7 +199,10 @@ def _filled(
         max_docs: the most pieces of a row, at least 3.
         max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
         rows_apart: about how many rows keep to `max_of_size`; the last ones do not. None: all.
-        chance: numbers by which rows sometimes take another size than the best.
+        chance: numbers by which rows sometimes take another size than the best; None: never.
+
+    Returns:
+        Patterns in the order of the rows; sizes are those of `counts`.
     """
     stock = _Stock(counts, max_of_size)
     capacity = stock.capacity
@@ -222,28 +237,31 @@ def _fill_row(
         held: the one size that the row holds.
         slots: pieces that it may still take.
         short_first: short pieces are to be used, so a pair comes before one size that fills the space.
+        chance: numbers by which the row sometimes takes another size than the best; None: never.
     """
-    space = stock.capacity - sum(held)
-    limited = stock.max_of_size is not None
-    full: list[int] = []
-    """Sizes of which the row may take no more; they are hidden until it is filled."""
+    space = stock.capacity - sum(held)  # `held` has one key: the size of the one piece
+    has_limits_of_sizes = stock.max_of_size is not None
+    hidden: list[int] = []
+    """Sizes of which the row may take no more by `max_of_size`; the stock hides them until the row is filled."""
 
-    def hide_full(size: int) -> None:
+    def hide_if_at_limit(size: int) -> None:
+        """Hide a size if some of it is left, but none that this row may take."""
         if stock.counts[size] and not stock.allows(size, held, 1):
             stock.flip(size)
-            full.append(size)
+            hidden.append(size)
 
     def add(size: int) -> None:
+        """Move one piece of a size from the stock into the row."""
         nonlocal slots, space
         stock.take(size)
         held[size] = held.get(size, 0) + 1
         slots -= 1
         space -= size
-        if limited:
-            hide_full(size)
+        if has_limits_of_sizes:
+            hide_if_at_limit(size)
 
-    if limited:
-        hide_full(next(iter(held)))
+    if has_limits_of_sizes:
+        hide_if_at_limit(next(iter(held)))
     while short_first and slots > 2 and stock.present:
         smallest = (stock.present & -stock.present).bit_length() - 1  # the lowest bit
         if smallest > space:
@@ -267,5 +285,5 @@ def _fill_row(
             add(space)  # what is left of the space: its partner
             break
         add(largest)
-    for size in full:
+    for size in hidden:
         stock.flip(size)
