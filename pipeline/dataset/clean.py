@@ -18,10 +18,10 @@ from ..store.open_store import CACHE_FOLDERS, CACHE_TAG, is_cache
 
 
 def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
-    """The files to remove → their bytes, largest first.
+    """Path of a file to remove → its bytes, largest first.
 
     Args:
-        days: files that were used since are kept; 0 keeps none.
+        days: files that were used in the last so many days are kept; 0 keeps none.
 
     Raises:
         ConfigError: the folder is not a cache of packtrain.
@@ -36,7 +36,7 @@ def old_files(cache: LocalStore, *, days: float) -> dict[Path, int]:
 
 
 def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
-    """Remove files, records before their parts, and what killed processes left half-written.
+    """Remove files of a cache, records before their parts, and what killed processes left half-written.
 
     Raises:
         StoreError: a file cannot be removed.
@@ -51,7 +51,7 @@ def remove_files(cache: LocalStore, paths: Iterable[Path]) -> None:
 
 
 def _sizes_of_old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
-    """The files that were last used before a time, in seconds since 1970, with their bytes."""
+    """Yield (path, bytes) of the files that were last used before a time, in seconds since 1970."""
     for path in _files_of(cache):
         with suppress(OSError):  # removed meanwhile, by a run or another cleaning
             status = path.lstat()
@@ -62,8 +62,8 @@ def _sizes_of_old(cache: Path, before: float) -> Iterator[tuple[Path, int]]:
 
 
 def _files_of(cache: Path) -> Iterator[Path]:
-    """All that is in the folders that packtrain makes in a cache, and the drafts of all machines: `LocalStore.sweep`
-    removes those of this one alone.
+    """Yield all names in the folders that packtrain makes in a cache, and the drafts of all machines: the sweep of a
+    store removes only drafts of this machine.
     """
     for folder in CACHE_FOLDERS:
         if (cache / folder).is_symlink():

@@ -22,7 +22,7 @@ class Dataset(Shown):
     _finished: Finished
     notes: tuple[str, ...] = ()
     """What the run said, if `packtrain.run` returned the dataset: what it found in the data, which share of the
-    supervised tokens is trained, and what is not used."""
+    supervised tokens is trained, and what is not used. Empty for a dataset that was opened."""
 
     @property
     def path(self) -> str:
@@ -72,6 +72,7 @@ class Dataset(Shown):
         record = self._finished.split(split)
         batches = (batch for shard in record.shards for batch in self._finished.batches(shard))
         schema = schema_of(self.manifest.schema)
+        # Rows of some options have other names in the shards; these are the names that readers know.
         return pa.Table.from_batches((batch.rename_columns(schema.names) for batch in batches), schema)
 
     def summary(self) -> str:

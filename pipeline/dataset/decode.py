@@ -22,6 +22,7 @@ from ..store.sealed_notes import get_note, put_note
 from .open_dataset import Finished
 
 RUN = "_run/run.json"
+"""The note that says which tokenizer and chat template a run used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Piece:
     continues: int | None = None
     """The document whose first tokens it shares, if it shares some."""
     shared: int = 0
-    """How many tokens of that document come before these."""
+    """How many tokens of that document come before these; 0 if it shares none."""
     side: str = ""
-    """Of a preference pair: `chosen` or `rejected`."""
+    """`chosen` or `rejected` for a side of a preference pair; "" for other documents."""
 
     @property
     def trained(self) -> int:
@@ -92,6 +93,9 @@ class Decoder:
     def spans(self, spans: list[list[int]]) -> list[str]:
         """Return the texts of consecutive spans. A character whose bytes are split over two spans goes to the second
         one.
+
+        Args:
+            spans: the token ids of each span.
         """
         texts = []
         ids: list[int] = []
@@ -100,7 +104,7 @@ class Decoder:
             # All tokens so far are decoded together, because what a token means may depend on those before it.
             ids += span
             text = self.text(ids)
-            if number < len(spans) - 1:
+            if number < len(spans) - 1:  # behind the last span, nothing completes the character
                 text = text.rstrip("\ufffd")  # what a decoder writes for the first bytes of a character
             texts.append(text[len(before) :])
             before = text
@@ -152,10 +156,12 @@ def tokenizer_folder(dataset: Finished) -> Path:
 
 
 class _Run(msgspec.Struct):
+    """What the note of a run holds."""
+
     tokenizer: str
     """The tokenizer's folder."""
     chat_template: str | None
-    """The text of the chat template."""
+    """The text of the chat template; None if the tokenizer has none."""
 
 
 def remember(out: Store, tokenizer: Path, chat_template: str | None) -> None:

@@ -11,7 +11,8 @@ from ...schemas.fingerprint import fingerprint
 
 
 def huggingface_files(splits: Mapping[str, SplitRecord], schema: pa.Schema, plan: str) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, content) of dataset_info.json and state.json of each split; and of dataset_dict.json, for several.
+    """Yield (name, content) of the files: dataset_info.json and state.json of each split, and with several splits
+    dataset_dict.json.
 
     Args:
         schema: the rows' schema; every column is a list.
@@ -56,8 +57,10 @@ def split_files(schema: pa.Schema, names: Sequence[str], split: str, origin: str
 
 
 def _value(kind: pa.DataType) -> dict[str, str]:
+    """How `datasets` writes the type of one number."""
     return {"dtype": str(kind), "_type": "Value"}
 
 
 def _json(value: object) -> bytes:
+    """JSON whose bytes depend on the value alone, because the manifest has the hash of these files."""
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()

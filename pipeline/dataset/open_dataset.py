@@ -38,10 +38,11 @@ class Finished(DatasetReader):
         return cls(DatasetFiles(place, cache_bytes=None), manifest, store)
 
     def sound_batches(self, shard: ShardRecord) -> "Iterator[pa.RecordBatch]":
-        """As `batches`, of rows that keep the invariants of `row_checks`, for those who compute with them.
+        """The record batches of a shard, one after another. Every row is checked for what trainers rely on, so that
+        code may compute with them.
 
         Raises:
-            IntegrityError: as `batches`; or names the first row that does not.
+            IntegrityError: the shard is missing or damaged; or a row breaks an invariant: the message names the first.
         """
         first_row = 0
         for batch in self.batches(shard):
@@ -119,14 +120,14 @@ def open_output(folder: str | Path) -> Store:
         IntegrityError: the folder contains a link that leads out, a named pipe or the like.
     """
     store = open_store(resolve_place(str(folder), Path.cwd()))
-    # Of another folder nothing is read, and what it holds is not for packtrain to judge.
+    # In a folder without any of these names, nothing of ours is read, so links in it are none of our business.
     if isinstance(store, LocalStore) and any(os.path.lexists(store.root / name) for name in _OWN):
         check_tree(store.root)
     return store
 
 
 def _unfinished(store: Store) -> str:
-    """What is known of a place without a manifest, after its name."""
+    """What is known of a place without a manifest, as the end of a sentence that begins with its name."""
     if store.exists(EXPORT):
         return "is an export, not a dataset; give the dataset that it was made from"
     holder, activity = read_run_lock(store)

@@ -25,19 +25,20 @@ _SECTIONS = {
     "versions": "versions",
     "inputs": "inputs",
 }
-"""Part of a plan → what it is called."""
+"""Part of a plan → what a message calls it."""
 _LISTED_CHANGES = 20
 """Most differences between two plans that a message lists."""
 _NAMED_SOURCES = 8
 """Most names of sources in a line of such a message."""
 _ORDER = "order of the sources"
-"""The key of the names of sources, in their order."""
+"""The key under which the names of all sources are compared, in their order."""
 Figures = dict[str, dict[str, Any]]
 """Section → key → value."""
 
 
 def check_folder(store: Store) -> None:
-    """Refuse a folder with other content.
+    """Refuse a folder that holds something other than an output of packtrain. A folder that is empty, or not there yet,
+    passes.
 
     Raises:
         OutputError: the place is a file, or has content that no run wrote.
@@ -55,11 +56,12 @@ def check_folder(store: Store) -> None:
             if isinstance(store, LocalStore):
                 check_tree(store.root)
             return
-        # What a folder of somebody else holds is not for packtrain to judge.
+        # No run has claimed the folder. Names are enough to refuse it, and links in somebody else's folder do no harm.
         if isinstance(store, LocalStore):
             names = _names_in(store.root)
         else:
             names = {name.partition("/")[0] for name in store.names()}
+        # A run that failed before its claim leaves its lock in `_run`, and perhaps its rejected rows.
         strangers = sorted(names - {"_run", REJECTS})
     except StoreError:  # which is an OSError too, and says already what is wrong
         raise
@@ -71,7 +73,9 @@ def check_folder(store: Store) -> None:
 
 
 def _names_in(folder: Path) -> set[str]:
-    """The names in a folder of everything but drafts of ours, and of folders without any file. Enters no link."""
+    """The names in a folder, without those of packtrain's drafts and of folders in which there is no file. Links are
+    names, and are not followed.
+    """
     names = set[str]()
     for entry in os.scandir(folder):
         if entry.name.startswith(TEMPORARY):
@@ -91,8 +95,8 @@ def _holds_manifest(store: Store) -> bool:
 
 
 def all_there(store: Store, manifest: Manifest) -> bool:
-    """Whether every file in the manifest exists and has the right size. Contents are read only by `packtrain
-    verify`.
+    """Whether every file in the manifest exists and has the right size. Their contents are not read, which would take
+    as long as a run: `packtrain verify` does it.
     """
     return all(ask_all(store, lambda file: store.size(file.name) == file.bytes, manifest.all_files))
 
@@ -110,10 +114,10 @@ def claim(store: Store, plan: dict[str, Any]) -> None:
 
 
 def check_plan(store: Store, plan: dict[str, Any]) -> None:
-    """Refuse a folder of another plan.
+    """Refuse a folder of another plan. A folder without a plan passes.
 
     Args:
-        plan: as plain data; or the parts of it that are known already.
+        plan: the plan of this run as plain data, or some parts of it, such as `config`. Only these are compared.
 
     Raises:
         OutputError: the folder has another; the message lists the differences.
@@ -121,7 +125,7 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     manifest = read_manifest(store)
     # A finished dataset copied without `_run` still has its plan in the manifest.
     stored_plan = manifest.plan if manifest is not None else _read_plan(store)
-    stored = {part: stored_plan.get(part) for part in plan}
+    stored = {part: stored_plan.get(part) for part in plan}  # None for a part that it lacks
     if not stored_plan or stored == plan:
         return
     try:
@@ -160,6 +164,7 @@ def _sources_of(plan: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _list_names(names: Iterable[str]) -> str:
+    """Names with commas between them, at most `_NAMED_SOURCES`."""
     listed = [escape_line(name) for name in names]  # a plan that lies in a folder may name them as it likes
     return ", ".join(listed[:_NAMED_SOURCES]) + (", …" if len(listed) > _NAMED_SOURCES else "")
 
@@ -167,7 +172,13 @@ def _list_names(names: Iterable[str]) -> str:
 def _describe_renaming(
     left: Mapping[str, Mapping[str, Any]], right: Mapping[str, Mapping[str, Any]], gone: list[str], added: list[str]
 ) -> str:
-    """Say that two sources differ in their names alone; "" where it is not so."""
+    """Say that the only source that is gone and the only one that was added differ in their names alone; "" where they
+    do not.
+
+    Args:
+        left, right: name → settings of each source, there and here.
+        gone, added: names of the sources that only the left side has, and only the right side.
+    """
     if len(gone) != 1 or len(added) != 1 or {**left[gone[0]], "name": added[0]} != right[added[0]]:
         return ""
     return " (another name, the same settings)"
@@ -204,12 +215,14 @@ def plan_inputs(files: Sequence[InputFile]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key that differs; None where a side lacks it."""
+    """One key that differs between two plans, or between other figures of two datasets."""
 
     section: str
     key: str
     a: Any
+    """The value of the first one; None if it lacks the key."""
     b: Any
+    """The value of the second one; None if it lacks the key."""
 
 
 def changes(a: Figures, b: Figures) -> list[Change]:
@@ -227,12 +240,17 @@ def changes(a: Figures, b: Figures) -> list[Change]:
 
 
 def plan_figures(plan: Mapping[str, Any]) -> Figures:
-    """What a plan, or a part of one, says."""
+    """What a plan, or a part of one, says: name of a section → key with dots → value."""
     return {name: flat(_by_name(plan[part])) for part, name in _SECTIONS.items() if part in plan}
 
 
 def _by_name(part: Any) -> Mapping[str, Any]:
-    """Inputs by source and file; and sources by their names, with their order."""
+    """A part of a plan with names in place of numbers in a list: a source that is added then differs by itself, and
+    does not shift the others.
+
+    The list of inputs becomes `{"SOURCE/FILE": "SIZE bytes, HASH"}`. The sources of a configuration become `{"sources":
+    {NAME: settings}}`, with their order as another key. Other parts stay as they are.
+    """
     if isinstance(part, list):
         return {f"{file['source']}/{file['file']}": f"{file['bytes']:,} bytes, {file['hash'][:16]}" for file in part}
     sources = part.get("sources", ())

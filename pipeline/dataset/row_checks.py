@@ -15,7 +15,8 @@ from ...schemas.rows import IGNORE_INDEX
 from ...schemas.tables.columns import PARENTS, SIDES, UNPADDED, WEIGHTS, Per, columns_per
 
 Check = tuple[NDArray[np.bool_], NDArray[np.int64] | None, str]
-"""(N,) what is wrong; (N,) the row that each belongs to, or None if there is one for each row; and the words for it."""
+"""One check of a batch: whether each of N things (rows, pieces or tokens) is wrong; the row of each, or None if the
+things are the rows; and the words for what is wrong."""
 
 
 def row_problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[int, str]]:
@@ -47,7 +48,7 @@ def _first_of(checks: Iterator[Check]) -> Iterator[tuple[int, str]]:
 
 
 def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """The lengths of the columns."""
+    """Yield the checks of the lengths of columns, pieces and rows."""
     # Of rows with pieces of 3 and 2 tokens, and of 2: `tokens` are 5 2, `pieces` 2 1, `lengths` 3 2 2, `rows` 0 0 1.
     tokens = list_lengths(batch.column("input_ids"))
     pieces = list_lengths(batch.column("seq_lengths"))
@@ -79,7 +80,7 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
 
 
 def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """The tokens of rows whose columns have the right lengths."""
+    """Yield the checks of the tokens, labels, positions and weights of rows whose columns have the right lengths."""
     lengths = view(batch.column("seq_lengths").flatten())
     pieces = list_lengths(batch.column("seq_lengths"))
     piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
@@ -119,7 +120,8 @@ def _branches(
     lengths: NDArray[np.int32],
     piece_rows: NDArray[np.int64],
 ) -> Iterator[Check]:
-    """Pieces that continue others: each parent is there, and is the one form in which it can be written.
+    """Yield the checks of pieces that continue others: each parent is in the row, and it is the piece that holds the
+    last token that is continued, so that rows of one content have one form.
 
     Args:
         prefixes: (D,) the first position of each piece: how many tokens of its parent's path it continues.
@@ -144,7 +146,7 @@ def _branches(
 
 
 def _turns_of_sides(batch: pa.RecordBatch) -> Iterator[Check]:
-    """In each row, chosen and rejected sides alternate: 0 1 0 1."""
+    """Yield the checks that chosen and rejected sides alternate in each row: 0 1 0 1."""
     pieces = list_lengths(batch.column(SIDES))
     rows = np.repeat(np.arange(batch.num_rows), pieces)
     in_turn = "sides are not 0 and 1 in turn"
@@ -153,7 +155,7 @@ def _turns_of_sides(batch: pa.RecordBatch) -> Iterator[Check]:
 
 
 def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """Pairs of pieces, P in all: the chosen side of each, then its rejected one.
+    """Yield the checks of P packed pairs. Of each, the chosen side is a piece, and the rejected one the next.
 
     A side ends its prompt where its first label is. Of a side without a prompt, whose first token has no label, the
     prompt looks one token long: so prompts of one token are not compared.
@@ -202,7 +204,7 @@ def _longest_pair(manifest: Manifest, *, exact: bool) -> int:
     """No pair has more tokens than this, both sides together.
 
     Args:
-        exact: whether lengths are without padding, if there is any.
+        exact: whether the lengths to compare are without padding.
     """
     alignment = manifest.pack.alignment
     if exact or not alignment.pads:
@@ -212,7 +214,7 @@ def _longest_pair(manifest: Manifest, *, exact: bool) -> int:
 
 
 def _pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
-    """Preference pairs that are not packed."""
+    """Yield the checks of preference pairs that are not packed, one in a row."""
     prompt, chosen, rejected = unpacked_lengths(batch)
     for name in ("prompt_ids", "chosen_ids", "rejected_ids"):
         rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(name)))

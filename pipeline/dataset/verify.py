@@ -39,7 +39,7 @@ class Finding:
     """A file, or a row of a shard."""
     problem: str
     is_stray: bool = False
-    """Whether the file is none of the dataset's: it is to be removed, and no repair rebuilds it."""
+    """Whether the file does not belong to the dataset: the user has to remove it, and no repair rebuilds it."""
 
     @property
     def name(self) -> str:
@@ -126,8 +126,8 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
 
 
 def _check_strangers(dataset: Finished) -> Iterator[Finding]:
-    """Files among the shards that are none of the dataset's: programs that read a folder's Arrow files would take them
-    for data. What else a user puts into the folder is left alone.
+    """Yield the files among the shards that do not belong to the dataset: programs that read all Arrow files of a
+    folder would take them for data. Whatever else a user puts into the dataset's folder is no finding.
     """
     listed = {MANIFEST, *(file.name for file in dataset.manifest.all_files)}
     for name in dataset.store.names():
@@ -165,7 +165,8 @@ class _Counts:
     row_tokens: list[NDArray[np.int64]] = field(default_factory=list)
     """Of each batch, (N,) tokens of each row."""
     row_squares: list[NDArray[np.int64]] = field(default_factory=list)
-    """Of each batch, (N,) what attention costs in each row, as `ROW_SIZES` says."""
+    """Of each batch, (N,) what attention costs in each row: the sum of n² over its pieces of n tokens, plus 2·n·p for a
+    piece that continues p tokens of other pieces."""
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count a batch of packed rows."""
@@ -179,7 +180,7 @@ class _Counts:
             self.weight += float(view(batch.column(WEIGHTS).flatten()).sum(dtype=np.float64))
         self.row_tokens.append(list_lengths(batch.column("input_ids")).astype(np.int64))
         costs = lengths**2
-        if PARENTS in batch.schema.names:  # of a piece that continues p tokens, n² + 2·n·p
+        if PARENTS in batch.schema.names:  # a piece that continues p tokens begins at position p
             positions = view(batch.column("position_ids").flatten())
             costs += 2 * lengths * positions[starts_of(lengths)]
         self.row_squares.append(sums_of(costs, offsets_of(list_lengths(batch.column("seq_lengths")))))
@@ -192,7 +193,9 @@ class _Counts:
 
 
 def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], _Counts]:
-    """What is wrong with a shard's rows, and what it holds."""
+    """What is wrong with a shard's rows, and what it holds; of a shard that cannot be read to its end, what it holds up
+    to there.
+    """
     findings: list[Finding] = []
     counts = _Counts()
     first_row = 0
@@ -222,7 +225,7 @@ def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], 
 
 
 def _check_sums(manifest: Manifest, counts: Mapping[str, Sequence[_Counts]]) -> Iterator[Finding]:
-    """What the manifest says of all shards together that they do not hold.
+    """Yield where sums of the manifest differ from what all shards hold together, and shards that are there twice.
 
     Args:
         counts: split → what each of its shards holds.
@@ -249,7 +252,7 @@ def _check_sums(manifest: Manifest, counts: Mapping[str, Sequence[_Counts]]) -> 
 
 
 def _check_plans(manifest: Manifest) -> Iterator[Finding]:
-    """Plans that go with neither their shards nor their own bounds.
+    """Yield what is wrong with the plans: other numbers of rows than the shards have, and bounds that cannot be.
 
     Of 100 tokens and rows of 32, no plan has fewer than 4 rows: the bound is at least that, and no plan has fewer rows
     than its bound.
@@ -268,7 +271,11 @@ def _check_plans(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _check_row_sizes(dataset: Finished, split: str, counts: Sequence[_Counts]) -> Iterator[Finding]:
-    """Whether the file that says how large rows are says so of these rows."""
+    """Yield what is wrong with the file that has the sizes of a split's rows (`ROW_SIZES`). Unpacked pairs have none.
+
+    Args:
+        counts: what each shard of the split holds.
+    """
     record = dataset.manifest.splits[split]
     if dataset.manifest.preference or not record.shards:
         return

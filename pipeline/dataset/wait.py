@@ -13,7 +13,8 @@ from ..store.run_lock import Activity, RunLock, read_run_lock
 
 _POLL_SECONDS = 0.5
 _GRACE_SECONDS = 300.0
-"""If no process is at work for so long, the run counts as dead. Within that time it may start, or start again."""
+"""If no process is at work for so long, the run counts as dead. Within that time it may start, or start again after a
+failure."""
 
 
 def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
@@ -36,8 +37,8 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
     if isinstance(store, LocalStore) and store.root.is_file():
         raise InputError(f"{store.url} is a file; give the folder that `packtrain run` writes")
     began = time.monotonic()
-    last_busy = began
-    has_begun = False
+    last_busy = began  # when a run was last seen at work, or may have been
+    has_begun = False  # whether some run ever had the lock
     while True:
         now = time.monotonic()
         try:
@@ -50,7 +51,7 @@ def wait(out: str | Path, timeout: float = 3600.0) -> Manifest:
             if run_lock.activity is not Activity.IDLE:  # where it is unknown, only the timeout ends a wait in vain
                 last_busy = now
             state = _describe_state(run_lock, now - last_busy)
-        except StoreError as error:  # which does not tell anything about the run
+        except StoreError as error:  # a store that does not answer says nothing about the run
             last_busy = now
             state = f"the store does not answer ({error})"
         if now - began >= timeout:

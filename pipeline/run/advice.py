@@ -18,10 +18,11 @@ from ..pack.pack import Selected
 def describe_selection(
     config: RunConfig, ledger: Ledger, formats: Mapping[str, SourceFormat], *, pairs: bool = False
 ) -> Iterator[str]:
-    """Yield what to say before packing.
+    """Yield the sentences of a run about its selected documents, before it packs them.
 
     Args:
         ledger: with what is selected.
+        formats: name of a source → its format.
         pairs: whether these are preference pairs.
     """
     sentences = [
@@ -67,10 +68,10 @@ def describe_unused_length(config: RunConfig) -> str | None:
 
 
 def describe_mixture(config: RunConfig, ledger: Ledger) -> str | None:
-    """Say which sources limit a mixture by weights; None if there are no weights. The ledger says what the others give.
+    """Say which sources limit a mixture by weights; None if there are no weights, or no source limits it.
 
-    A source limits it if it is used as often as its `repeat` allows or, in a mixture without any `repeat`, once: see
-    `stages.select.copies.passes_of`.
+    A mixture is as large as no source exceeds its `repeat`. So a source limits it that is used exactly as often as its
+    `repeat` allows. Without any `repeat`, one source is used once, and the others as often as the weights require.
     """
     if all(source.weight is None for source in config.sources):
         return None
@@ -83,10 +84,11 @@ def describe_mixture(config: RunConfig, ledger: Ledger) -> str | None:
         uses = source.repeat if has_repeats else 1
         if uses is None or not drawn or not_drawn:
             continue
+        # Each of its examples is packed `uses` times: 10 examples with 3 uses are repeated 20 times.
         if entry.examples_repeated == (uses - 1) * drawn:
             reason = f"repeat {uses:,}" if has_repeats else "the most tokens for its weight, used once"
             limiting.append(f"{source.name} ({reason})")
-    # None limits it if all of what could is held out, or left out.
+    # No source of the list limits it if all examples of the one that would are held out, or left out.
     return f"the mixture is limited by {' and '.join(limiting)}" if limiting else None
 
 
@@ -104,13 +106,14 @@ def describe_missing_holdout(config: RunConfig, ledger: Ledger) -> Iterator[str]
 
 
 def describe_nothing_left(config: RunConfig, prepared: Prepared, encoded: Encoded, selected: Selected) -> str:
-    """Say why no example is left, which row shows it, and what to do."""
+    """Say why no example is left: the counts of all reasons; of the most frequent one, the first row and a remedy."""
     total = selected.ledger.total()
     counts = Counter(total.rows_rejected) + Counter(total.rows_filtered) + Counter(total.examples_dropped)
     words = f"nothing is left to pack: of {_describe_rows(total)}."
     if not counts:
         return words.removesuffix(".")
     reason = max(counts, key=lambda reason: counts[reason])
+    # The reason is one of encoding, or one of the selection of documents: each function gives "" for the other's.
     example = describe_first_reject(config, prepared.joined, encoded.records, reason)
     example = example or _first_dropped(prepared, selected, reason)
     if example:

@@ -51,20 +51,21 @@ def commit(
 
 
 def put_card(store: Store, manifest: Manifest, observer: Observer) -> None:
-    """Write the dataset's README.md, unless there is one: it may be the user's. A failure is noted, and fails nothing,
-    because the dataset is already finished.
+    """Write the dataset's README.md, unless there is one: it may be the user's. A failure is only noted, because the
+    dataset is already finished.
     """
     from ..report.card import NAME, dataset_card
 
     try:
         if not store.exists(NAME):
             store.put_bytes(NAME, dataset_card(manifest))
-    except Exception as error:  # of any kind, as in `report_files.try_report`
+    except Exception as error:  # of any kind: no error of a card may end a run that has succeeded
         observer.note(f"{store.where(NAME)} was not written ({type(error).__name__}: {error}); the data is complete")
 
 
 def put_record(store: Store, name: str, content: bytes) -> FileRecord:
     """Write a small file, replacing different content, and return its manifest entry."""
+    # `put_bytes` never replaces a file; equal content is left as it is.
     if not store.put_bytes(name, content) and store.read(name) != content:
         store.replace_bytes(name, content)
     return FileRecord(name, len(content), hash_bytes(content))

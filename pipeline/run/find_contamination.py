@@ -48,7 +48,7 @@ def contamination(
     """
     observer = observer or Observer()
     paths = [against] if isinstance(against, str | Path) else against
-    # Both are required keys, and neither is used here.
+    # A configuration must have `out` and `tokenizer`, and neither is used here.
     if isinstance(config, Mapping):
         config = {"out": "packed", "tokenizer": {"path": "unused"}, **config}
     settings = []
@@ -67,6 +67,12 @@ def contamination(
 def _compare(
     config: RunConfig, base: Path, section: ContaminationConfig, observer: Observer, hits: Path | None
 ) -> Contamination:
+    """Compare the sources of a configuration with the evaluation rows of its `contamination` section.
+
+    Args:
+        base: where relative paths of the configuration start.
+        hits: the file for all hits, which must not exist; None writes none.
+    """
     if hits is not None:
         require_no_file_above(hits, "--out")
         if hits.exists():

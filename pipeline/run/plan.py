@@ -65,7 +65,7 @@ def plan(
     True
 
     Args:
-        lengths: those to compare; the configured one is added.
+        lengths: values of `max_length` to compare; the configured one is added.
         rows: approximate number of rows to encode, evenly from all inputs; None for all rows.
         config, overrides, data, base, observer: as for `run`.
 
@@ -94,7 +94,7 @@ def plan(
         kept.end()
 
     with open_workers(config.run, work) as executor:
-        prepared = prepare(config, work, executor, files=sampled_files)
+        prepared = prepare(config, work, executor, files=sampled_files)  # None: it scans the inputs itself
         encoded = encode_inputs(config, prepared, work, executor)
     for problem in describe_many_rejects(config, prepared.joined, encoded.records):
         kept.note(f"a run would end before it packs: {problem}")
@@ -103,14 +103,20 @@ def plan(
         selected = select_documents(config, prepared, encoded, work)
     else:
         sample = Sample(sum(record.rows for record in encoded.records), row_count)
-        # What notes say of a sample could be wrong of all rows.
+        # Noted to nobody: what is true of a sample, such as that nothing is held out, may be wrong of all rows.
         selected = select_documents(config, prepared, encoded, replace(work, observer=Observer()))
 
     kept.begin("read lengths", 0, "")
     figures = count_rows(selected)
-    scale = sample.rows_in_all / sample.rows if sample is not None and sample.rows else 1.0
+    scale = 1.0
+    if sample is not None and sample.rows:
+        scale = sample.rows_in_all / sample.rows
     choice = compare_lengths(selected, work.base, figures, lengths, scale)
-    packing = _packing(config, figures, sample, pairs=selected.pairs) if selected.packs else None
+    packing = None
+    absent = {"packing": PAIRS}  # why the report has no such section
+    if selected.packs:
+        packing = _packing(config, figures, sample, pairs=selected.pairs)
+        absent = {}
     total = selected.ledger.total()
     contamination = None
     if encoded.contamination is not None:
@@ -124,10 +130,10 @@ def plan(
     report = make_report(
         "plan",
         work.out.url,
-        {} if selected.packs else {"packing": PAIRS},
+        absent,
         sample,
         choice=choice,
-        flow=Flow(supervision_of(total), dict(selected.ledger.sources), rejects, None),
+        flow=Flow(supervision_of(total), dict(selected.ledger.sources), rejects, rejects_file=None),
         contamination=contamination,
         training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
         packing=packing,
@@ -138,7 +144,12 @@ def plan(
 
 
 def _sample_files(files: Sequence[InputFile], share: float) -> list[InputFile]:
-    """The files with only the first rows of evenly chosen blocks: about a share of each source's rows."""
+    """The files with only the first rows of evenly chosen blocks: about a share of each source's rows.
+
+    Args:
+        files: in the order of sources.
+        share: of the rows to take, 0 to 1; a source has at least `_LEAST` rows all the same.
+    """
     sampled = list[InputFile]()
     for _, group in groupby(files, key=lambda file: file.source):
         source_files = list(group)
@@ -169,7 +180,7 @@ def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample 
         splits = [
             replace(
                 split,
-                bound=0,  # a bound does not grow with the rows
+                bound=0,  # not known: a bound of the sample's rows does not grow with the rows
                 rows=round(split.rows * scale),
                 tokens=round(split.tokens * scale),
                 labels=round(split.labels * scale),

@@ -26,7 +26,7 @@ _NO_PROMPT = ("text", "tokenized", "preference", "python")
 
 @dataclass(slots=True)
 class PrepCounts:
-    """Counts of rows and examples, by what happened to them."""
+    """Counts of rows and examples, by what happened to them: reason → how many rows, or how many skipped examples."""
 
     rows: int = 0
     examples: int = 0
@@ -42,8 +42,12 @@ def prepare_source(
 ) -> PrepCounts:
     """Write a source's examples to one file, as JSON lines. The file appears only when it is complete.
 
-    Prompts alone have a `row`, the number of the source row from 0, so that what a model answers finds its row again,
-    and an `id`: of an APPS problem its own, or a digest of its question; else its group, or the number.
+    Args:
+        base: where relative paths of the source start.
+        target: the file to write, which must not exist.
+        prompt_only: write only the prompts. Each line then has a `row`, the number of the source row from 0, by which a
+            model's answer finds its row again, and an `id`: that of an APPS problem, or a digest of its question; of
+            other rows the group, or the row's number.
 
     Raises:
         ConfigError: the suffix is not .jsonl, or an input is missing.
@@ -83,6 +87,7 @@ def prepare_source(
 
 
 def _no_examples(source: SourceConfig, target: Path, counts: PrepCounts) -> InputError:
+    """The error for a source without examples: how many rows each reason cost, and the first rejected row."""
     reasons = (counts.rejected + counts.filtered).most_common()
     listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons) or "no rows"
     first = f" The first: {counts.first_reject}." if counts.first_reject else ""
@@ -99,7 +104,7 @@ def _public_rows(
     counts: PrepCounts,
     observer: Observer,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the examples of all files in their public form, and count them."""
+    """Yield the examples of all files in their public form, and count them in `counts`."""
     form = source_format.make()
     rows_before = 0  # of earlier files
     for file in files:
@@ -119,7 +124,7 @@ def _public_rows(
             for example in prepared.examples:
                 row = form.public_row(example)
                 if form.options.prompt_only:
-                    number = rows_before + block.first_line + example.line
+                    number = rows_before + block.first_line + example.line  # `line` counts in the block
                     row = {"id": example.group or str(number), "row": number, **row}
                 yield row
             observer.advance(block.end - block.start, rows=prepared.rows)

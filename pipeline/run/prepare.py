@@ -28,7 +28,7 @@ def prepare(
     """Find out what to encode, and how. Writes only notes in the cache.
 
     Args:
-        files: the inputs, if they are already scanned; then small files are not joined.
+        files: the inputs, if they are already scanned; small files are then not joined. None: they are scanned here.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
@@ -38,7 +38,8 @@ def prepare(
     load_ahead(config, work.base)
     if files is None:
         scanned = tuple(scan_inputs(config.sources, work.base, work.scratch))
-        # A reader of the user may end its process, which must not cost other files.
+        # Files that the user's own reader reads are not joined: it may crash its process, and only its own file may be
+        # lost.
         reader_sources = [source.name for source in config.sources if is_reader(source.format)]
         joined = tuple(join_small(scanned, reader_sources))
     else:

@@ -11,9 +11,10 @@ from ..encode.rejects import RejectCounts, count_rejects, describe_first_reject
 from ..inputs.blocks import InputFile
 
 DEFAULT_SHARE = 0.1
-"""What may be rejected of a source with more than `SMALL_ROWS` rows, unless the configuration says."""
+"""The share of the rows of a source that may be rejected if `max_rejected` is not configured and the source has more
+than `SMALL_ROWS` rows. Of a smaller source, all may be."""
 SMALL_ROWS = 100
-"""Of a smaller source, a few rejected rows are a large share."""
+"""Of so few rows, a few rejected ones are a large share, and end no run."""
 _OTHER_FORMAT = ("missing_key", "wrong_type")
 """Reasons that rows of another format have."""
 
@@ -26,7 +27,7 @@ def require_few_rejects(config: RunConfig, files: Sequence[InputFile], records: 
         records: one per block, in the order of `files`.
 
     Raises:
-        InputError: names each such source, and of the first one the most frequent reason, with its first row.
+        InputError: names each such source, with its most frequent reason and the first row that has it.
     """
     problems = list(describe_many_rejects(config, files, records))
     if problems:
@@ -36,14 +37,17 @@ def require_few_rejects(config: RunConfig, files: Sequence[InputFile], records: 
 def describe_many_rejects(
     config: RunConfig, files: Sequence[InputFile], records: Sequence[PartRecord]
 ) -> Iterator[str]:
-    """Yield a sentence about each source of which more rows are rejected than `max_rejected` allows. See
-    `require_few_rejects`.
+    """Yield a sentence about each source of which more rows are rejected than `max_rejected` allows.
+
+    Args:
+        files: as they were encoded.
+        records: one per block, in the order of `files`.
     """
     counts = count_rejects(config, files, records)
     for number, source in enumerate(config.sources):
         rejected = counts[source.name]
         limit = config.max_rejected_of(source)
-        if limit is None:
+        if limit is None:  # not configured
             limit = DEFAULT_SHARE if rejected.rows > SMALL_ROWS else 1.0
         if rejected.share <= limit:
             continue
@@ -69,8 +73,9 @@ def _describe(source: str, rejected: RejectCounts, limit: float, first: str, key
 
     Args:
         first: the first reject for the most frequent reason, in words.
-        key: that of the limit in the configuration.
-        several_files: whether the source has more than one.
+        limit: the share of the rows that may be rejected.
+        key: of the limit in the configuration, such as `sources.0.max_rejected`.
+        several_files: whether the source has more than one file.
     """
     reason = _most_frequent(rejected)
     remedy = "Repair or leave out these rows"

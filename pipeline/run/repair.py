@@ -75,8 +75,8 @@ def repair(
         InputError: there is no finished dataset.
         ConfigError: inputs are gone.
         OutputError: the inputs have changed, or `config` belongs to another run.
-        IntegrityError: the rebuilt files do not match the manifest, or the manifest is damaged; or a name in the folder
-            points outside it.
+        IntegrityError: the rebuilt files do not match the manifest; or the manifest cannot be read; or a name in the
+            folder points outside it.
     """
     observer = observer or Observer()
     out = open_output(folder)
@@ -89,18 +89,22 @@ def repair(
             "the file deleted, run the same configuration again: it continues where it stopped"
         )
     loaded, folder_of_paths = load_config(config, base)
-    # The dataset may have been moved, and is not where the configuration has it.
+    # The dataset may have been moved, so the place where it is now replaces `out` of the configuration.
     loaded = loaded.model_copy(update={"out": out.url, "cache": cache_root(loaded.cache, out.url, folder_of_paths)})
+    # The manifest has the configuration of the run that made the dataset. Another one would make other files.
     check_plan(out, {"config": loaded.identity()})
     findings = verify(folder, deep=True, observer=observer).findings
-    # That of the folder may be gone, as in a copy; the manifest has the same.
+    # `_run/plan.json` may be damaged, or missing, as in a copy without `_run`. It is no file of the dataset, so that
+    # `verify` does not look at it: it is written in any case. The manifest has the same plan.
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     dataset_files = {MANIFEST, *(file.name for file in manifest.all_files)}
     damaged = {finding.name for finding in findings} & dataset_files
     if damaged:
-        if MANIFEST in damaged:
+        if MANIFEST in damaged:  # it could be read above, but has other bytes than a run writes, as if reformatted
             out.replace_bytes(MANIFEST, manifest.to_bytes())
         make_dataset(loaded, open_workspace(loaded, folder_of_paths, observer), damaged=damaged)
-    # All is checked again: what is wrong with other files than those of the dataset stays.
-    remaining = verify(folder, deep=True, observer=observer).findings if findings else ()
+    # Everything is checked again: files that are none of the dataset's are not repaired, and are found again.
+    remaining: tuple[Finding, ...] = ()
+    if findings:
+        remaining = verify(folder, deep=True, observer=observer).findings
     return Repair(findings, remaining, manifest)

@@ -68,9 +68,9 @@ def run(
 ) -> Dataset:
     """Run packtrain and return the finished dataset, with what the run said in its `notes`.
 
-    A finished dataset is left as it is; an interrupted run continues where it stopped. Nothing is printed, but if more
-    than 3 % of the supervised tokens are lost without having been left out by choice, or rows are rejected, a
-    UserWarning says so.
+    A finished dataset is left as it is; an interrupted run continues where it stopped. Nothing is printed. If rows are
+    rejected, or more than 3 % of the supervised tokens are lost without having been left out by choice, a UserWarning
+    says so.
 
     >>> dataset = packtrain.run("mix.yaml", overrides={"truncate.max_length": 512, "out": "packed-512"})
     >>> dataset.splits["train"].rows > 0
@@ -119,13 +119,14 @@ class RunEnd:
     is_new: bool
     """Whether this run made it; else it was finished before."""
     report: "Report | None" = None
+    """The report that this run made; None if it made none."""
 
 
 def make_dataset(config: RunConfig, work: Workspace, *, damaged: Collection[str] = ()) -> RunEnd:
     """Do the work that remains: none, if the folder holds the finished dataset of this same run.
 
     Args:
-        damaged: names of damaged files of a finished dataset, which are made again.
+        damaged: names of damaged files of a finished dataset, which are made again; empty for a run.
 
     Raises:
         OutputError: the folder holds something else.
@@ -175,7 +176,9 @@ def _make_locked(config: RunConfig, work: Workspace, damaged: Collection[str]) -
 
 
 def _leave_finished(config: RunConfig, work: Workspace, dataset: Finished) -> RunEnd:
-    """Say that nothing is left to do, and do what an earlier run may have been killed before."""
+    """Say that nothing is left to do. Then remove drafts and write the card, as the run that made the dataset may have
+    been killed before it did so.
+    """
     out = work.out
     work.observer.note(f"{out.url} is already finished; nothing to do")
     if config.run.report and not out.exists(HTML):
@@ -202,7 +205,8 @@ def encode_inputs(config: RunConfig, prepared: Prepared, work: Workspace, execut
 def compare_with_evaluation(
     config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace, executor: Executor
 ) -> Encoded:
-    """Compare the examples with evaluation rows, if the configuration asks for it, and mark those that share text.
+    """Compare the examples with evaluation rows, and mark those that share text. Without `contamination` in the
+    configuration, nothing is compared, and `encoded` is returned as it is.
 
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.
@@ -244,8 +248,9 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
 def _with_rejects(
     error: InputError, config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace
 ) -> InputError:
-    """The error of a run that ends before it packs. Its rejected rows are written, and named, unless the folder has a
-    plan: it may be another run's.
+    """The error of a run that ends before it packs, with the name of the file of its rejected rows, which is written
+    here. If no row is rejected, the error stays as it is; and also if the folder has a plan, because then it may be
+    another run's, whose file must stay.
     """
     if work.out.exists(PLAN) or not _write_rejects(config, prepared, encoded, work).bytes:
         return error
@@ -253,6 +258,7 @@ def _with_rejects(
 
 
 def _write_rejects(config: RunConfig, prepared: Prepared, encoded: Encoded, work: Workspace) -> FileRecord:
+    """Write rejects.jsonl, which is empty if no row is rejected."""
     rejects = list_rejects(config, prepared.joined, encoded.records)
     return put_record(work.out, REJECTS, rejects_jsonl(rejects))
 
@@ -275,6 +281,6 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     if prepared.evaluation is not None:
         plan["evaluation"] = prepared.evaluation.payload()
     plan["versions"] = {name: version(name) for name in packages}
-    # As a plan is compared with what a folder has, it must look as if it came from there.
+    # It is compared with the plan in a folder, which was read from JSON: a tuple there has become a list.
     read_back: dict[str, Any] = json.loads(json.dumps(plan))
     return read_back

@@ -24,7 +24,9 @@ writes.
 
 
 def count_workers(section: RunSection) -> int:
-    """The number of workers: the configured one, or one for each core, as far as half of the memory goes."""
+    """The number of workers: the configured one; else one for each core, or fewer if together they would need more than
+    half of the memory.
+    """
     if section.workers is not None:
         return section.workers
     # A container or a batch system may allow fewer cores than the machine has.
