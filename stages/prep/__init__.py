@@ -30,7 +30,7 @@ FORMATS: dict[str, type[Format]] = {
 
 
 def make_format(name: str, options: Options | None = None) -> Format:
-    """The format `name`, with default options unless given.
+    """The format of a name. Without options, it has the default ones.
 
     Raises:
         ConfigError: a key cannot name a column.

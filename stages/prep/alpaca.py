@@ -27,7 +27,10 @@ class AlpacaFormat(Format):
     default_style = "chat"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`, `empty_completion`, `wrong_type`, `two_systems`."""
+        """One conversation; with `per_turn`, one for each answer in it.
+
+        Rejects `empty`, `empty_completion`, `wrong_type`, `two_systems`.
+        """
         question = "\n".join(text for text in (row.instruction, row.input) if text)
         if not question:
             raise RowRejectedError("empty", f"`{self.keys['instruction']}` is empty")

@@ -31,7 +31,8 @@ class AppsFormat(Format):
     """Problems in the public APPS fields.
 
     `sub` is the solution's index in the row's own list, -1 with `prompt_only`. `group` is the problem's id,
-    or a digest of its question when it has none. Examples of a problem share their prompt: do not change it.
+    or a digest of its question when it has none. Examples of a problem share one list as their prompt, so nobody may
+    change it.
     """
 
     name = "apps"
@@ -47,21 +48,22 @@ class AppsFormat(Format):
     default_style = "chat"
 
     def read_columns(self) -> dict[str, str]:
-        """See `Format.read_columns`."""
+        """The name of each column that is read, by field; without solutions, if only prompts are wanted."""
         names = super().read_columns()
         if self.options.prompt_only:
             names.pop("solutions", None)
         return names
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
+        """Whether a row is a problem with its solutions, for detection."""
         has_solutions = isinstance(row.get("solutions"), str | list)
         # A `question` alone is a column of many data sets.
         is_problem = has_solutions and ("input_output" in row or "difficulty" in row)
         return is_problem and super().fits(row)
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`; filters `no_solution`.
+        """One example for each solution, or one without a completion with `prompt_only`. Rejects `empty`; filters
+        `no_solution`.
 
         Solutions that are blank, or equal an earlier one but for whitespace at the end, are skipped, and those beyond
         `max_solutions`; they are counted if the row has others.
@@ -82,6 +84,7 @@ class AppsFormat(Format):
 
     def _chosen(self, solutions: list[str], skipped: Counter[str]) -> list[tuple[int, str]]:
         """(index in the row's list, solution) of the solutions to keep, without whitespace at their ends."""
+        # By their text, so that a later equal one is found; in the order of the row.
         index_of_solution: dict[str, int] = {}
         left_out: Counter[str] = Counter()
         for index, solution in enumerate(map(str.rstrip, solutions)):
@@ -108,11 +111,11 @@ def group_of(row: Any) -> str:
 
 
 def function_of(row: Any) -> str | None:
-    """The function that the tests call; "" if they use standard input; None if the row does not say.
+    """The name of the function that the tests call; "" if they use standard input and output; None if the row does not
+    say which, or its tests cannot be read.
 
-    Only the name is parsed, and only if `fn_name` occurs, so that long tests cost nothing. A row whose tests cannot be
-    read counts as not saying. Problems with starter code but tests of plain input and output (many in APPS's test
-    split) use standard input, as in APPS.
+    Only the name is parsed, and of long tests only if `fn_name` occurs in them, so that they cost nothing. Problems
+    with starter code but tests of plain input and output (many in APPS's test split) use standard input, as in APPS.
     """
     tests = row.input_output
     if isinstance(tests, str):
@@ -136,8 +139,10 @@ def function_of(row: Any) -> str | None:
 
 def fenced(code: str) -> str:
     """Code in a Markdown fence, longer than any run of backticks in it. `code` must not end in a newline."""
+    longest = 2  # Markdown needs a fence of three backticks at least
     # Searching for one character is several times faster than for three, and most programs have no backtick.
-    longest = max(map(len, _TICKS.findall(code)), default=2) if "`" in code else 2
+    if "`" in code:
+        longest = max(map(len, _TICKS.findall(code)), default=longest)
     fence = "`" * (longest + 1)
     return f"{fence}python\n{code}\n{fence}"
 
@@ -149,6 +154,7 @@ def chat_prompt(row: Any) -> str:
     starter = (row.starter_code or "").rstrip().lstrip("\r\n")
     if starter:
         parts.append(f"Starter code:\n\n{fenced(starter)}")
+    # A name: the tests call it. "": they use standard input. None: the row does not say how the program is tested.
     function = function_of(row)
     if function:
         parts.append(f"Your Python code will be tested by calling `{function}`: return the answer, do not print it.")

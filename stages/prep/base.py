@@ -24,16 +24,16 @@ class ReaderCode(msgspec.Struct, frozen=True, kw_only=True):
     path: str = "reader.py"
     """The module's name in errors."""
     folder: str = ""
-    """Folder that is searched last for the module's imports."""
+    """The folder that is searched last for the module's imports; "" for none."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How rows become examples. A format ignores the options that it has no use for."""
 
     keys: dict[str, str] = {}
-    """Other names of columns, by their field in `Format.columns`."""
+    """Field in `Format.columns` → the name of its column, where that is another: {"prompt": "question"}."""
     style: Literal["plain", "chat"] | None = None
-    """`chat`: texts become messages. `plain`: they are joined as they are. None: the format's."""
+    """`chat`: texts become messages. `plain`: they are joined as they are. None: as the format does by default."""
     per_turn: bool = False
     """One example for each turn of the assistant."""
     prompt_only: bool = False
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_solutions: int | None = None
     """APPS: keep at most this many solutions of a problem, after removing duplicates. None keeps all."""
     reader: ReaderCode | None = None
-    """The user's own reader."""
+    """The user's own reader; None for all other formats."""
 
     def payload(self) -> dict[str, Any]:
         """What decides the examples, as plain data: the options that are not the default. A reader is represented by
@@ -91,9 +91,9 @@ class PreparedBlock:
 
 
 class _Row(msgspec.Struct):
-    """A decoded row: a field that is not read is None."""
+    """A decoded row. A field whose column is not read is None."""
 
-    # Python calls it only for attributes that are not there: a format need not ask which columns the user has left.
+    # Python calls this only for attributes that are not there. So a format need not ask whether a column is read.
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -108,25 +108,27 @@ class Format(ABC):
 
     name: ClassVar[str]
     columns: ClassVar[Columns]
-    """The columns that are read, by field; beside them, those of `NAMED_COLUMNS` that the user names."""
+    """Field → its column. Beside these, `weight` and `group` are read if the user names their columns."""
     other_names: ClassVar[tuple[str, ...]] = ()
     """Other usual names of the first column, which detection tries."""
     values: ClassVar[str] = "texts"
-    """What the required columns hold, in the words of detection."""
+    """What the required columns hold, in words, for the messages of detection."""
     has_one_list: ClassVar[bool] = False
-    """Whether its conversations are written for other tools as they are, not as prompt and completion."""
+    """Whether its conversations are written for other tools as one list of messages, and not as prompt and
+    completion."""
     default_style: ClassVar[Literal["plain", "chat"]] = "plain"
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self.style = self.options.style or self.default_style
         self.unread: Counter[str] = Counter()
-        """The keys of messages that are neither read nor refused, since `prepare` began, with how many have them."""
+        """Key of messages that is neither read nor refused → how many messages have had it since `prepare` began."""
         self.keys = self.read_columns()
         """The name of each column that is read, by field."""
         columns = {name: self.columns.get(name) or NAMED_COLUMNS[name] for name in self.keys}
         # Looked up once here, because `_checked` runs for every row, and few columns need each check.
         self._refusing_columns = {name: column for name, column in columns.items() if column.refused is not None}
+        # Field → (decoder of a JSON text in it, what the text should be in words).
         self._cell_decoders = {
             name: (msgspec.json.Decoder(column.type).decode, column.cell)
             for name, column in columns.items()
@@ -139,7 +141,8 @@ class Format(ABC):
     def read_columns(self) -> dict[str, str]:
         """The name of each column that is read, by field: {"prompt": "question", "completion": "completion"}."""
         names = self.options.keys
-        # With {prompt: completion}, the column `completion` is the prompt, and not the completion too.
+        # With keys {"prompt": "completion"}, the column `completion` is the prompt, and not the completion too. Only a
+        # required column is kept, so that two fields of one name are refused.
         taken_names = set(names.values())
         keys: dict[str, str] = {}
         for field_name, column in self.columns.items():
@@ -156,7 +159,10 @@ class Format(ABC):
         """
         fields: list[Any] = []
         for name, column in columns.items():
-            value_type = column.type | str if column.cell else column.type
+            value_type = column.type
+            if column.cell:
+                value_type |= str
+            # A third member is the default value.
             fields.append((name, value_type) if column.required else (name, value_type, None))
         try:
             return msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
@@ -175,14 +181,18 @@ class Format(ABC):
 
     @property
     def described(self) -> str:
-        """The required columns and what they hold, in words."""
-        return f"{' and '.join(f'`{name}`' for name in self._required_names())}, {self.values}"
+        """The required columns and what they hold, in words: "`prompt` and `completion`, both texts or both lists of
+        messages".
+        """
+        names = " and ".join(f"`{name}`" for name in self._required_names())
+        return f"{names}, {self.values}"
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Whether a row seems to be of this format: for detection. Here: it has the required columns."""
         return all(row.get(name) is not None for name in self._required_names())
 
     def _required_names(self) -> list[str]:
+        """The names of the columns without which there is no row, as the user has them."""
         return [self.keys[field_name] for field_name, column in self.columns.items() if column.required]
 
     @abstractmethod
@@ -200,13 +210,13 @@ class Format(ABC):
         """
 
     def complete_examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """The examples of one row, with what the row hands to the chat template, and the weight and the group of the
-        row, if the user names their columns. See `examples`.
+        """The examples of one row, as `examples` returns them, and with what does not depend on the format: variables
+        and documents for the chat template, and the row's weight and group, if the user names their columns.
 
         Raises:
-            RowRejectedError: also `weight` and `unusable_column`.
+            RowRejectedError, RowFilteredError: for the same reasons as `examples`; also `weight`, `unusable_column`.
         """
-        # First, so that a row that is refused for one of these has counted nothing as skipped.
+        # Before the examples, so that a row that is refused for one of these has counted nothing as skipped.
         weight = check_weight(row.weight, self.keys["weight"]) if "weight" in self.keys else 1.0
         group = str(row.group) if "group" in self.keys and row.group is not None else ""
         inputs = template_inputs(row, self.keys)
@@ -255,9 +265,8 @@ class Format(ABC):
         return {"prompt": prompt, "completion": completion}
 
     def decode(self, line: bytes) -> Any:
-        """Decode one line of JSON. Keys that the format does not use are not parsed.
-
-        So invalid UTF-8 is found only in values that are used.
+        """Decode one line of JSON. Values of columns that the format does not read are not parsed, so invalid UTF-8 in
+        them is not found.
 
         Raises:
             RowRejectedError: `invalid_utf8`, `invalid_json`, `not_an_object`, `missing_key`, `wrong_type`, `too_deep`,
@@ -273,11 +282,12 @@ class Format(ABC):
         """Convert a decoded row, such as one of a table, to the type that `decode` returns.
 
         Raises:
-            RowRejectedError: see `decode`; `invalid_utf8` is a lone surrogate.
+            RowRejectedError: for the same reasons as `decode`. `invalid_utf8` is half of a surrogate pair here.
         """
         try:
             converted = msgspec.convert(row, self._row_type)
-            # Only to find lone surrogates, which UTF-8 cannot encode: a walk in Python over all texts would be slower.
+            # The bytes are not used. Half of a surrogate pair cannot be encoded as UTF-8, and a walk in Python over all
+            # texts would find it more slowly.
             msgspec.json.encode(converted)
         except UnicodeEncodeError as error:
             raise RowRejectedError("invalid_utf8", f"a text is not UTF-8: {error.reason}") from None
@@ -288,7 +298,12 @@ class Format(ABC):
         return self._checked(converted)
 
     def _checked(self, row: Any) -> Any:
-        """A row whose columns hold what the table says. Cells that are JSON texts are decoded in place."""
+        """The same row, once its columns hold what the table of columns says. Cells that are JSON texts are decoded in
+        place.
+
+        Raises:
+            RowRejectedError: a column is refused, is not the JSON that it should be, or nests too deeply.
+        """
         for name, column in self._refusing_columns.items():
             value = getattr(row, name)
             if value is not None:
@@ -296,7 +311,9 @@ class Format(ABC):
         for name, (decode, kind) in self._cell_decoders.items():
             value = getattr(row, name)
             if isinstance(value, str):
-                decoded = decode_json(value, f"`{self.keys[name]}`", decode, kind=kind) if value.strip() else None
+                decoded = None  # for a blank cell
+                if value.strip():
+                    decoded = decode_json(value, f"`{self.keys[name]}`", decode, kind=kind)
                 setattr(row, name, decoded)
         for name in self._nested_fields:
             value = getattr(row, name)
@@ -314,7 +331,7 @@ class Format(ABC):
         rejects: list[RejectedRow] = []
         filtered: Counter[str] = Counter()
         skipped: Counter[str] = Counter()
-        shapes: Counter[tuple[str, ...]] = Counter()
+        shapes: Counter[tuple[str, ...]] = Counter()  # keys of a row → how many rows have these
         self.unread.clear()
         rows = blank = 0
         for line, item in items:

@@ -12,7 +12,7 @@ from ...schemas.errors import RowRejectedError
 
 LEAST_WEIGHT = 1e-6
 MOST_WEIGHT = 1e6
-"""Limits of a weight that is not 0. So products of three weights stay within float32."""
+"""The largest weight; LEAST_WEIGHT is the smallest that is not 0. So products of three weights stay within float32."""
 
 
 def is_filled(value: Any) -> bool:
@@ -38,17 +38,22 @@ class Column:
     nested: bool = False
     """Whether it holds messages or tools, which may not nest too deeply."""
     cell: str = ""
-    """What a text in it is the JSON of, in words, as in a cell of CSV; a blank one is null. "": texts stay texts."""
+    """If a text in the column is read as JSON, as a cell of CSV is: what it should be, such as "a JSON list of
+    objects". A blank text is null then. "": texts stay texts."""
     refused: tuple[str, str] | None = None
-    """Reason and detail with which a row is rejected that has a value in it which `refuses` says cannot be used."""
+    """Reason and detail of the rejection of a row with a value that cannot be used; None if every value can be."""
     refuses: Callable[[Any], bool] = is_filled
-    """Whether a value that is not null is refused; here: anything that is not empty."""
+    """For a column with `refused`: whether a value that is not null cannot be used. By default, none but an empty one
+    can be."""
 
     def require_usable(self, value: Any, where: str) -> None:
-        """Refuse a value that is not null, if the column says so.
+        """Refuse a value that is not null, if the column says that it cannot be used.
+
+        Args:
+            where: the column, for the message.
 
         Raises:
-            RowRejectedError: with the column's reason.
+            RowRejectedError: with the column's reason and detail.
         """
         if self.refused is not None and self.refuses(value):
             reason, detail = self.refused
@@ -64,7 +69,7 @@ OBJECTS = "a JSON list of objects"
 KWARGS = "chat_template_kwargs"
 """The column of variables that a row hands to the chat template, as in TRL."""
 DOCUMENTS = "documents"
-"""The column of documents that it hands over."""
+"""The column of documents that a row hands to the chat template."""
 SYSTEM: Columns = {name: Column(str | None) for name in ("system", "system_prompt")}
 """The columns of a text that opens a conversation."""
 TEMPLATE_INPUTS: Columns = {
@@ -76,7 +81,8 @@ MEDIA: Columns = {
     name: Column(Any, refused=("not_text", "only text can be packed; remove the column if the text needs none"))
     for name in ("image", "images", "audio", "audios", "video", "videos")
 }
-"""Columns that hold a conversation's images, sounds or videos."""
+"""Columns that hold images, sounds or videos. A row that has some is rejected."""
+# Details of rejections, which follow "`label` is not empty: ".
 _KTO = "true and false are for KTO, and are not pairs or examples here; take the good ones, or remove the column"
 _TRAINED = "it is not read; give `train: false` to each message that is not trained"
 CHAT_COLUMNS: Columns = {
@@ -100,19 +106,20 @@ RESERVED = frozenset(
     | {"tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict", "tokenizer_kwargs"}
     | {"return_assistant_tokens_mask", "processor_kwargs", "self"}
 )
-"""Arguments of `apply_chat_template` that are no variables of templates."""
+"""Arguments of `apply_chat_template` that are not variables of a template. A row may not give them as such."""
 
 
 def template_inputs(row: Any, keys: Mapping[str, str]) -> dict[str, Any]:
-    """The variables and documents that a row hands to the chat template, as fields of its examples; those that it lacks
-    are left out. A variable that is null counts as missing, as in columns of Arrow.
+    """The variables and documents that a row hands to the chat template, as `variables` and `documents` of its
+    examples. What the row lacks is left out: most rows give {}. A variable that is null counts as missing.
 
     Args:
         row: as `Format.decode` returns it.
         keys: the name of each column that is read, by field.
 
     Raises:
-        RowRejectedError: `unusable_column`, for what only a configuration can say, or what is said twice; `wrong_type`.
+        RowRejectedError: `unusable_column`, for a variable that only a configuration can set, or documents in two
+            places that differ; `wrong_type`.
     """
     kwargs = getattr(row, KWARGS) if KWARGS in keys else None
     documents = getattr(row, DOCUMENTS) if DOCUMENTS in keys else None
@@ -143,8 +150,8 @@ def _is_list_of_objects(value: Any) -> bool:
 # Columns of any format
 
 NAMED_COLUMNS: Columns = {"weight": Column(Any, required=True), "group": Column(str | int | None, required=True)}
-"""The loss weight of a row, and its group, which all its examples get. Not in the tables of the formats, and read only
-if the user names their columns: a column `weight` without that may be a person's, in kilograms.
+"""The columns of a row's loss weight and of its group, which all its examples get. They are in no format's table, and
+are read only if the user names them: a column `weight` may as well be a person's weight in kilograms.
 """
 
 

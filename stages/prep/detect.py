@@ -18,10 +18,11 @@ from . import FORMATS
 from .base import Format, Options
 
 Keys: TypeAlias = Mapping[str, str]
+"""Field of a format → the name of its column."""
 _MAX_COLUMNS = 12
 """Columns that an error names at most."""
 _NEAR = 0.8
-"""How like two names are, from 0 to 1 as difflib counts it, if one may be the other with a typing error."""
+"""How much alike two names must be, as difflib counts it from 0 to 1, for one to be the other with a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Detection:
 
     format: str
     keys: dict[str, str]
-    """Column names, given or found, as they are written in the configuration."""
+    """The configuration's `keys`: those that the user gave, and one that was found."""
     why: str
     """Why this format was chosen, to follow "because" in a sentence."""
 
@@ -40,13 +41,14 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
 
     Args:
         rows: the first decoded rows of a source; rows that are not objects fit no format.
-        keys: column names that the user gave; only formats that take all of them are tried.
-        number: which of the sources it is, from 0, for the options that the error names.
+        keys: names of columns that the user gave; only formats that have all these fields are tried.
+        number: index of the source in the configuration, for the options that the error names.
 
     Raises:
         ConfigError: no format fits, or several do.
     """
     objects = [row for row in rows if isinstance(row, Mapping)]
+    # Each format, with how many rows it fits.
     counts = [(format, sum(map(format.fits, objects))) for format in _candidates(dict(keys or {}))]
     fitting = _fitting_formats(counts, len(rows))
     if len(fitting) == 1:
@@ -60,8 +62,11 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
             f"{_as_configured(format)} ({_share(count, len(rows))}: {format.described})" for format, count in fitting
         ]
         raise ConfigError(f"{rows_in_words} fit several formats; set the one that you mean: {'; or '.join(ways)}")
+    sentences = [f"{rows_in_words} fit no format."]
+    # The second only if no format fits any row: what fits some rows is no typing error.
     hint = _describe_mixture(counts) or _describe_typing_error(objects, counts, number)
-    sentences = [f"{rows_in_words} fit no format.", hint] if hint else [f"{rows_in_words} fit no format."]
+    if hint:
+        sentences.append(hint)
     columns_of_formats = "".join(f"\n  {format.name}: {format.described}" for format, _ in counts)
     raise ConfigError(
         f"{' '.join(sentences)} Looked for:{columns_of_formats}\n"
@@ -73,7 +78,12 @@ def detect(rows: Sequence[Any], keys: Keys | None = None, number: int = 0) -> De
 
 
 def _fitting_formats(counts: Sequence[tuple[Format, int]], rows: int) -> list[tuple[Format, int]]:
-    """The formats that fit half of the rows or more, each with how many it fits."""
+    """The formats that fit half of the rows or more, each with how many it fits.
+
+    Args:
+        counts: all formats, each with how many rows it fits.
+        rows: how many rows there are.
+    """
     # Half, because a file may begin with rows that cannot be used; they are rejected later, with a reason each.
     fitting = [(format, count) for format, count in counts if count and 2 * count >= rows]
     if {format.name for format, _ in fitting} - {"text", "tokenized"}:
@@ -102,11 +112,12 @@ def _describe_mixture(counts: Sequence[tuple[Format, int]]) -> str:
 def _describe_typing_error(
     objects: Sequence[Mapping[str, Any]], counts: Sequence[tuple[Format, int]], number: int
 ) -> str:
-    """Say which column has nearly the name of one that a format reads, and which keys the objects of a list have that
-    looks like messages, but is not; "" if there is neither.
+    """For each column of the first row: say if its name is nearly that of a column that a format reads; or if it has
+    such a name and is a list of objects, which keys these have, because they are no messages. "" if there is no such
+    column.
     """
-    # Column name → key. A format is counted again with other usual names of its column: the first of all says which key
-    # to set, so it comes last here.
+    # Name of a column → its field. Two formats may have the same name for different fields, and the earlier format
+    # counts: it comes last here, and so replaces what later ones say.
     expected = {column: key for format, _ in reversed(counts) for key, column in format.keys.items()}
     sentences = list[str]()
     for name, value in (objects[0] if objects else {}).items():
@@ -125,7 +136,9 @@ def _describe_typing_error(
 
 
 def _candidates(keys: dict[str, str]) -> Iterator[Format]:
-    """The formats that take all of the given keys; again for each other usual name of their first column."""
+    """The formats that have all fields of the given keys. A format comes again for each other usual name of its first
+    column, unless the user has named that column.
+    """
     for name, row_format in ROW_FORMATS.items():
         # A key of another format would be ignored, and the user not told.
         if not set(keys) <= set(row_format.keys):
@@ -134,7 +147,7 @@ def _candidates(keys: dict[str, str]) -> Iterator[Format]:
         yield format_type(Options(keys=keys))
         first_column = next(iter(format_type.columns))
         if first_column in keys:
-            continue  # the user has said how it is called
+            continue
         for other_name in format_type.other_names:
             if other_name != first_column and other_name not in keys.values():
                 yield format_type(Options(keys={**keys, first_column: other_name}))
@@ -144,10 +157,11 @@ def _share(count: int, rows: int) -> str:
     """`all of the first 8 rows`, `5 of the first 8 rows` or `the only row`."""
     if rows <= 1:
         return "the only row"
-    return f"{'all' if count == rows else f'{count:,}'} of the first {rows:,} rows"
+    number = "all" if count == rows else f"{count:,}"
+    return f"{number} of the first {rows:,} rows"
 
 
 def _as_configured(format: Format) -> str:
     """`format: messages, keys: {messages: conversation}`, as the configuration has it."""
     keys = ", ".join(f"{key}: {name}" for key, name in format.options.keys.items())
-    return f"format: {format.name}{f', keys: {{{keys}}}' if keys else ''}"
+    return f"format: {format.name}, keys: {{{keys}}}" if keys else f"format: {format.name}"

@@ -22,6 +22,7 @@ _ID = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _NUMBER = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 _NUMBERS = list[_NUMBER] | None
 _FLAGS = list[_NUMBER | bool] | None
+# Reason and detail of a rejection.
 _PACKED = (
     "packed_already",
     "documents are packed in this row; give a row for each of them, or take rows apart in a reader of your own "
@@ -37,7 +38,7 @@ class TextFormat(Format):
     values = "a text"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`. Rejects `empty`."""
+        """One example, the text. Rejects `empty`."""
         if not row.text:
             raise RowRejectedError("empty", f"`{self.keys['text']}` is empty")
         return [Example(line, -1, "", None, None, row.text)]
@@ -63,7 +64,7 @@ class TokenizedFormat(Format):
     values = "a list of integers"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`.
+        """One example, the token ids with which of them are trained.
 
         Rejects `empty`, `bad_labels`, `bad_mask`, `padded` (zeros in `attention_mask`), `packed_already`,
         `weight` (weights of single tokens).
@@ -95,16 +96,23 @@ class TokenizedFormat(Format):
             ids: (T,) of the row.
         """
         are_labels = name == "labels"
-        reason = "bad_labels" if are_labels else "bad_mask"
         key = self.keys[name]
         key_of_ids = self.keys["input_ids"]
         values = np.array(numbers, np.int64)
+        is_trained: NDArray[np.bool_]
+        if are_labels:
+            reason = "bad_labels"
+            value_if_trained = ids  # ids 5 7 9 with labels -100 7 9: not trained, trained, trained
+            value_if_masked = IGNORE_INDEX
+        else:
+            reason = "bad_mask"
+            value_if_trained = np.ones_like(ids)
+            value_if_masked = 0
         if len(values) != len(ids):
             detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
             raise RowRejectedError(reason, detail)
-        # ids 5 7 9 with labels -100 7 9: not trained, trained, trained.
-        is_trained: NDArray[np.bool_] = values == (ids if are_labels else 1)
-        is_wrong = ~is_trained & (values != (IGNORE_INDEX if are_labels else 0))
+        is_trained = values == value_if_trained
+        is_wrong = ~is_trained & (values != value_if_masked)
         if is_wrong.any():
             # Labels that are shifted by one are the usual mistake: nearly all of them are wrong then.
             place = int(np.argmax(is_wrong))

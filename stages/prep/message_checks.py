@@ -27,6 +27,7 @@ WEIGHTS = ("loss_weight", "loss_scale")
 """Weights of LLaMA-Factory's v1 data and of ms-swift: what `weight` is here."""
 _FLAGS = frozenset({*TRAINED_IF_TRUE, *MASKED_IF_TRUE, *WEIGHTS})
 _INSTEAD = "say train: false for a message that is not trained"
+# Key → why it is refused, for the message.
 _REFUSED = {
     "mask": f"`mask` means trained in some tools and not trained in others; {_INSTEAD}",
     **dict.fromkeys(
@@ -40,6 +41,8 @@ _PART_KEYS = frozenset({"type", "text", "value", "train", "weight"})
 
 
 class _Part(msgspec.Struct):
+    """A part of a content that is a list, as OpenAI's API and LLaMA-Factory have them."""
+
     type: str = "text"
     text: str | None = None
     value: Any = None
@@ -49,6 +52,8 @@ class _Part(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
+    """The keys of a message whose types are checked. Others may have any value."""
+
     role: str
     content: str | list[str | _Part] | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -56,7 +61,7 @@ class _Message(msgspec.Struct):
     function_call: Any = None
     name: str | None = None
     train: bool | None = None
-    """Any text would count as true, even "false", and train what the user excluded."""
+    """No text: even "false" would count as true, and train what the user excluded."""
 
 
 def check_messages(messages: Messages, key: str, unread: Counter[str]) -> Messages:
@@ -99,16 +104,20 @@ def _is_call(value: Any) -> bool:
 
 
 def _checked(message: Message, where: str, unread: Counter[str]) -> Message:
-    """See `check_messages`, of one message.
+    """One message, checked, with a text as its content and `train: false` if it is not trained.
 
     Args:
         where: the message's place, such as `messages[2]`.
+
+    Raises:
+        RowRejectedError: for the same reasons as `check_messages`.
     """
     try:
         decoded = msgspec.convert(message, _Message)
     except msgspec.ValidationError as error:
         complaint, path = mismatch(error)
-        raise RowRejectedError("wrong_type", f"`{where}{path and f'.{path}'}`: {complaint}") from None
+        place = f"{where}.{path}" if path else where
+        raise RowRejectedError("wrong_type", f"`{place}`: {complaint}") from None
     if decoded.function_call is not None:
         raise RowRejectedError("wrong_type", f"`{where}.function_call`: templates read only a list `tool_calls`")
     if isinstance(decoded.content, list):
@@ -120,13 +129,13 @@ def _checked(message: Message, where: str, unread: Counter[str]) -> Message:
             continue
         if key in _REFUSED:
             raise RowRejectedError("unusable_column", f"`{where}.{key}` is not read: {_REFUSED[key]}")
-        if key not in _FLAGS:
+        if key not in _FLAGS:  # `_with_flags` reads those
             unread[str(key)] += 1
     return _with_flags(message, decoded.train, where)
 
 
 def _require_replaced_content(message: Message, where: str) -> None:
-    """Refuse a message without content that has nothing else to say."""
+    """Refuse a message that has neither a content nor anything that may replace it, such as a tool call."""
     if any(message.get(name) is not None for name in REPLACES_CONTENT):
         return
     names = ", ".join(f"`{name}`" for name in message)
@@ -147,6 +156,7 @@ def _with_flags(message: Message, train: bool | None, where: str) -> Message:
     Raises:
         RowRejectedError: `weight`, for a value that is no flag or weight, or for two that contradict each other.
     """
+    # Both by key, as the message names them; flags say whether it is trained.
     weights: dict[str, float] = {}
     flags: dict[str, bool] = {}
     if message.get("weight") is not None:
@@ -163,17 +173,19 @@ def _with_flags(message: Message, train: bool | None, where: str) -> Message:
         else:
             flags[key] = _flag(key, value, f"{where}.{key}")
     _require_agreement(message, flags, weights, where)
-    weight = next(iter(weights.values()), 1.0)
+    weight = next(iter(weights.values()), 1.0)  # of several, all are equal
     if foreign_keys:
         message = {key: value for key, value in message.items() if key not in _FLAGS}
         if weight not in (0, 1):
             message["weight"] = weight
     is_trained = weight != 0 and all(flags.values())
-    return message if is_trained or message.get("train") is False else {**message, "train": False}
+    if is_trained or message.get("train") is False:
+        return message
+    return {**message, "train": False}
 
 
 def _flag(key: str, value: Any, where: str) -> bool:
-    """Whether the flag of another tool says that its message is trained."""
+    """Whether the flag of another tool says that its message is trained: `loss: true` and `masked: false` do."""
     if not isinstance(value, bool | int | float) or value not in (0, 1):
         rule = f"`{where}` is {repr(value)[:40]}: a flag is true or false"
         raise RowRejectedError("weight", f"{rule}; `weight` says how much a message counts")
@@ -181,8 +193,12 @@ def _flag(key: str, value: Any, where: str) -> bool:
 
 
 def _require_agreement(message: Message, flags: Mapping[str, bool], weights: Mapping[str, float], where: str) -> None:
-    """Refuse a message whose flags and weights, by key, contradict each other. Those of two tools may stand beside each
-    other, as long as they say the same.
+    """Refuse a message whose flags and weights contradict each other. Those of two tools may stand beside each other,
+    as long as they say the same.
+
+    Args:
+        flags: key → whether it says that the message is trained.
+        weights: key → the weight that it gives.
     """
     is_flagged = any(flags.values())
     has_zero_weight = next(iter(weights.values()), 1.0) == 0
@@ -220,6 +236,7 @@ def _with_joined_parts(message: Message, parts: list[str | _Part], where: str, u
     # From the message itself: a decoded part no longer has the keys that `_Part` does not name.
     unread.update(_unknown_part_keys(message["content"]))
     joined: Message = {**message, "content": "\n".join(texts)}
+    # Only keys with a value: a message without calls must not get an empty `tool_calls`.
     for key, value in (("tool_calls", calls), ("reasoning_content", "\n".join(thoughts))):
         if value and message.get(key):
             raise RowRejectedError("wrong_type", f"`{where}` has a part that is also the key `{key}`; keep one")
@@ -242,6 +259,7 @@ def _text_of_part(part: _Part, place: str) -> str:
 
 
 def _require_no_weight(part: _Part, place: str) -> None:
+    """Refuse a part with a weight or a flag of its own."""
     # A template joins the parts of a message before anything is known of tokens: it would train all or none of them.
     if part.train is not None or part.weight is not None:
         raise RowRejectedError("weight", f"`{place}` has a weight or `train`; give it to the message")

@@ -23,9 +23,10 @@ from .rowjson import decode_json
 
 class MessagesFormat(Format):
     """Conversations. If the last message is the assistant's, it is the completion and all messages before it are the
-    prompt. A format with a column `system` has there a text that opens the conversation.
+    prompt. The text of a column `system` opens the conversation.
 
-    Messages keep their keys and values, with the two exceptions that the module names.
+    Messages keep their keys and values. Only contents that are lists of texts are joined, and flags of other tools
+    become `train: false` or a `weight`.
     """
 
     name = "messages"
@@ -38,10 +39,10 @@ class MessagesFormat(Format):
     has_one_list = True
     default_style = "chat"
     turn_key: ClassVar[str] = "role"
-    """The key by which detection knows turns."""
+    """The key that says who speaks, by which detection tells this format from ShareGPT's."""
 
     def fits(self, row: Mapping[str, Any]) -> bool:
-        """See `Format.fits`."""
+        """Whether the column of turns has a list of them, all with this format's key."""
         return _turn_key_of(row.get(self.keys[self.field])) == self.turn_key
 
     @property
@@ -50,15 +51,15 @@ class MessagesFormat(Format):
         return next(iter(self.columns))
 
     def message(self, source_turn: Message, where: str) -> Message:
-        """A turn as a message with `role` and `content`.
+        """A turn as a message with `role` and `content`. Here, it is one already.
 
         Args:
-            where: names it in errors.
+            where: the turn's place, such as `messages[2]`, for errors.
         """
         return source_turn
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`.
+        """One conversation; with `per_turn`, one for each answer in it.
 
         Rejects `empty`, `empty_completion`, `wrong_type`, `missing_key`, `weight`, `not_text`, `two_systems`.
         """
@@ -77,8 +78,10 @@ class MessagesFormat(Format):
 
 
 def _turn_key_of(value: Any) -> str | None:
-    """The key under which all turns of a conversation, or of its JSON as in a cell of CSV, have who speaks; None for
-    anything else.
+    """The key, `from` or `role`, that all turns of a conversation have. None for anything else.
+
+    Args:
+        value: a list of turns, or its JSON as in a cell of CSV.
     """
     turns = value
     if isinstance(value, str):
@@ -111,7 +114,8 @@ def conversation(
             split keeps them together. Turns with `train: false` are skipped as `not_trained`, empty ones as
             `empty_completion`. Messages after the last turn are in no example. A row without a turn to train stays one
             example.
-        start: the first message of the completion. None: the last one, if it is the assistant's.
+        start: index of the first message of the completion, where the row says it. None: the completion is the last
+            message if that is the assistant's, else empty.
     """
     completion_start = start
     if completion_start is None:
@@ -122,7 +126,7 @@ def conversation(
     )
     if not per_turn:
         return [whole_example]
-    # Indices of messages. Turns of a separate prompt are not trained, so they give no examples.
+    # All three are indices of messages. Turns of a separate prompt are not trained, so they give no examples.
     turns = [index for index in range(start or 0, len(messages)) if messages[index]["role"] == "assistant"]
     supervised = [index for index in turns if messages[index].get("train") is not False]
     trained = [index for index in supervised if not is_silent(messages[index])]
@@ -151,6 +155,7 @@ def with_system(messages: Messages, row: Any, keys: Mapping[str, str], messages_
     column, text = _system_text(row, keys)
     if not text:
         return messages
+    # Without messages, as of an empty prompt, the system text is the only one.
     if not messages or messages[0]["role"] != "system":
         return [turn("system", text), *messages]
     # The same text in both places is one that a tool has copied out of the messages.
@@ -161,10 +166,11 @@ def with_system(messages: Messages, row: Any, keys: Mapping[str, str], messages_
 
 
 def _system_text(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
-    """The column and the text that opens a row's conversation, ("system", "Be brief."); two empty texts if none does.
+    """The name of the column whose text opens a row's conversation, and that text: ("system", "Be brief."). Both are ""
+    if the row has none.
 
     Raises:
-        RowRejectedError: `two_systems`.
+        RowRejectedError: `two_systems`, if two columns have texts that differ.
     """
     texts: dict[str, str] = {}
     for field, column in keys.items():

@@ -11,6 +11,7 @@ from .message_checks import check_messages
 from .messages import is_blank, require_answer, require_no_parts_of_a_chat, turn, with_system
 
 _ANSWER = str | list[dict[str, Any]] | dict[str, Any]
+"""A text, a list of messages, or one message."""
 
 
 class PreferenceFormat(Format):
@@ -31,7 +32,7 @@ class PreferenceFormat(Format):
     values = "lists of messages, or texts beside a prompt"
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`.
+        """One example, the pair.
 
         Rejects `empty_completion`, `no_preference` (equal answers), `no_prompt`, `wrong_type`, and what
         `check_messages` rejects.
@@ -48,6 +49,7 @@ class PreferenceFormat(Format):
         if isinstance(chosen, str) and self.style != "chat":
             require_no_parts_of_a_chat(row, self.keys)
         else:
+            # Messages, or texts that become turns.
             if isinstance(prompt, str):
                 prompt = [turn("user", prompt)]
             prompt = with_system(prompt, row, self.keys, self.keys["prompt"])
@@ -57,10 +59,13 @@ class PreferenceFormat(Format):
         return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
 
     def _read(self, row: Any, name: str) -> Any:
-        """The text of a column, or its messages, checked."""
+        """The text of a column, or its messages, checked; None if the row has no such column."""
         value = getattr(row, name)
-        messages = [value] if isinstance(value, dict) else value  # Axolotl and LLaMA-Factory write one message so
-        return check_messages(messages, self.keys[name], self.unread) if isinstance(messages, list) else messages
+        if isinstance(value, dict):
+            value = [value]  # Axolotl and LLaMA-Factory write an answer of one message so
+        if isinstance(value, list):
+            return check_messages(value, self.keys[name], self.unread)
+        return value
 
     def _require_a_pair(self, prompt: Any, chosen: Any, rejected: Any) -> None:
         """Refuse answers that are empty, equal, or not of one kind with each other and the prompt."""
@@ -95,8 +100,11 @@ class PreferenceFormat(Format):
 def _cut_messages(
     prompt: Messages | str | None, chosen: Messages, rejected: Messages
 ) -> tuple[Messages, Messages, Messages]:
-    """The prompt's messages, and those of each answer after it. Without a prompt, of the answers Q, A and Q, B, the
-    prompt is Q.
+    """The messages of the prompt, and of each answer without it. If the row has no prompt, the messages with which both
+    answers begin are the prompt: of the answers [Q, A] and [Q, B], that is [Q].
+
+    Args:
+        prompt: a text is the user's turn, unless the answers begin with messages in common: these have it then.
     """
     if isinstance(prompt, list):
         size = len(prompt)
@@ -105,7 +113,8 @@ def _cut_messages(
             return prompt, chosen[size:], rejected[size:]
         return prompt, chosen, rejected
     shorter = min(len(chosen), len(rejected))
-    # Where one answer is the beginning of the other, its last message stays an answer: each has one at least.
+    # How many messages both begin with. If one answer is the beginning of the other, one less, so that each answer has
+    # at least one message left.
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
     if not cut and prompt:
         return [turn("user", prompt)], chosen, rejected
@@ -113,8 +122,9 @@ def _cut_messages(
 
 
 def _cut_texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, str]:
-    """The prompt, and each answer after it: a row without one, such as `"Hi there" | "Hi you"`, has the prompt "Hi" in
-    both answers. A space at its end belongs to the answers, because tokens begin with their space.
+    """The prompt, and each answer without it. If the row has no prompt, the characters with which both answers begin
+    are the prompt: of "Hi there" and "Hi you", that is "Hi". The space at its end belongs to the answers, because
+    tokens begin with their space.
     """
     if prompt is not None:
         return prompt, chosen, rejected

@@ -11,6 +11,7 @@ from .message_checks import check_messages
 from .messages import conversation, is_blank, require_answer, require_no_parts_of_a_chat, turn, with_system
 
 _EITHER = str | list[dict[str, Any]]
+"""A text, or a list of messages."""
 
 
 class PromptCompletionFormat(Format):
@@ -25,14 +26,15 @@ class PromptCompletionFormat(Format):
     values = "both texts or both lists of messages"
 
     def read_columns(self) -> dict[str, str]:
-        """See `Format.read_columns`."""
+        """The name of each column that is read, by field; without the completion, if only prompts are wanted."""
         names = super().read_columns()
-        if self.options.prompt_only:  # the decoder skips the values of other columns, without parsing them
+        if self.options.prompt_only:
+            # So the decoder skips it without parsing it, and a row need not have it.
             del names["completion"]
         return names
 
     def examples(self, row: Any, line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`.
+        """One example; with `per_turn`, one for each answer in a completion of messages.
 
         Rejects `empty_completion`, `empty` (an empty prompt with `prompt_only`), and what `check_messages` rejects.
         """
@@ -41,7 +43,8 @@ class PromptCompletionFormat(Format):
             return [self._text_example(row, completion, line)]
         prompt_key = self.keys["prompt"]
         prompt = check_messages(row.prompt, prompt_key, self.unread)
-        prompt = with_system(prompt, row, self.keys, prompt_key)  # one message longer, if it had none
+        # Before `len(prompt)` below says where the completion starts: it may add a message.
+        prompt = with_system(prompt, row, self.keys, prompt_key)
         answers = []
         if completion:
             answers = check_messages(completion, self.keys["completion"], self.unread)

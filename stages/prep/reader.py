@@ -57,20 +57,23 @@ class ReaderFormat(Format):
         # One counter: `prepare` of this format reports what those of the results did not read.
         for form in self._forms.values():
             form.unread = self.unread
+        # One that is only to decode objects, as before a source's format is known, has no reader.
         self._reader = self.options.reader or ReaderCode(function="", code="")
+        # For errors, the name of the file without its folder.
         self._file = self._reader.path.replace("\\", "/").rsplit("/", 1)[-1]
 
     @property
     def is_plain(self) -> bool:
-        """See `Format.is_plain`."""
+        """False: only the function knows whether it returns conversations."""
         return False
 
     def _checked(self, row: dict[str, Any]) -> dict[str, Any]:
+        """The same row, if it does not nest too deeply: no columns are known that could be checked."""
         require_shallow(row, "the row")
         return row
 
     def examples(self, row: dict[str, Any], line: int, skipped: Counter[str]) -> list[Example]:
-        """See `Format.examples`.
+        """The examples of all rows that the user's function returns for a row.
 
         Rejects `reader_error` (the function raised an error) and `reader_result` (its result cannot be used); filters
         `not_wanted` (it returned nothing).
@@ -82,8 +85,9 @@ class ReaderFormat(Format):
         is_list = isinstance(result, list | tuple)
         if result is None or (is_list and not result):
             raise RowFilteredError("not_wanted")
+        result_rows = result if is_list else [result]
         examples: list[Example] = []
-        for index, result_row in enumerate(result if is_list else [result]):
+        for index, result_row in enumerate(result_rows):
             try:
                 examples += self._examples(result_row, line, skipped)
             except RowRejectedError as error:
@@ -100,7 +104,7 @@ class ReaderFormat(Format):
 
         Raises:
             RowRejectedError: `reader_error`.
-            ConfigError: see `reader_of`.
+            ConfigError: the module cannot be run, or has no such function.
         """
         read = reader_of(self._reader)
         try:
@@ -146,11 +150,15 @@ class ReaderFormat(Format):
         return form, decisive
 
     def _complaint(self, error: BaseException) -> str:
-        """The error with its line and function in the module."""
+        """An error with its line and function in the module: "reader.py, line 7, in read: KeyError: 'text'"."""
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == self._reader.path]
-        place = f"{self._file}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else self._file
+        place = self._file
+        # The last frame in the module is the innermost; none is there if the call itself failed.
+        if frames:
+            place += f", line {frames[-1].lineno}, in {frames[-1].name}"
+        complaint = f"{place}: {type(error).__name__}"
         text = str(error)
-        return f"{place}: {type(error).__name__}{f': {text[:_DETAIL_CHARACTERS]}' if text else ''}"
+        return f"{complaint}: {text[:_DETAIL_CHARACTERS]}" if text else complaint
 
 
 def reader_of(reader: ReaderCode) -> Reader:
@@ -169,7 +177,11 @@ def reader_of(reader: ReaderCode) -> Reader:
 # More than one is kept: a worker takes blocks of several sources, each with a reader of its own.
 @lru_cache(maxsize=8)
 def _module(code: str, path: str, folder: str) -> types.ModuleType:
-    """The module of a reader, run once. See `ReaderCode`."""
+    """The module of a reader, run once in a process. Arguments are the fields of `ReaderCode`.
+
+    Raises:
+        ConfigError: it does not compile, or raises an error while it is run.
+    """
     # Not under its own name, because another module may have that name.
     name = f"_packtrain_reader_{short_hash(code.encode(), 8)}"
     module = types.ModuleType(name)

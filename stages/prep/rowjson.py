@@ -12,8 +12,8 @@ from ...schemas.jsontext import MAX_DEPTH, too_deep
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
-"""Matches the escape of half of a surrogate pair: one half of `\\ud83d\\ude00` without the other. In a line that is not
-JSON, it is the likely reason."""
+"""Matches the escape of half of a surrogate pair: the first half of `\\ud83d\\ude00` without the second behind it, or
+the second without the first before it. In a line that is not JSON, it is the likely reason."""
 _NO_NUMBER = re.compile(rb"NaN|-?Infinity")
 """Words that Python's json writes, and JSON does not have. The longest has 9 bytes."""
 _BYTE = re.compile(r"\(byte (\d+)\)")
@@ -47,13 +47,13 @@ def decode_json(
     kind: str = "JSON",
     reason: str = "wrong_type",
 ) -> Any:
-    """Decode a JSON text.
+    """Decode a text that is JSON inside a row.
 
     Args:
-        where: names the key in messages.
-        decode: of a decoder of msgspec, which knows the type of the value.
-        kind: the type in words.
-        reason: the reason of the rejection.
+        where: the key that has the text, for messages.
+        decode: the method of a msgspec decoder that knows the type of the value.
+        kind: that type in words, for messages.
+        reason: the reason of the rejection if it is not JSON, or of another type.
 
     Raises:
         RowRejectedError: `reason`, `invalid_utf8` or `too_deep`.
@@ -69,7 +69,7 @@ def decode_json(
 
 
 def mismatch(error: msgspec.ValidationError) -> tuple[str, str]:
-    """What msgspec says of a value of the wrong type, and the path to it; "" for the whole.
+    """What msgspec says of a value of the wrong type, and the path to that value; "" if it is the whole row.
 
     "Expected `str`, got `int` - at `$.messages[0].role`" becomes "expected `str`, got `int`" and "messages[0].role".
     """
@@ -82,7 +82,7 @@ _SHAPE = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def keys_of_row(line: bytes) -> tuple[str, ...]:
-    """The keys of a row that was decoded; one name for all of them, if one is not UTF-8."""
+    """The keys of a row. If one of them is not UTF-8, none can be read, and a single name stands for all."""
     # A row can be decoded although a key of it is damaged: msgspec skips what no field has, unread.
     try:
         return tuple(_SHAPE.decode(line))
@@ -94,8 +94,9 @@ def rejected_row(error: Exception, line: bytes = b"") -> RowRejectedError:
     """Translate a decoder's error into a rejection.
 
     Args:
-        error: of msgspec: the line nests too deeply, is not JSON, or a value has the wrong type.
-        line: empty if the row was not decoded from one.
+        error: the error of msgspec. A RecursionError: the row nests too deeply. A ValidationError: a value has the
+            wrong type. Any other: the line is not JSON.
+        line: the line that the row was decoded from; empty if there is none.
     """
     if isinstance(error, RecursionError):
         return RowRejectedError(TOO_DEEP, f"the row nests more than {MAX_DEPTH} lists and objects within one another")

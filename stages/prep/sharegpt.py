@@ -30,9 +30,10 @@ ROLES = {
 }
 """Maps ShareGPT's role names to those of templates."""
 CALLS = ("function_call", "tool_call")
+"""Roles of turns whose value is the JSON of calls."""
 CALLS_AND_RESULTS = (*CALLS, "tool_response", "function_response", "observation", "function")
-"""Roles of calls and of their results in other tools' data: renamed alone, a call would be trained as an answer in
-words.
+"""Roles of calls and of their results in other tools' data. To rename such a role is not enough: a call would be
+trained as an answer in words.
 """
 
 
@@ -58,7 +59,10 @@ class ShareGPTFormat(MessagesFormat):
     turn_key = "from"
 
     def message(self, source_turn: Message, where: str) -> Message:
-        """See `MessagesFormat.message`; other keys stay.
+        """A turn with `from` and `value` as a message with `role` and `content`. Its other keys stay.
+
+        Args:
+            where: the turn's place, such as `conversations[2]`, for errors.
 
         Rejects `missing_key`, `wrong_type`, `unknown_role`, `two_roles`, `bad_tool_call`.
         """
@@ -80,7 +84,7 @@ def _role_of(source_turn: Message, where: str) -> str:
     """Who speaks in a turn: a key of `ROLES`.
 
     Raises:
-        RowRejectedError: see `ShareGPTFormat.message`.
+        RowRejectedError: `missing_key`, `wrong_type`, `unknown_role`, or `two_roles` if `from` and `role` differ.
     """
     role = source_turn.get("from", source_turn.get("role"))
     if role is None:
