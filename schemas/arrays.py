@@ -24,7 +24,7 @@ def numbers(values: NDArray[np.generic]) -> pa.Array:
 
 def strings(values: Sequence[str]) -> pa.Array:
     """(N,) texts as an Arrow array of type string."""
-    # Not the count of characters: the offsets of a string column are in bytes of UTF-8.
+    # The offsets of a string column count bytes of UTF-8, not characters.
     encoded = [value.encode() for value in values]
     offsets = offsets_of(lengths_of(encoded), np.int32)
     data = pa.py_buffer(b"".join(encoded))
@@ -32,14 +32,19 @@ def strings(values: Sequence[str]) -> pa.Array:
 
 
 def digests(values: Sequence[bytes], width: int) -> pa.Array:
-    """(N,) byte strings of one width as an Arrow array."""
+    """(N,) byte strings as an Arrow array; each has `width` bytes."""
     return pa.Array.from_buffers(pa.binary(width), len(values), [None, pa.py_buffer(b"".join(values))])
 
 
 def lists(
     offsets: NDArray[np.integer[Any]], values: "NDArray[np.generic] | pa.Array", kind: pa.DataType
 ) -> pa.ListArray:
-    """(N + 1,) offsets over values as an Arrow array of lists of type `kind`."""
+    """(N,) an Arrow array of lists: list i is `values[offsets[i]:offsets[i + 1]]`.
+
+    Args:
+        offsets: (N + 1,) where each list begins, and where the last one ends.
+        kind: the type of a list, such as `pa.list_(pa.int32())`.
+    """
     child = values if isinstance(values, pa.Array) else numbers(values)
     return pa.ListArray.from_arrays(numbers(offsets.astype(np.int32, copy=False)), child, type=kind)
 

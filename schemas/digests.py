@@ -1,4 +1,5 @@
-"""Quick hashes of texts: XXH3, which takes a tenth of the time of a cryptographic hash. Damage is not found by them.
+"""Quick hashes of texts: XXH3, which takes a tenth of the time of a cryptographic hash. Damage to files is found by the
+hashes of `fingerprint.py` instead.
 
 A file of its own, because processes that only read datasets need no xxhash.
 """
@@ -7,10 +8,12 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 
 def text_digest(data: bytes, seed: int = 0) -> bytes:
-    """16 bytes by which equal examples are found: among a billion, two others share them with a chance of 10⁻²¹."""
+    """16 bytes by which equal examples are found. That any two of a billion different texts have the same has a chance
+    of about 10⁻²¹.
+    """
     return xxh3_128_digest(data, seed=seed)
 
 
 def text_number(data: bytes, seed: int = 0) -> int:
-    """A number below 2**64 that looks independent of the text, by which samples are drawn."""
+    """A number below 2**64 that looks random, but is always the same for a text and seed; samples are drawn by it."""
     return xxh3_64_intdigest(data, seed=seed)

@@ -20,7 +20,7 @@ class PacktrainError(Exception):
 
     exit_code = 1
 
-    # Here and not where a message is made: an error of a client names its URL, with the signature in it.
+    # Secrets are removed here, for all messages: many quote the error of an HTTP client, with its signed URL.
     def __str__(self) -> str:
         return without_secrets(super().__str__())
 
@@ -40,7 +40,9 @@ class LeakError(PacktrainError, RuntimeError):
 
 
 class ReferenceMismatchError(PacktrainError, RuntimeError):
-    """The first loss of preferences is not that of a model compared with itself. Says what to delete or change."""
+    """Before the first step, a model and its reference must be the same, but the first loss of the preference pairs
+    differs from that. Says what to delete or change.
+    """
 
 
 class InputError(PacktrainError, ValueError):
@@ -62,7 +64,7 @@ class TemplateError(PacktrainError, ValueError):
 
 
 class StoppedTemplateError(TemplateError):
-    """The chat template took too much time or memory, which depends on the machine: never a property of a row."""
+    """The chat template took too much time or memory. That depends on the machine, so no row is rejected for it."""
 
 
 class OutputError(PacktrainError, ValueError):
@@ -103,7 +105,7 @@ class SandboxError(PacktrainError, RuntimeError):
 
 
 class RunDiedError(PacktrainError, RuntimeError):
-    """The awaited run has failed, has died, or never began."""
+    """A dataset is waited for, and the run that should write it has failed, has died, or never began."""
 
 
 class RowRejectedError(PacktrainError, ValueError):
@@ -133,7 +135,7 @@ class RowFilteredError(PacktrainError, ValueError):
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """`; did you mean train?`, or "" if no word is near."""
+    """The end of a message about an unknown word: `; did you mean train?` for `trian`, or "" if no word is near."""
     near = difflib.get_close_matches(word, list(words), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

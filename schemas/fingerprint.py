@@ -15,6 +15,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio: the step of SplitMix64's counter."""
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
+"""Both factors of SplitMix64's finaliser."""
 
 
 class Hasher(Protocol):
@@ -58,12 +59,14 @@ def hash_stream(file: IO[bytes]) -> str:
 
 
 def hash_to_bytes(data: bytes, size: int) -> bytes:
-    """The first bytes of the hash, for numbers made of texts."""
+    """The first `size` bytes of the hash, for those who make a number of them."""
     return bytes.fromhex(hash_bytes(data))[:size]
 
 
 def short_hash(data: bytes, size: int) -> str:
-    """A shorter hash of `size` bytes, as hexadecimal digits, for names of groups, readers and the like: BLAKE2b."""
+    """A hash of `size` bytes, as hexadecimal digits, for names of groups, readers and the like. It is BLAKE2b, because
+    the standard library has it.
+    """
     return blake2b(data, digest_size=size).hexdigest()
 
 
@@ -80,7 +83,10 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """(N,) SplitMix64 of each value under a seed: 64-bit numbers that look independent."""
+    """(N,) 64-bit numbers that look independent: for the value n, the n-th number (from 0) that SplitMix64 gives after
+    `seed`.
+    """
+    # Products wrap around here, too, as in `mix`.
     with np.errstate(over="ignore"):
         return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 

@@ -44,7 +44,10 @@ def too_deep(value: Any) -> bool:
 
 
 def decode_note(data: bytes | None, type: type[_T]) -> _T:
-    """Decode a JSON note of one type. None is not valid.
+    """Decode a JSON note of one type.
+
+    Args:
+        data: the content of the note's file; None if there is no such file, which is refused like an empty one.
 
     Raises:
         msgspec.MsgspecError: it is something else, or nested too deeply. It is a ValueError.

@@ -1,4 +1,5 @@
-"""How documents share rows: padding so that kernels and ranks can divide lengths, and plans. It contains no tokens.
+"""How documents share rows: the padding by which kernels and ranks can divide lengths, and plans. A plan has lengths
+and places, but no tokens.
 
 Legend: `D` pieces, `R` rows.
 """
@@ -28,11 +29,11 @@ class Alignment:
     row: int = 1
     """Every row has a multiple of this; its last piece takes the padding. A multiple of `document`."""
     unpadded: bool = False
-    """Whether rows also store the lengths without padding."""
+    """Whether rows also store the lengths without padding, as `seq_lengths_unpadded`."""
 
     @property
     def pads(self) -> bool:
-        """Whether there can be padding."""
+        """Whether there can be padding. `row` is a multiple of `document`, so it is 1 only if both are."""
         return self.row > 1
 
     def longest(self, tokens: int, row_length: int) -> int:
@@ -41,6 +42,8 @@ class Alignment:
         Args:
             row_length: capacity of the row, a multiple of `row`.
         """
+        # With multiples of 4 and 16, a piece of 10 tokens has 12. Its row, a multiple of 4, may lack up to 12 to one of
+        # 16, which the last piece takes: 24.
         return min(row_length, -(-tokens // self.document) * self.document + self.row - self.document)
 
     def padded(self, lengths: NDArray[np.int32], row_offsets: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -54,6 +57,7 @@ class Alignment:
             return lengths
         out = -(-lengths // self.document) * self.document
         if self.row > self.document:
+            # With multiples of 4 and 16, pieces of 5 and 2 have 8 and 4. Their row lacks 4 tokens to 16: 8 and 8.
             out[row_offsets[1:] - 1] += (-sums_of(out, row_offsets) % self.row).astype(out.dtype)
         return out
 
@@ -93,7 +97,7 @@ class LayoutPlan:
     """
 
     order: NDArray[np.int64]
-    """(D,) the document of each piece, an index into the given lengths."""
+    """(D,) the document of each piece, an index into the lengths that were planned."""
     starts: NDArray[np.int64]
     """(D,) first token of the piece within its document."""
     lengths: NDArray[np.int32]

@@ -23,6 +23,7 @@ class Table(NamedTuple):
 class Shown:
     """A result with a short `repr`, and with tables where a notebook shows it."""
 
+    # Subclasses are dataclasses with slots, which a base without slots would undo.
     __slots__ = ()
 
     def summary(self) -> str:
@@ -57,6 +58,7 @@ def _html_table(table: Table) -> str:
 
 
 def _cell(value: object) -> str:
+    """The HTML of a cell: a whole number with commas, else escaped text."""
     if isinstance(value, int) and not isinstance(value, bool):  # a bool is an int in Python
         return f"{value:,}"
     # An empty cell in place of None, which would read as a word of the data.
@@ -64,6 +66,7 @@ def _cell(value: object) -> str:
 
 
 def _escape(text: str) -> str:
+    """Text of data as HTML that shows it, shortened to `_MAX_CELL_LENGTH` characters."""
     shortened = text if len(text) <= _MAX_CELL_LENGTH else f"{text[:_MAX_CELL_LENGTH]}…"
     # Characters that hide or reorder text first: HTML shows them as they are.
     return html.escape(escape_line(shortened))

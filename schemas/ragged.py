@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 Integers: TypeAlias = NDArray[np.integer[Any]]
 Counts: TypeAlias = NDArray[np.integer[Any] | np.bool_]
 Width = TypeVar("Width", bound=np.integer[Any])
+"""The integer type of an array that a function gives back."""
 
 
 @overload
@@ -31,7 +32,7 @@ def lengths_of(lists: Collection[Any]) -> NDArray[np.int64]:
 
 
 def starts_of(lengths: Integers) -> NDArray[np.int64]:
-    """(N,) where each of N lists begins."""
+    """(N,) where each of N lists begins: `offsets_of` without its last number."""
     return np.cumsum(lengths, dtype=np.int64) - lengths
 
 

@@ -54,11 +54,13 @@ def example_id(source: str, file: str, line: int, sub: int) -> str:
     """The id of an example, as documents.parquet has it.
 
     Args:
-        file: the label of its file.
+        source: the name of its source.
+        file: the path of its file, as the ledger and rejects show it.
         line: in that file, counted from 1.
-        sub: see `Example`.
+        sub: the number of the example in its row, from 0; −1 if the row is one example.
     """
-    return f"{source}/{file}:{line}" + (f"/{sub}" if sub >= 0 else "")
+    id_of_row = f"{source}/{file}:{line}"
+    return f"{id_of_row}/{sub}" if sub >= 0 else id_of_row
 
 
 class SpanKind(IntEnum):
@@ -113,7 +115,9 @@ class SpanKind(IntEnum):
 END_KINDS = (SpanKind.HISTORY_END, SpanKind.END)
 """End-of-turn tokens of the assistant."""
 THOUGHT_KINDS = (SpanKind.HISTORY_THOUGHT, SpanKind.THOUGHT)
+"""Thoughts of the assistant."""
 CALL_KINDS = (SpanKind.HISTORY_CALL, SpanKind.TOOL_CALL)
+"""Tool calls of the assistant."""
 PART_KINDS = frozenset({*THOUGHT_KINDS, *CALL_KINDS})
 """Parts of assistant turns that have a kind of their own."""
 ASSISTANT_KINDS = (SpanKind.HISTORY, SpanKind.ASSISTANT, *END_KINDS, *PART_KINDS)
@@ -121,6 +125,7 @@ ASSISTANT_KINDS = (SpanKind.HISTORY, SpanKind.ASSISTANT, *END_KINDS, *PART_KINDS
 NEXT_STOP_KINDS = (SpanKind.HISTORY_STOP_IN_NEXT_HEADER, SpanKind.STOP_IN_NEXT_HEADER)
 """Stop tokens outside of the turns that they end."""
 UNPROVED_KINDS = (SpanKind.UNPROVED, SpanKind.UNPROVED_COMPLETION)
+"""Spans of conversations whose assistant turns could not be located."""
 COMPLETION_KINDS = (
     *(SpanKind.COMPLETION, SpanKind.ASSISTANT, SpanKind.END, SpanKind.UNPROVED_COMPLETION),
     *(SpanKind.THOUGHT, SpanKind.TOOL_CALL, SpanKind.STOP_IN_NEXT_HEADER),
@@ -129,20 +134,22 @@ COMPLETION_KINDS = (
 
 
 def lists_of(value: pa.DataType) -> pa.DataType:
-    """Lists of values, of which none is null."""
+    """The Arrow type of lists of such values, without nulls in a list."""
     return pa.list_(pa.field("item", value, nullable=False))
 
 
 def schema_without_nulls(columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Columns of some types, without nulls."""
+    """The schema of these columns (name → type), without nulls."""
     return pa.schema([pa.field(name, data_type, nullable=False) for name, data_type in columns.items()])
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
+    """The schema of these columns, without nulls."""
     return schema_without_nulls(columns)
 
 
 SPAN = pa.struct(_schema(end=pa.int32(), kind=pa.int8(), turn=pa.int16(), weight=pa.float32()))
+"""A span of an encoded example; `ENCODED` says what its fields are."""
 
 ENCODED = _schema(
     input_ids=lists_of(pa.int32()),
@@ -204,3 +211,4 @@ often it is packed. All five are 0 for an example that is left out.
 """
 
 PACKED_OUTCOME = "packed"
+"""The `outcome` of an example that is packed."""

@@ -21,6 +21,7 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
     """A share of 1 as `12.3 %`. Shares that are not exactly 0 or 1 are never shown as such: `< 0.1 %`, `> 99.9 %`.
 
     Args:
+        digits: after the decimal point.
         fixed: keep trailing zeros, for columns of numbers.
     """
     least = 10.0**-digits
@@ -37,6 +38,7 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
 
 def duration(seconds: float) -> str:
     """`1.2 ms`, `3.2 s`, `1 min 33 s`, `2 h 5 min`, `3 d 4 h`: two units at most, and never 60 of one."""
+    # 0.0995 s would be rounded to 99.5 ms, and is 0.1 s; 59.95 s would be rounded to 60.0 s, and is 1 min.
     if 0 < seconds < 0.0995:
         return f"{seconds * 1e3:.1f} ms"
     if seconds < 59.95:
@@ -50,12 +52,17 @@ def duration(seconds: float) -> str:
 
 
 def plural(number: int, singular: str, irregular: str | None = None) -> str:
-    """`1 file`, `2,000 files`; with an irregular plural, `2 examples are`."""
+    """`1 file`, `2,000 files`. With the irregular plural `examples are` of `example is`: `2 examples are`."""
     return f"{number:,} {singular if number == 1 else irregular or singular + 's'}"
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
-    # 999.5 would be rounded to four digits.
+    """A number in the largest unit in which it is at least about 1: with at most three digits.
+
+    Args:
+        units: each is `base` times the one before it.
+    """
+    # From 999.5 on, a number would be rounded to four digits: it takes the next unit.
     position = 0
     while value >= 999.5 and position < len(units) - 1:
         value /= base

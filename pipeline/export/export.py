@@ -94,6 +94,9 @@ def write_export(
 def _require_exportable(dataset: str | Path, manifest: Manifest, to: str) -> None:
     """Refuse a dataset that the format has no place for.
 
+    Args:
+        dataset: its folder or URL, for messages.
+
     Raises:
         ConfigError: the format would lose weights.
         InputError: it has preference pairs, or documents that share tokens.
@@ -121,7 +124,11 @@ def _require_exportable(dataset: str | Path, manifest: Manifest, to: str) -> Non
 
 
 def _export_note(manifest: Manifest, to: str, draft: Path) -> dict[str, Any]:
-    """What `NOTE_FILE` holds."""
+    """What `NOTE_FILE` holds.
+
+    Args:
+        draft: the folder with all files of the export but the note.
+    """
     splits = {}
     for name, split in manifest.splits.items():
         splits[name] = {"rows": split.rows, "tokens": split.tokens, "trained": split.trained}
@@ -138,7 +145,7 @@ def _export_note(manifest: Manifest, to: str, draft: Path) -> dict[str, Any]:
 
 
 def open_sound(dataset: str | Path, observer: Observer) -> Finished:
-    """Open a finished dataset, after comparing every byte with its hash and checking its rows.
+    """Open a finished dataset, compare every byte with its hash, and check its rows.
 
     Raises:
         InputError: it is unfinished or damaged.
@@ -163,10 +170,10 @@ def open_sound(dataset: str | Path, observer: Observer) -> Finished:
 
 
 def _check_options(to: str, eos_id: int | None) -> None:
-    """Refuse a format that there is not, and a token for a format that needs none.
+    """Refuse an unknown format, and an end-of-sequence token for a format that needs none.
 
     Raises:
-        ConfigError: says which there are, and what the token is for.
+        ConfigError: names the formats, or says what the token is for.
     """
     if to not in EXPORT_FORMATS:
         targets = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
@@ -179,10 +186,11 @@ def _check_options(to: str, eos_id: int | None) -> None:
 
 
 def _document_multiple(source: Finished, to: str) -> int:
-    """The multiple to which a reader pads documents, which a dataset's `pack.parallel` asks for.
+    """The multiple to which the reader will pad documents, so that the devices that `pack.parallel` asks for can divide
+    them; 1 without `pack.parallel`.
 
     Raises:
-        ConfigError: the dataset pads rows where the reader needs documents padded.
+        ConfigError: the dataset is packed for devices that divide rows, and not documents.
     """
     parallel = source.manifest.pack.parallel
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
@@ -246,7 +254,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
         split_layout = replace(layout, shards=len(split.shards))
         first_row = 0  # of the shard in the split
         for index, shard in enumerate(split.shards):
-            # A held-out split may have no rows; some readers fail on a file of none.
+            # A held-out split may have a shard without rows; some readers fail on a file without rows.
             if shard.rows or EXPORT_FORMATS[to].has_empty_shards:
                 batches = source.sound_batches(shard)
                 if untrained is not None:
@@ -254,7 +262,7 @@ def _write(source: Finished, draft: Path, to: str, layout: Layout, observer: Obs
                 try:
                     WRITERS[to](batches, draft, name, index, split_layout)
                 except MisfitError as error:
-                    row = first_row + error.row
+                    row = first_row + error.row  # the writer counts from the start of the shard
                     raise InputError(f"row {row} of split {name} cannot be exported to {to}: {error}") from None
             first_row += shard.rows
             observer.advance(shard.tokens, rows=shard.rows, tokens=shard.tokens)

@@ -43,20 +43,22 @@ class MisfitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the rows have in common, and what a reader must be told besides them."""
+    """What a writer needs to know besides the rows."""
 
     schema: pa.Schema
+    """Of the rows as they are stored."""
     row_length: int
     """Capacity of a row, in tokens."""
     pad_id: int
+    """The token that fills rows up."""
     dataset: str
     """Hash of the dataset's manifest."""
     shards: int = 1
-    """How many the split has."""
+    """How many shards the split has."""
     eos_id: int | None = None
-    """OLMo-core: the token after which its reader ends a document; None if it reads bounds from files."""
+    """For OLMo-core: the token after which its reader ends a document; None if it reads bounds from files."""
     document_multiple: int = 1
-    """Megatron-Bridge: the length of each document at run time is padded to a multiple of this."""
+    """For Megatron-Bridge: its reader pads documents to a multiple of this."""
 
 
 Writer = Callable[[Iterable[pa.RecordBatch], Path, str, int, Layout], None]
@@ -86,6 +88,7 @@ def _trained_mask(row: Row) -> NDArray[np.bool_]:
 
 
 def _make_folder(folder: Path) -> Path:
+    """Make a folder, unless an earlier shard has made it, and return it."""
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -112,8 +115,9 @@ _LLAMA_FACTORY_MULTIPLE = 8
 """LLaMA-Factory's collator fills tokens, labels and mask up to a multiple of this, but not positions, so rows are
 stored with such a length."""
 _SPLIT_NAMES = {"holdout": "validation"}
-"""How LLaMA-Factory finds a held-out split."""
+"""Split → the name by which LLaMA-Factory and ms-swift find it, where it is another one."""
 _INT32_LIST = pa.list_(pa.field("item", pa.int32(), nullable=False))
+"""Lists of int32 without nulls."""
 
 
 def write_llama_factory(
@@ -140,8 +144,10 @@ def write_llama_factory(
 
 
 def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
-    """For `cached_dataset` with `padding_free`, by the rules of `template/base.py` of ms-swift 4.6.0: beside tokens,
-    labels and positions, which say where documents begin, `length` and, of its parts, `lengths`.
+    """For `cached_dataset` with `padding_free`, by the rules of `template/base.py` of ms-swift 4.6.0.
+
+    Beside tokens, labels, and positions, which say where documents begin, a row has its `length`, and the `lengths` of
+    its parts.
     """
     rows = list(_rows(batches))
     row_lengths = np.array([len(row["input_ids"]) for row in rows], np.int32)
@@ -153,7 +159,7 @@ def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, ind
 
 
 def _list_column(lists: list[Array]) -> pa.Array:
-    """A column of int32 lists, of (T,) arrays of any type of number, one for each row."""
+    """A column of int32 lists, from one (T,) array of numbers for each row."""
     # Padded arrays are of int64 or of floats; all their values are below 2³¹.
     values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
     offsets = offsets_of(lengths_of(lists), np.int32)
@@ -178,6 +184,7 @@ def _write_part(table: pa.Table, folder: Path, split: str, index: int, layout: L
 # Megatron-Bridge
 
 _INT8_LIST = pa.list_(pa.field("item", pa.int8(), nullable=False))
+"""Lists of int8 without nulls."""
 _BRIDGE_SCHEMA = pa.schema([("input_ids", _INT32_LIST), ("loss_mask", _INT8_LIST), ("seq_start_id", _INT32_LIST)])
 _ROW_GROUP_ROWS = 500
 """Rows of a row group, as its own writer makes them; the reader keeps one group in memory."""
@@ -216,6 +223,7 @@ def write_bridge(batches: Iterable[pa.RecordBatch], folder: Path, split: str, in
 # Megatron
 
 _TYPE_CODES = {"uint8": 1, "int32": 4}
+"""Type of number → its code in an index."""
 
 
 def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
@@ -233,7 +241,7 @@ def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, 
             token_file.write(row["input_ids"].tobytes())
             mask_file.write(_trained_mask(row).tobytes())
             piece_lengths.append(row["seq_lengths"])
-    # Rows of 2 and 3 pieces have the bounds 0, 2 and 5.
+    # Rows of 2 and 3 pieces have the bounds 0, 2 and 5. A shard without rows, which has no lengths, is never written.
     bounds = np.cumsum([0, *map(len, piece_lengths)])
     lengths = np.concatenate(piece_lengths)
     (token_folder / f"{index:05d}.idx").write_bytes(_megatron_index(lengths, bounds, np.dtype(np.int32)))
@@ -243,9 +251,13 @@ def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, 
 def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> bytes:
     """The `.idx` of a `.bin` whose numbers have this type.
 
-    A mark, version 1, a code for the type, the number of sequences and of document bounds; then for each sequence its
-    length (int32), and for each its first byte (int64); then the bounds (int64): document d is sequences `bounds[d]` to
-    `bounds[d + 1] - 1`.
+    Args:
+        lengths: (D,) numbers in each sequence, that is, tokens of each piece.
+        bounds: (R + 1,) the first sequence of each Megatron document, that is, of each row.
+
+    Its bytes: a mark, version 1, a code for the type, the number of sequences and of document bounds; then for each
+    sequence its length (int32), and for each its first byte (int64); then the bounds (int64): document d is sequences
+    `bounds[d]` to `bounds[d + 1] - 1`.
     """
     header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, _TYPE_CODES[dtype.name], len(lengths), len(bounds))
     first_bytes = starts_of(lengths) * dtype.itemsize
@@ -264,8 +276,9 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
     """An MDS shard with all columns by the rules of `streaming/base/format/mds/` of mosaicml-streaming 0.13.0, and what
     the split's `index.json` says of it.
 
-    The number of samples (uint32), where each begins and the last one ends (uint32, from the start of the file), a JSON
-    text with the columns, and the samples: the size of each column (uint32, columns sorted by name), then their values.
+    Its bytes: the number of samples (uint32), where each begins and the last one ends (uint32, from the start of the
+    file), a JSON text with the columns, and the samples: the size of each column (uint32, columns sorted by name), then
+    their values.
 
     Raises:
         MisfitError: the shard has 4 GiB or more.
@@ -359,7 +372,7 @@ def write_olmo(batches: Iterable[pa.RecordBatch], folder: Path, split: str, inde
 
 
 def _is_cut_at_pieces(row: Row, eos_id: int) -> bool:
-    """Whether the reader cuts a row where its pieces end, and nowhere else.
+    """Whether a reader that cuts after each end-of-sequence token cuts a row where its pieces end, and nowhere else.
 
     The last piece may end without an end-of-sequence token, because only masked filling follows it.
     """
@@ -378,4 +391,4 @@ WRITERS: dict[str, Writer] = {
     "llama-factory": write_llama_factory,
     "ms-swift": write_swift,
 }
-"""What writes each of `schemas.tables.export_formats.EXPORT_FORMATS`."""
+"""Name of a format, as in `EXPORT_FORMATS` → what writes a shard in it."""

@@ -25,18 +25,21 @@ from .export import open_sound
 
 _REPOSITORY_TYPE = "dataset"
 _TARGET = re.compile(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)/?")
+"""A repository on the Hub; group 1 is its owner and name."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Published(Shown):
-    """What goes, and what became of it."""
+    """What goes to the Hub, and what became of it."""
 
     card: str
+    """The dataset's README.md."""
     files: dict[str, int]
     """Name → bytes of every file, the card among them."""
     commit: str | None = None
     """The commit that holds it; None after a dry run."""
     url: str = ""
+    """The repository; "" after a dry run."""
 
     def summary(self) -> str:
         state = "nothing was published: a dry run"
@@ -56,12 +59,13 @@ def publish(
     dry_run: bool = False,
     observer: Observer | None = None,
 ) -> Published:
-    """Publish a finished dataset, or a list of what would go.
+    """Publish a finished dataset.
 
     Args:
         dataset: its folder or URL.
         target: `hf://owner/name`.
-        private: make the repository private, if it is made.
+        private: make a new repository private; a public one that is there already is refused.
+        dry_run: only return what would go, without asking the Hub.
 
     Raises:
         ConfigError: the target or the token cannot be used.
@@ -125,10 +129,11 @@ def _make_repository(api: Any, repository: str, target: str, *, private: bool) -
 
 
 def _stale_names(api: Any, repository: str, shards: Collection[str]) -> list[str]:
-    """What would be read as rows of a split besides these shards: the shards of an earlier dataset.
+    """Files of the repository that `datasets` would read as rows besides these shards: those of an earlier dataset.
 
     Args:
         api: a `huggingface_hub.HfApi`.
+        shards: names of the new shards. The card asks for all files of their folders.
     """
     folders = {name.rpartition("/")[0] for name in shards}
     published_names = api.list_repo_files(repo_id=repository, repo_type=_REPOSITORY_TYPE)
@@ -137,7 +142,13 @@ def _stale_names(api: Any, repository: str, shards: Collection[str]) -> list[str
 
 @contextmanager
 def _hub_client(target: str) -> Iterator[Any]:
-    """huggingface_hub, and what its failures mean. The token is its own: HF_TOKEN, or that of `hf auth login`."""
+    """Give the module huggingface_hub; what fails with it is raised as an error that says what to do. Its token is
+    HF_TOKEN, or that of `hf auth login`.
+
+    Raises:
+        ConfigError: huggingface_hub or a token is missing, or the Hub refuses the name or the token.
+        StoreError: the Hub failed, or cannot be reached.
+    """
     try:
         import huggingface_hub as hub
         import huggingface_hub.errors

@@ -21,7 +21,9 @@ class ExportedSplit:
 
     rows: int
     tokens: int
+    """Tokens of the rows, with padding."""
     trained: int
+    """Trained tokens."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -31,6 +33,7 @@ class Exported(Shown):
     out: str
     """The folder."""
     to: str
+    """The format."""
     splits: dict[str, ExportedSplit]
     files: int
     bytes: int
@@ -63,7 +66,7 @@ def export(
 
     Args:
         folder: the dataset, or its URL.
-        to: one of `schemas.tables.export_formats.EXPORT_FORMATS`; or `hf://OWNER/NAME`.
+        to: the name of a format, one of `EXPORT_FORMATS` such as `mds`; or `hf://OWNER/NAME`.
         out: a new or empty folder to write; not for the Hub.
         eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
         private: hf://: make a new repository private. Otherwise everybody can read it.
@@ -75,7 +78,7 @@ def export(
         OutputError: the destination holds something, or cannot be written.
         StoreError: the Hub failed, or cannot be reached.
     """
-    # An option that would do nothing is refused: with an ignored --private, rows would be public.
+    # An option that would do nothing is refused: if --private were ignored, rows could become public.
     if to.startswith(HUB):
         _refuse({"--eos-id": eos_id is not None}, "olmo-core", to)
         _refuse({"--out": out is not None}, "a format or a model", to)
@@ -93,7 +96,8 @@ def _refuse(options: Mapping[str, bool], target: str, to: str) -> None:
 
     Args:
         options: name → whether it is given.
-        target: what they are for.
+        target: the target that they are for, as the message names it.
+        to: the target that was asked for.
 
     Raises:
         ConfigError: names the first such option.

@@ -53,6 +53,7 @@ class UntrainedLabels:
         self._words: dict[int, str] = {}
         """What each token says, without white space; empty for special tokens."""
         self.count = 0
+        """Labels right behind an end-of-sequence token so far; all of them are white space or special tokens."""
 
     def check(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches of a shard, each after it was looked at.
@@ -91,6 +92,12 @@ class UntrainedLabels:
 
 
 def _describe(word: str, token: int) -> str:
+    """Why a row cannot be exported.
+
+    Args:
+        word: what would not be trained.
+        token: its place in the row, in tokens from 0.
+    """
     return (
         f"{word[:40]!r} (token {token:,}) is right behind an end-of-sequence token. Megatron-Bridge would not train "
         "it, because its collator takes the loss away wherever the input is that token. Take another format, or a chat "

@@ -33,20 +33,22 @@ _SETTINGS = (
     "seed", "mask", "loss", "keep_untrained", "filter", "duplicates", "holdout", "truncate", "pack", "output",
 )  # fmt: skip
 _OF_SOURCES = ("name", "expand", "repeat", "weight", "loss_weight", "max_rows", "mask", "filter")
-"""Parts of the configuration that hold numbers and choices alone; `name` stands in tables, too."""
+"""Keys of a source that hold numbers and choices alone. Its `name` stands in the tables of the card, too."""
 _CLIP = 120
 """Most characters of a text in a table."""
 _ACTIVE = re.compile(r"[\\`*_\[\]|~#!$]")
+"""Characters with a meaning in Markdown, which a backslash takes from them."""
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}
+"""Characters that begin HTML, or name a user (@) → how they are written as literal text."""
 _LINK = re.compile(r"(?i)(:)(?=//)|(?<=www)(\.)")
-"""What makes a link of plain text, in GitHub's and the Hub's Markdown."""
+"""The colon (group 1) or the point (group 2) that makes a link of plain text in GitHub's and the Hub's Markdown."""
 
 
 def dataset_card(manifest: Manifest, address: str = OWN_PLACE) -> bytes:
-    """The card of the rows at a place.
+    """The card of a dataset.
 
     Args:
-        address: what `datasets` loads: a folder, or a name on the Hub.
+        address: what the card tells people to load with `datasets`: a folder, or a name on the Hub.
 
     Raises:
         InputError: the manifest's plan is not one that packtrain writes.
@@ -94,7 +96,9 @@ def _text(manifest: Manifest, address: str) -> str:
     names = dict.fromkeys([*configured, *manifest.ledger.sources])
     ledger = Ledger({name: manifest.ledger.sources[name] for name in names})
     total = ledger.total()
-    sources = [{key: source[key] for key in _OF_SOURCES if _is_set(source.get(key))} for source in config["sources"]]
+    sources = []
+    for source in config["sources"]:
+        sources.append({key: source[key] for key in _OF_SOURCES if _is_set(source.get(key))})
     settings = {"sources": sources} | {key: config[key] for key in _SETTINGS}
     policy = POLICIES[config["mask"]["policy"]]
     versions = plan["versions"]
@@ -134,7 +138,7 @@ def _text(manifest: Manifest, address: str) -> str:
 
 
 def _is_set(value: Any) -> bool:
-    """Whether a key of a source has a value of its own."""
+    """Whether a key of a source says something: neither null, nor `none` (of `expand`), nor a mapping of unset keys."""
     return any(value.values()) if isinstance(value, Mapping) else value not in (None, "none")
 
 
@@ -143,6 +147,7 @@ def _is_set(value: Any) -> bool:
 
 @cache
 def _template() -> Template:
+    """The template of the card, read once."""
     loader = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=loader, undefined=StrictUndefined, finalize=_shown, trim_blocks=True, lstrip_blocks=True,

@@ -35,7 +35,9 @@ from .ledger_lines import supervision_of
 from .shown import shown_rows
 
 PAIRS = "With pack.strategy none, preference pairs are not packed: each is a row of its own."
+"""Why a plan has no section on packing, where pairs are not packed."""
 _AT_THE_END = "Lengths are compared by the report at the end of a run, and by packtrain plan."
+"""Why the report of a finished dataset has no comparison of lengths, where none is given to it."""
 _DAMAGE = (
     PacktrainError, OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, pa.ArrowException
 )  # fmt: skip
@@ -47,11 +49,16 @@ _REJECTS = 60
 _DETAIL_CHARACTERS = 400
 """Maximum number of characters of a reject's detail, which may quote the row."""
 _LINES = 1_000_000
-"""Maximum number of lines of rejects.jsonl that are read."""
+"""Maximum number of lines of rejects.jsonl that are read: of more, those that are shown would hardly differ."""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:
-    """YAML that reproduces the dataset, without secrets and defaults."""
+    """YAML that reproduces the dataset, without secrets and defaults.
+
+    Args:
+        base: where relative paths of the configuration start.
+    """
+    # `run` says on which workers and machines, which changes no byte.
     data = _without_logins(config.model_dump(mode="json", exclude={"run"}, exclude_defaults=True))
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=110)
     return f"# Relative paths start in {base}\n{text}"
@@ -63,8 +70,10 @@ def _without_logins(value: Any) -> Any:
         return {key: _without_logins(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_logins(item) for item in value]
+    if isinstance(value, str) and is_url(value):
+        return without_secrets(value)
     # Other texts stay as they are: a condition or a template may have what looks like a login.
-    return without_secrets(value) if isinstance(value, str) and is_url(value) else value
+    return value
 
 
 def report_of(
@@ -73,9 +82,10 @@ def report_of(
     """The report of an open dataset. A section that cannot be made is None, with its reason in `absent`.
 
     Args:
-        choice: the comparison of lengths, which only the run itself can make: documents.parquet has no trained spans.
-        configuration: YAML that reproduces it, if it is known.
-        decoder: the run's tokenizer, if it is loaded: loading takes a third of a second.
+        choice: the comparison of lengths, which only the run itself can make, because documents.parquet has no trained
+            spans; None: the report has none.
+        configuration: YAML that reproduces the dataset; "" if it is not known.
+        decoder: the run's tokenizer; None: it is loaded here, which takes a third of a second.
     """
     manifest = dataset.manifest
     plan = manifest.plan
@@ -86,6 +96,7 @@ def report_of(
     if choice is None:
         absent["choice"] = _AT_THE_END
     contamination = None
+    # Only the plan of a run that compared its examples with evaluation data has this key.
     if "evaluation" in plan:
         try:
             action = str(plan["config"]["contamination"]["action"])
@@ -137,12 +148,14 @@ def make_report(
     """A report of some sections, made now by this version of packtrain.
 
     Args:
-        kind, absent: see `Report`.
+        kind: `run` for a finished dataset, `plan` before packing.
         place: URL or path of the dataset, whose last part is the report's name.
+        absent: name of a missing section → why it is missing.
+        sample: how many rows the report is from; None: from all.
     """
     return Report(
         kind=kind,
-        name=place.rstrip("/").rpartition("/")[2] or place,
+        name=place.rstrip("/").rpartition("/")[2] or place,  # the root of a disk, `/`, has no last part
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         packtrain=version("packtrain"),
         sample=sample,
@@ -176,6 +189,7 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
     shown_counts = Counter[tuple[str, str]]()
     shown = list[Reject]()
     for reject in rejects:
+        # A line with the reason `COUNTED_ONLY` says how many more there are, and names no row.
         kind = (reject.source, reject.reason)
         # Reading goes on: behind a million rejects of one reason there may be the first of another.
         if reject.reason == COUNTED_ONLY or shown_counts[kind] == _REJECTS_OF_A_REASON:
@@ -192,12 +206,18 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
 
 
 def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """The mask policy of each source, by the configuration in a plan."""
+    """Name of a source → its mask policy: its own, or that of the whole configuration.
+
+    Args:
+        config: the configuration in a plan.
+    """
     return {source["name"]: str(source.get("mask", config["mask"])["policy"]) for source in config["sources"]}
 
 
 def packing_of(manifest: Manifest) -> Packing:
     """How the splits that have rows are packed."""
+    # With `pack.strategy: none`, each row is a preference pair that is not packed (`preference`). Packed rows may hold
+    # pairs, too, two pieces each (`pairs`).
     is_packed = not manifest.preference
     splits = []
     for name, split in manifest.splits.items():
@@ -206,7 +226,7 @@ def packing_of(manifest: Manifest) -> Packing:
         figures = SplitFigures(
             split=name,
             rows=split.rows,
-            # Of preference pairs that are not packed, each is a row, whatever its length.
+            # A row that is a pair has no capacity, so there is no bound and no fill.
             bound=sum(window.bound for window in split.windows) if is_packed else 0,
             fill=split.fill(manifest.row_length) if is_packed else 0.0,
             tokens=split.tokens,

@@ -1,5 +1,5 @@
-"""What examples share with evaluation rows: from contamination.jsonl, or from the hits before a run; and how a report
-shows it.
+"""What examples share with evaluation rows, and how a report shows it. The hits are those of contamination.jsonl; those
+of a plan, which writes no file, come straight from the comparison.
 """
 
 import re
@@ -89,12 +89,17 @@ class _Tally:
 
 
 class _LargestHits:
-    """The hits with the largest shares. Of hits of one row that show the same text, only the first example's."""
+    """The hits with the largest shares. Where several examples of one row share the same text, only the first of them
+    is among these.
+    """
 
     def __init__(self) -> None:
         self.hits: list[Hit] = []
+        """At most `_SHOWN_HITS`, the largest share first."""
         self._row = ""
+        """The row of the example that was looked at last."""
         self._texts_of_row: set[tuple[str, int, str]] = set()
+        """The texts that its examples share so far, as `_text_of` gives them."""
 
     def add(self, example_hits: Sequence[Hit]) -> None:
         """Look at the hits of one example. Examples of one row come together, as they do in the file."""
@@ -114,9 +119,10 @@ def contamination_of(
     """The section, from all hits in the order of examples.
 
     Args:
-        evaluation: what the plan says about the evaluation data.
+        evaluation: what the plan says about the evaluation data: `counts` has its rows, `ngram` how many words in a row
+            must be the same.
         compared: how many examples were compared.
-        action: see `Contamination`.
+        action: `report` or `drop`, as configured; "" if examples are only compared, and nothing is packed.
     """
     tally = _Tally()
     largest = _LargestHits()
@@ -134,7 +140,7 @@ def contamination_of(
 
 
 def _text_of(hit: Hit) -> tuple[str, int, str]:
-    """What two hits that show the same text have in common."""
+    """(evaluation file, line, shared words): what two hits that show the same text have in common."""
     return hit.evaluation, hit.evaluation_line, hit.shared
 
 
@@ -172,7 +178,13 @@ def contamination_section(contamination: Contamination) -> Section:
         [hit.id, f"{hit.evaluation}, line {hit.evaluation_line:,}", share(hit.share), hit.kind, clipped(hit.shared)]
         for hit in contamination.shown
     ]
-    head_of_hits = ("example", "evaluation row", "share of it", "of its", "the longest run of words that both share")
+    head_of_hits = (
+        "example",
+        "evaluation row",
+        "share of it",
+        "which text",
+        "the longest run of words that both share",
+    )
     largest = Grid("Some of them, the largest share first", head_of_hits, rows_of_hits, text_columns=5)
     tables = [table for table in (counts, largest) if table.rows]
     sentence = contamination.sentence

@@ -1,8 +1,8 @@
 """What differs between two finished datasets: what their manifests say, and their examples, one by one.
 
 The first dataset is A, the second B. Examples are compared by the document tables: by the digest of the text, and by
-which of its tokens are kept and trained. No row is read. Where rows cut documents does not count, nor do the labels
-that the further pieces lose there. N documents take about 150 bytes each.
+which of its tokens are kept and trained. No row is read. So two examples are the same even if rows cut them into pieces
+at other places, where each further piece loses its first label. N documents take about 150 bytes each.
 """
 
 from collections.abc import Iterator
@@ -40,17 +40,17 @@ KINDS = {
     "copies": "in both, packed a different number of times",
     "moved": "in both, in another split",
 }
-"""The ways in which an example can differ."""
+"""Kind → the ways in which an example can differ, in words."""
 SECTION_LINES = 8
 """Lines of a section that are printed, unless all are."""
 NAMED_IN_TERMINAL = 3
-"""Examples of a kind that are named there, unless all are."""
+"""Examples of a kind that are named in a terminal, unless all are."""
 VALUE_CHARACTERS = 60
 """Characters of a value that are printed."""
 _TOKENS = ("tokens", "tokens_kept", "kept_digest")
-"""Columns of the document table that are equal if equal texts have equal tokens in rows."""
+"""Columns of the document table: of two examples with the same text, they are equal if the same tokens are kept."""
 _LABELS = ("tokens_trained", "trained_digest")
-"""Columns that are equal if, besides, the same tokens are trained."""
+"""Columns: of two examples with the same kept tokens, they are equal if the same of these are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,14 @@ class Examples:
     same: int
     """In both with the same tokens and the same trained tokens."""
     counts: dict[str, int]
-    """By kind; the first four and `same` add up to all examples."""
+    """Kind → how many. `same` and the first four kinds add up to all examples of A and B, those in both counted once;
+    an example of the last two kinds is also one of the others."""
     named: dict[str, list[str]]
-    """Ids of the first examples of each kind. They are untrusted text."""
+    """Kind → ids of its first examples, of the kinds that have any. Ids are untrusted text."""
     alike: int
-    """Examples that have the same tokens and as many copies in both, whatever their ids."""
+    """Examples that have the same tokens and as many copies in both, whatever their ids; 0 if the tokenizers differ."""
     same_tokenizer: bool = True
-    """Whether both have the same tokenizer and encoding. If not, all examples that are in both count as `tokens`."""
+    """Whether both have the same tokenizer and encoding. If not, all examples that are in both are of kind `tokens`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,11 +75,15 @@ class Difference(Shown):
     """Everything that a diff shows."""
 
     a: str
+    """Folder or URL of A."""
     b: str
+    """Folder or URL of B."""
     manifests: tuple[str, str]
+    """The hashes of both manifests."""
     identical: bool
     """Whether the manifests' hashes are equal, and therefore all bytes."""
     changes: list[Change] = field(default_factory=list)
+    """Numbers and settings of the manifests that differ."""
     examples: Examples | None = None
     """None if the datasets are identical."""
 
@@ -123,7 +128,7 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
     hashes = (left.hash, right.hash)
     if left.hash == right.hash:
         return Difference(name_a, name_b, hashes, identical=True)
-    # Before the documents are read, which takes longer: a plan that is not one is refused at once.
+    # Before the documents are read, which takes longer: a manifest whose plan packtrain did not write is refused here.
     changed = changes(_figures(left), _figures(right))
     observer.begin("compare", 0, "")
     try:
@@ -169,12 +174,13 @@ def _encoding_of(manifest: Manifest) -> tuple[Any, Any]:
 
 
 def _figures(manifest: Manifest) -> Figures:
-    """What a manifest says of its plan, its ledger and its rows."""
+    """Section → key → value: what a manifest says of its plan, its ledger and its rows."""
     entries = {name: asdict(entry) for name, entry in manifest.ledger.sources.items()}
     if len(entries) > 1:
         # First, so that the sum is among the lines that a terminal shows.
         entries = {"*": asdict(manifest.ledger.total()), **entries}
     splits = {figures.split: asdict(figures) for figures in packing_of(manifest).splits}
+    # Counters of 0 are left out of the ledger, which has a hundred. The name of a split is in its keys already.
     return {
         **plan_figures(manifest.plan),
         "ledger": {key: value for key, value in flat(entries).items() if value},
@@ -194,12 +200,13 @@ class _Documents:
     splits: pa.Array
     """(N,) the split of each, as text."""
     copies: NDArray[np.int32]
-    """(N,)"""
+    """(N,) how often each is packed."""
     token_identity: NDArray[np.uint64]
-    """(5, N) what two documents with the same packed tokens have in common: both halves of the digest of their text,
-    their tokens, how many of these are kept, and which."""
+    """(5, N) equal columns mean the same packed tokens: both halves of the digest of the text, its tokens, how many of
+    these are kept, and a digest of which."""
     label_identity: NDArray[np.uint64]
-    """(2, N) what two such documents with the same labels have in common: how many tokens are trained, and which."""
+    """(2, N) of documents with the same packed tokens, equal columns mean the same labels: how many tokens are trained,
+    and a digest of which."""
 
 
 def _documents(dataset: Finished) -> _Documents:
@@ -251,7 +258,7 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
     # Kind → where such examples are: in B for those that are only there, else in A.
     places = {
         "only_a": np.flatnonzero(place_in_b < 0),
-        "only_b": np.delete(np.arange(len(b.ids)), in_b),
+        "only_b": np.delete(np.arange(len(b.ids)), in_b),  # all of B but those in both
         "tokens": in_a[tokens_differ],
         "labels": in_a[labels_differ],
         "copies": in_a[a.copies[in_a] != b.copies[in_b]],
@@ -298,7 +305,7 @@ def difference_lines(everything: bool, difference: Difference) -> Lines:
     """A table for each section, and the examples that differ.
 
     Args:
-        everything: all changes, not about a screen.
+        everything: print all changes and up to `NAMED` ids of each kind, and not only what fits about a screen.
     """
     if difference.identical:
         yield f"A and B are the same dataset, byte for byte: manifest {difference.manifests[0][:16]}"
@@ -357,6 +364,6 @@ def _example_lines(examples: Examples, limit: int) -> Iterator[str]:
         if count > len(named):
             named.append(f"and {count - len(named):,} more")
         yield f"  {count:,} {KINDS[kind]}: {', '.join(named)}"
-    # Those with one id and other labels have the same tokens, too, and are named above.
+    # Examples with the same id that differ in labels alone have the same tokens, too, and are counted above already.
     if examples.alike > examples.same + examples.counts["labels"]:
         yield f"  {examples.alike:,} have the same tokens in both, whatever their ids"

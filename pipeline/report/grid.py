@@ -31,8 +31,11 @@ class Section:
     """A question, and what answers it."""
 
     name: str
+    """The field of `Report` that it shows."""
     title: str
+    """The question."""
     sentence: str
+    """The answer."""
     tables: list[Grid] = field(default_factory=list)
     more: list[Grid] = field(default_factory=list)
     """Tables for the page alone, which the reader opens."""

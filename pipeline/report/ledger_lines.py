@@ -61,16 +61,18 @@ _LINES = (
 line for each reason.
 """
 _WORDS = {field: words.strip() for _, words, field in _LINES}
+"""Field of `SourceLedger` → its words."""
 _USES_NAMED = 8
-"""At most so many sources are named, those that are used most often first."""
+"""Maximum number of sources of which a sentence says how often their examples are used."""
 _KEY = re.compile(rf"(.*?)\.?\b({'|'.join(_WORDS)})(?:\.(.*))?")
 """(source, field, reason) of a key such as `chats.examples_dropped.overlong`. Names of sources may have dots, too."""
 FIRST_TOKEN = "first_token"
-"""What a supervised token is lost as that comes first in its piece."""
+"""The reason in `Supervision.lost` for supervised tokens that come first in a piece: nothing predicts them."""
 CHOSEN = frozenset(
     {"contaminated", "duplicate", "equal", "holdout", "max_tokens", "min_tokens", "train", NOT_DRAWN}
 )  # fmt: skip
-"""Reasons that the configuration asks for by name: what they leave out is no loss."""
+"""Reasons that the configuration asks for by name: what they leave out is no loss. `train` and `holdout` are those of a
+split that is not packed, because only the other one is."""
 MUCH_LOST = 0.03
 """Lost share of the supervised tokens above which the end of a run is yellow."""
 MOST_LOST = 0.1
@@ -102,7 +104,7 @@ def ledger_grid(ledger: Ledger) -> Grid:
 
 
 def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> dict[str, list[float]]:
-    """Words → the values of a field in each column; of a field that counts by reason, for each reason."""
+    """Words of a line → its value in each column. A field that counts by reason has a line for each reason."""
     values = [getattr(column, field) for column in columns]
     if not isinstance(values[0], dict):
         return {words: values}
@@ -120,8 +122,8 @@ def _format_number(value: float) -> str:
 
 
 def ledger_words(key: str) -> str:
-    """The words of a line, by its key in a flat ledger: `chats: examples dropped: overlong` for
-    `chats.examples_dropped.overlong`; the key itself if it is none.
+    """The words for a key of a flat ledger: `chats: examples dropped: overlong` for `chats.examples_dropped.overlong`.
+    The key itself if no line of the ledger has it.
     """
     match = _KEY.fullmatch(key)
     if match is None:
@@ -162,10 +164,12 @@ def describe_supervision(supervision: Supervision) -> str:
 
 
 def _lost_as(reason: str) -> str:
-    """How tokens are lost, by their reason in `Supervision.lost`."""
+    """The words for a reason of `Supervision.lost`."""
     if reason == FIRST_TOKEN:
         return "first tokens of pieces"
-    return "truncated: max_length" if reason == "max_length" else f"dropped: {reason}"
+    if reason == "max_length":
+        return "truncated: max_length"
+    return f"dropped: {reason}"
 
 
 def supervision_style(supervision: Supervision) -> str:
@@ -187,6 +191,7 @@ def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
         rejects: the path of rejects.jsonl.
     """
     supervision = supervision_of(total)
+    # Any other style means that much is lost.
     if supervision_style(supervision) != "bold green":
         yield describe_supervision(supervision)
     if rejected_of(total):
@@ -197,8 +202,8 @@ def describe_losses(total: SourceLedger, rejects: str) -> Iterator[str]:
 
 
 def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
-    """Yield a sentence each about what is rejected, filtered out and dropped, with its reasons, and the meaning of the
-    most frequent one.
+    """Yield up to three sentences, on what is rejected, filtered out and dropped: each has its reasons, and the meaning
+    of the most frequent one.
 
     Args:
         rejects: the path of rejects.jsonl; "" if it is not written.
@@ -216,7 +221,11 @@ def describe_unused(total: SourceLedger, rejects: str) -> Iterator[str]:
 
 
 def _describe_rejected(total: SourceLedger, rejects: str) -> str:
-    """How many rows or examples cannot be used, and why; see `describe_unused`."""
+    """How many rows or examples cannot be used, and why.
+
+    Args:
+        rejects: the path of rejects.jsonl; "" if it is not written.
+    """
     rejected = rejected_of(total)
     amount = plural(sum(rejected.values()), "row or example", "rows or examples")
     of_all = plural(total.rows_read, "row")
@@ -233,9 +242,9 @@ def _explain(reasons: Mapping[str, int]) -> str:
     """`overlong: It is longer …`: what the most frequent reason means, and what to do. If it is the only one, its name
     is not repeated.
     """
-    (reason, _), *others = _by_count(reasons)
-    meaning = REASONS.get(reason, OWN_REASON)
-    return f"{reason}: {meaning}" if others else meaning
+    reason = _by_count(reasons)[0][0]
+    meaning = REASONS.get(reason, OWN_REASON)  # a reader of one's own may give reasons of its own
+    return f"{reason}: {meaning}" if len(reasons) > 1 else meaning
 
 
 def _by_count(counts: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -307,7 +316,9 @@ def _format_examples(entry: SourceLedger) -> str:
     """`625 examples`, or `40 of 625 examples` where the weights draw only some."""
     drawn = entry.examples_packed.get("train", 0)
     not_drawn = entry.examples_dropped.get(NOT_DRAWN, 0)
-    return plural(drawn, "example") if not not_drawn else f"{drawn:,} of {plural(drawn + not_drawn, 'example')}"
+    if not_drawn:
+        return f"{drawn:,} of {plural(drawn + not_drawn, 'example')}"
+    return plural(drawn, "example")
 
 
 def _format_times(uses: float) -> str:

@@ -28,9 +28,10 @@ _TEXT = 20_000
 _FLOWS = 12
 """Maximum number of sources that have a bar of their own."""
 _STEPS = [digit * 10.0**power for power in range(-6, 1) for digit in (1, 2, 5)]
-"""Shares between two lines of a scale."""
+"""Distances that two lines of a scale may have, as shares: 0.000001, 0.000002, 0.000005, … 1, 2, 5."""
 _LABEL = 8.0
-"""Least distance of two labels of an axis: the width of `131,072`, and half of it for one that ends at its place."""
+"""Least distance between the places of two labels of an axis. `131,072` is about this wide; labels are centred on their
+places, but one at the right edge ends there, and reaches further to the left."""
 Labels = Sequence[tuple[float, str]]
 """(place on an axis, text)."""
 
@@ -41,7 +42,7 @@ class Chart:
 
     title: str
     alt: str
-    """The figures of the line, for those who cannot see it."""
+    """The figures of the line in words, for people who cannot see it."""
     bars: Sequence[tuple[float, float, float, str]]
     """(x, width, height, text for the mouse)."""
     line: Sequence[tuple[float, float]]
@@ -56,10 +57,12 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A bar whose parts add up to the whole."""
+    """A bar whose parts add up to its whole width, 100."""
 
     name: str
+    """The source."""
     words: str
+    """The share of each part, in words."""
     parts: Sequence[tuple[str, float, float, str]]
     """(class, x, width, text for the mouse)."""
 
@@ -68,8 +71,11 @@ def report_html(report: Report) -> bytes:
     """The page of a run or a plan."""
     choice = report.choice
     training = report.training
+    title = f"Packing report of {report.name}"
+    if report.kind == "plan":
+        title = f"Plan for {report.name}"
     return page_html(
-        f"{'Plan for' if report.kind == 'plan' else 'Packing report of'} {report.name}",
+        title,
         f"{lead(report)}. {report.made_at[:16].replace('T', ' ')} UTC, packtrain {report.packtrain}.",
         sections(report),
         chart=lengths_chart(choice) if choice is not None and choice.documents else None,
@@ -115,9 +121,10 @@ def page_html(
 
 @cache
 def _template() -> Template:
+    """The template of the page, read once."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
+        autoescape=True,  # for HTML, after `finalize`
         undefined=StrictUndefined,
         finalize=_shown,
         trim_blocks=True,
@@ -128,7 +135,8 @@ def _template() -> Template:
 
 
 def _shown(value: object) -> object:
-    """Every text that the template inserts: not too long, and without characters that hide or reorder text."""
+    """A value as the template inserts it: a text not too long, and without characters that hide or reorder text."""
+    # Not a subclass of str: `Markup` is HTML already.
     return escape(clipped(value, _TEXT)) if type(value) is str else value
 
 
@@ -151,6 +159,8 @@ def lengths_chart(choice: Choice) -> Chart:
     points = choice.points
     edges = choice.lengths.edges
     counts = choice.lengths.counts
+    # There is one edge more than counts, which `zip` leaves out. The axis reaches from the shortest document or length
+    # to the longest.
     shortest = next((edge for edge, count in zip(edges, counts, strict=False) if count), 1)
     low = max(min(points[0].max_length, shortest), 1)
     high = max(points[-1].max_length, edges[-1], low + 1)

@@ -97,6 +97,8 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
     config = selected.config
     observer.begin("report", 0, "")
     try:
+        # With these figures of its rows, the configured length need not be estimated. Pairs that are not packed have
+        # none.
         packed = packing_of(dataset.manifest).splits if selected.packs else ()
         choice = compare_lengths(selected, base, packed)
         # Of the content that the run has in memory: the tokenizer's folder may have changed since.

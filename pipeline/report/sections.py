@@ -41,7 +41,9 @@ _BY_LENGTH = ("overlong", "cut_untrained", "untrained_piece")
 
 
 def sections(report: Report) -> list[Section]:
-    """The sections of a report. Where one is missing, it says why. Without evaluation data, one is not there."""
+    """The sections of a report, in the order of `QUESTIONS`. One that could not be made says why instead. Where nothing
+    was compared with evaluation data, there is none on contamination.
+    """
     choice = report.choice
     flow = report.flow
     contamination = report.contamination
@@ -67,7 +69,7 @@ def sections(report: Report) -> list[Section]:
 def answers(report: Report) -> Iterator[str]:
     """Yield the answer of each section that a report has, and what it warns of."""
     for section in sections(report):
-        # The others say only why they are missing.
+        # A section that the report lacks is here, too: its sentence only says why.
         if getattr(report, section.name) is not None:
             yield section.sentence
             yield from section.warnings
@@ -85,7 +87,7 @@ def report_lines(report: Report) -> Lines:
 
 
 def lead(report: Report) -> str:
-    """What the report is of."""
+    """What the report is of, in a line for the top of page and terminal."""
     words = f"{'Report of' if report.kind == 'run' else 'Plan of'} {report.name}"
     sample = report.sample
     if sample is None:

@@ -14,7 +14,7 @@ ROWS = 6
 ROW_CHARACTERS = 4_000
 """About the most text of one row."""
 LEAST_CHARACTERS = 160
-"""Least text of a document that is shown with text."""
+"""Least number of characters of a document, however many share `ROW_CHARACTERS`."""
 LISTED = 40
 """Maximum number of documents of a row that are shown."""
 _UNTRAINED = 400
@@ -22,7 +22,7 @@ _UNTRAINED = 400
 _STRETCHES = 8
 """Maximum number of stretches of a document that are shown: half from its start, half from its end."""
 _LEAST_STRETCH = 40
-"""Least text of a stretch that is shown."""
+"""Least number of characters of a stretch that is shown."""
 _GAP = " … "
 """Stands where text was left out."""
 _Stretch = tuple[float, list[int]]
@@ -53,10 +53,10 @@ def inspect(folder: str | Path, row: int = 0, split: str = "train", *, tokenizer
 
 
 def shown_rows(dataset: Finished, split: str, decoder: Decoder | None = None) -> tuple[list[ShownRow], str | None]:
-    """A few evenly chosen rows of a split, packed or not; and why there are none.
+    """A few evenly chosen rows of a split, and None; or no rows, and why they cannot be shown.
 
     Args:
-        decoder: the run's tokenizer, if it is loaded.
+        decoder: the run's tokenizer; None: it is loaded here.
     """
     try:
         decoder = decoder or find_decoder(dataset)
@@ -125,7 +125,9 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
         before = row["prompt_ids"] if is_trained else []
         _, full_text = decoder.spans([before, ids])
-        text = full_text if room is None else _clipped(full_text, room // 3)
+        text = full_text
+        if room is not None:
+            text = _clipped(full_text, room // 3)  # there are three parts
         document = ShownDocument(
             id=id,
             source=source,

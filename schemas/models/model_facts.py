@@ -51,23 +51,25 @@ def rotary_limits(config: Any) -> Iterator[Limit]:
 # What building a model would cost
 
 _MAX_LAYERS = 1024
+"""The most layers that are believed."""
 _MAX_COUNTS: tuple[tuple[str, int], ...] = (
     (r"(num|n)_.*layers?|.*_layers|num_hidden_layers|n_layer|depth|depths|num_blocks|n_blocks", _MAX_LAYERS),
     (r"(num|n)_.*experts?|moe_num_experts", 8192),
     (r"num_labels", 1 << 16),
     (r"(num|n)_.*heads?", 1 << 14),
 )
-"""Keys that count parts of a model, each of which costs time and memory before any weight is read → the most that is
-believed. The deepest published models have some 130 layers, and 512 experts.
+"""(keys that count a kind of parts, the most parts that are believed). Each part costs time and memory before any
+weight is read. The deepest published models have some 130 layers, and 512 experts.
 """
 
 
-def check_counts(config: Any, where: str = "") -> None:
-    """Refuse a model's configuration that asks for more parts than any model has.
+def refuse_too_many_parts(config: Any, where: str = "") -> None:
+    """Refuse a model's configuration that asks for more layers, experts, heads or labels than any model has: a file of
+    a few bytes could fill the memory.
 
     Args:
         config: the data of a config.json.
-        where: the key that holds it, for messages.
+        where: the keys above `config` with a dot after each, for messages: `text_config.`; "" at the top.
 
     Raises:
         ValueError: names the key.
@@ -76,12 +78,17 @@ def check_counts(config: Any, where: str = "") -> None:
         return
     for key, value in config.items():
         if isinstance(value, dict):  # of a part of the model, such as `text_config`
-            check_counts(value, f"{where}{key}.")
-        _check_count(str(key), value, f"{where}{key}")
+            refuse_too_many_parts(value, f"{where}{key}.")
+        _refuse_too_many_of(str(key), value, f"{where}{key}")
 
 
-def _check_count(key: str, value: Any, where: str) -> None:
-    """See `check_counts`, of one key."""
+def _refuse_too_many_of(key: str, value: Any, where: str) -> None:
+    """Refuse a key that counts more parts of a kind than any model has, or a list that has an entry for each of more
+    layers.
+
+    Raises:
+        ValueError: names the key, by `where`.
+    """
     max_count = next((limit for pattern, limit in _MAX_COUNTS if re.fullmatch(pattern, key)), None)
     # `max_window_layers` and the like are limits themselves, and may be far above what is there.
     if max_count is not None and not key.startswith("max_"):

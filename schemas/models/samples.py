@@ -19,7 +19,7 @@ class Sample:
     text: str
     """The answer as text, without the token that ends the turn."""
     finish_reason: str | None = None
-    """`stop`: the model ended its turn; `length`: the limit on new tokens did."""
+    """`stop`: the model ended its turn; `length`: the limit on new tokens did; None if the engine does not say."""
     tokens: int | None = None
     """New tokens, including the one that ended the turn; None if the engine does not say."""
 
@@ -49,7 +49,7 @@ class SampleRequest:
     token_ids: tuple[int, ...]
     """(T,) the prompt's tokens, with those that the tokenizer puts before a text."""
     seed: int
-    """64 bits, of the prompt's row and the number of the sample alone."""
+    """A number of 64 bits that depends on the prompt's row and the number of the sample alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,13 @@ class SampleAnswer:
     """What an engine answers to a request: tokens, or text from a server."""
 
     finish_reason: str | None
+    """As of `Sample`."""
     token_ids: tuple[int, ...] | None = None
-    """New tokens, with the one that ended the answer."""
+    """New tokens, with the one that ended the answer; None if a server answers with text."""
     text: str | None = None
+    """The answer of a server; None if there are `token_ids`."""
     tokens: int | None = None
-    """How many a server says that it made."""
+    """How many new tokens a server says that it made; None if it does not, or if there are `token_ids`."""
 
 
 class SampleEngine(Protocol):
@@ -71,6 +73,6 @@ class SampleEngine(Protocol):
         """Answer all requests, in their order.
 
         Args:
-            groups: those of one group are computed together, so that rounding is the same whenever a group is.
+            groups: the requests of a group are computed together, so that two runs with the same groups round alike.
         """
         ...

@@ -18,10 +18,10 @@ class ContaminationCount:
     """Name of the evaluation file."""
     examples: int
     most: int
-    """Those that have at least 80 % of an evaluation text's n-grams."""
+    """Examples that have at least 80 % of an evaluation text's n-grams."""
     # Beside the examples: one evaluation row in a thousand examples matters less than a thousand rows, once each.
     rows: int
-    """Evaluation rows of which something was found."""
+    """Evaluation rows that share text with any of these examples."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Hit(msgspec.Struct, frozen=True):
     evaluation_line: int
     """The row's line in it, from 1."""
     kind: str
-    """`prompt` or `answer` of the evaluation row."""
+    """Which text of the evaluation row is shared: its `prompt` or its `answer`."""
     share: float
     """The share of the evaluation text's n-grams that the example has; 1 if all of it is there."""
     shared: str
@@ -47,13 +47,16 @@ class Contamination(Shown):
     """Is the evaluation data in it?"""
 
     sentence: str
+    """The answer, for the page and the terminal."""
     action: str
-    """`report` or `drop`; "" if nothing is packed."""
+    """What becomes of the examples, by `contamination.action`: `report` keeps them, `drop` leaves them out; "" if
+    examples were only compared, and nothing is packed."""
     examples: int
     """Examples that share text with any evaluation row."""
     counts: list[ContaminationCount]
+    """By source and evaluation file."""
     shown: list[Hit]
-    """Some hits, the strongest first."""
+    """Some hits, the largest share first."""
 
     def summary(self) -> str:
         return self.sentence
@@ -65,5 +68,5 @@ class Contamination(Shown):
         hits = [
             (hit.id, hit.evaluation, hit.evaluation_line, hit.kind, share(hit.share), hit.shared) for hit in self.shown
         ]
-        columns = ("example", "evaluation file", "line", "of its", "share of it", "longest words that both share")
+        columns = ("example", "evaluation file", "line", "which text", "share of it", "longest words that both share")
         yield Table("Some of them, the largest share first", columns, hits)

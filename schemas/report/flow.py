@@ -17,10 +17,13 @@ class Reject(msgspec.Struct, frozen=True, omit_defaults=True):
 
     source: str
     file: str
+    """The path of its file, as it is shown."""
     line: int
     """Line in its file, from 1."""
     reason: str
+    """A short word, as the ledger counts it."""
     detail: str
+    """A sentence on what is wrong with this row."""
     # Defaults are left out of the line, as `omit_defaults` says: nearly all rejects are whole rows.
     example: int = -1
     """Which example of its row; -1 for the whole row."""
@@ -35,11 +38,11 @@ class Supervision:
     """What became of the supervised tokens: those that the mask wants trained."""
 
     supervised: int
-    """Those of all examples before anything was cut or dropped, and of further copies."""
+    """Supervised tokens of all examples before anything was cut or dropped, and of further copies."""
     trained: int
     lost: dict[str, int]
-    """Those that are not trained, most frequent reason first: `max_length` if they are truncated, `first_token` if they
-    come first in a piece, else why their example or piece was dropped."""
+    """Reason → supervised tokens that are not trained for it, the most frequent first. `max_length`: they were
+    truncated; `first_token`: they come first in a piece; any other: their example or piece was dropped for it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,7 +58,7 @@ class Flow(Shown):
     rejects: list[Reject]
     """Some rejects of each reason."""
     rejects_file: str | None
-    """The file that lists all rejects."""
+    """The file that lists all rejects; None before a run, which writes it."""
 
     def summary(self) -> str:
         return Ledger(self.sources).summary()

@@ -21,7 +21,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What one strategy makes of the data at one length; see `stages.forecast.estimate`."""
+    """What one strategy makes of the data at one length."""
 
     strategy: str
     max_length: int
@@ -31,6 +31,7 @@ class Point:
     documents: int
     """Documents packed, whole or in part."""
     documents_cut: int
+    """Packed documents that are longer than `max_length`: truncated, or cut into pieces."""
     documents_lost: int
     """Documents left out because nothing trained remains, or because they are too long and not cut."""
     rows: int
@@ -39,8 +40,11 @@ class Point:
     tokens: int
     """Packed tokens, without padding."""
     tokens_lost: int
+    """Tokens of all documents that are not packed."""
     labels: int
+    """Trained labels of the packed documents."""
     labels_lost: int
+    """Labels that would be trained if nothing were cut or left out, and are not."""
     fill: float
     """Share of the rows that holds tokens."""
     sharing_factor: float | None = None
@@ -53,7 +57,7 @@ class Advice:
 
     max_length: int
     reached: bool
-    """Whether the length keeps enough; else it is the best of those compared."""
+    """Whether the length keeps enough; else it is the best of the compared lengths that the model is made for."""
     # Apart from `reached`: a longer length would keep more, but the model would compute its documents wrongly.
     bounded: bool
     """Whether longer lengths were compared that the model is not made for."""
@@ -73,7 +77,7 @@ class Choice(Shown):
     longest: list[tuple[str, int]]
     """(id, tokens) of the longest documents, the longest first; empty if their ids are unknown."""
     points: list[Point]
-    """By ascending length. See `docs/report.md`."""
+    """One for each compared length, ascending."""
     strategy: str
     """The configured strategy, which all points have."""
     max_length: int
@@ -85,13 +89,13 @@ class Choice(Shown):
     longer_rows: Point | None
     """Longer rows of the same documents, if they would be fuller; else None."""
     overlong: str
-    """What the configuration does with longer documents. The points do the same."""
+    """`truncate.overlong`: what becomes of documents above `max_length`. At other lengths, the points do the same."""
     cuts: bool
     """Whether longer documents are cut into pieces, of which none is lost."""
     texts: bool
     """Whether nearly all tokens are those of plain texts, which can be cut anywhere, and not of conversations."""
     advice: Advice | None
-    """None if there is nothing to choose."""
+    """None if there are no tokens, so that nothing can be chosen."""
     limit: Limit | None
     """The longest document that the model is made for; None if unknown."""
     # Counted only where the configuration allows such documents: else `max_length` has dealt with them already.
@@ -100,11 +104,12 @@ class Choice(Shown):
     other: Point | None
     """Another strategy at the configured length, if it would save rows; else None."""
     other_saves: float
-    """The share of the rows that it would save, both in one window."""
+    """The share of the rows that `other` would save, if all documents are planned together; not used without `other`.
+    """
     sharing: "Sharing | None" = None
     """None if no two documents are of one source row or group, or the configuration does not let them share."""
     pairs: "PairKeys | None" = None
-    """If documents are preference pairs: what other keys would do with those that the configured length leaves out."""
+    """What other keys would do with the preference pairs that the configured length leaves out; None of documents."""
 
     def summary(self) -> str:
         advised = f"{self.advice.max_length:,} is advised" if self.advice is not None else "nothing is advised"
@@ -125,7 +130,8 @@ class Sharing:
     """What the comparison of `pack.share` at each length is from, and which rows would cut fewer groups."""
 
     share: str
-    """What is compared with `none`: as configured; else `group` where groups have more documents than source rows."""
+    """The value of `pack.share` that is compared with `none`: the configured one. If that is `none`, it is `group`
+    where groups have more documents than source rows, else `row`."""
     is_used: bool
     """Whether this dataset shares tokens."""
     compared: int
@@ -145,6 +151,6 @@ class PairKeys:
     are_packed: bool
     """Whether both sides stand in a row, so that `max_length` limits them together; else it limits the longer one."""
     left_out_with_end: int | None
-    """With `truncate.keep: end`; None if that is configured, or pairs are not cut."""
+    """How many with `truncate.keep: end`; None if that is configured, or pairs are not cut."""
     left_out_with_share: int | None
-    """With `pack.share: row`; None if that is configured or impossible."""
+    """How many with `pack.share: row`; None if that is configured or impossible."""

@@ -24,7 +24,7 @@ class Training:
     rows: list[ShownRow]
     # Rows are decoded with the run's own tokenizer, whose folder may be gone.
     rows_absent: str | None
-    """Why no row is shown."""
+    """Why no row is shown; None if rows are shown, or the split has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,14 @@ class SplitFigures:
     bound: int
     """Lower bound on the rows of any plan; 0 if unknown, or for pairs that are not packed."""
     fill: float
-    """See `schemas.layout.fill_of`: padding is not counted."""
+    """The share of the rows' capacity that holds tokens of documents, without padding; 0 of pairs that are not packed.
+    """
     tokens: int
     """Tokens with padding."""
     labels: int
+    """Trained labels."""
     pieces: int
+    """Documents and pieces of documents in the rows; a packed preference pair has two."""
     padding: int
     """Tokens that are padding for `pack.align` and `pack.parallel`."""
 
@@ -53,7 +56,9 @@ class Packing:
     row_length: int
     """Capacity of a row, in tokens."""
     strategy: str
+    """`pack.strategy`; `pairs` for preference pairs that are not packed, each a row of its own."""
     splits: list[SplitFigures]
+    """The splits that have rows."""
     padded_for: str
     """The keys that ask for padding; empty if nothing is padded."""
     pairs: bool = False
@@ -75,7 +80,9 @@ class Sample:
     """What a plan from a sample of rows saw."""
 
     rows: int
+    """Rows that were encoded."""
     rows_in_all: int
+    """Rows of all inputs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,6 +98,7 @@ class Report(Shown):
     packtrain: str
     """Version of packtrain."""
     sample: Sample | None
+    """None if all rows were encoded."""
     choice: Choice | None = None
     flow: Flow | None = None
     contamination: Contamination | None = None

@@ -19,8 +19,8 @@ class ShownPiece:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """A document, or a piece of one, in a packed row; a side of a preference pair, or of one that is not packed, its
-    prompt or a completion.
+    """A document in a packed row, or a piece of one. Of a packed preference pair, one side; of a pair that is not
+    packed, its prompt or one completion.
     """
 
     id: str
@@ -28,8 +28,11 @@ class ShownDocument:
     start: int
     """First token within the document."""
     tokens: int
+    """Tokens in this row."""
     trained: int
+    """Trained tokens of these."""
     pieces: list[ShownPiece]
+    """Its text, cut where the loss weight changes."""
     # Of a long document, stretches from its beginning and its end are shown: a row of 128 Ki tokens would fill pages.
     shortened: bool
     """Whether text was left out."""
@@ -38,7 +41,7 @@ class ShownDocument:
     shared: int = 0
     """How many tokens of that document come before these."""
     side: str = ""
-    """Of a preference pair: `chosen` or `rejected`; `prompt` only where pairs are not packed."""
+    """Of a preference pair: `chosen` or `rejected`, or `prompt` where pairs are not packed; "" of other documents."""
 
     @property
     def origin(self) -> str:
@@ -79,6 +82,7 @@ class ShownRow(Shown):
             return f"{place}: a preference pair, {self.tokens:,} tokens, {self.trained:,} trained"
         documents = plural(len(self.documents), "document")
         if self.documents and self.documents[0].side:
+            # Both sides of a pair are documents of the row.
             documents = plural(len(self.documents) // 2, "preference pair")
         fill = share(self.tokens / self.capacity, fixed=True)
         return f"{place}: {documents}, {self.tokens:,} of {self.capacity:,} tokens ({fill}), {self.trained:,} trained"

@@ -4,7 +4,7 @@ The number of rows depends only on how many pieces there are of each size. So on
 histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
 they fit. Documents that a run cuts into pieces between lines are counted as if they were cut every `max_length` tokens;
 those that `wrapped` cuts, as if at each length of a row. Where documents share tokens (`pack.share: row`), the pieces
-are units of documents, which are found from token ids by who calls this.
+are units of documents, which the caller finds from token ids.
 
 Of preference pairs, a piece is a pair: both of its sides, which stand in one row.
 
@@ -36,9 +36,9 @@ class SharedUnits:
     """Units of the documents that share tokens at one length, in rows of one capacity: of all groups, or a sample."""
 
     members: NDArray[np.int64]
-    """(M,) tokens that the length keeps of each document that shares, copies apart."""
+    """(M,) tokens that the length keeps of each document that shares, once for each copy."""
     units: NDArray[np.int64]
-    """(U,) tokens that each unit of such documents takes in a row, with padding, copies apart."""
+    """(U,) tokens that each unit of such documents takes in a row, with padding, once for each copy."""
     stored: int
     """Tokens of all these units, without padding."""
     scale: float
@@ -89,11 +89,12 @@ def rows_and_bound(
 
     Args:
         kept: (N,) tokens that are packed of each document; 0 if it is left out.
-        limit, strategy, row_length: as for `estimate`.
-        shared: the units of the documents, if they are packed as such.
+        limit: the most tokens of a piece.
+        row_length: capacity of the rows, at least `limit`.
+        shared: the units of the documents, if they are packed as units; else None.
         documents_of_piece: how many documents `pack.max_docs` counts for each: two of a preference pair.
     """
-    if STRATEGIES[strategy].joins_documents:  # which ignores alignment and `max_docs`
+    if STRATEGIES[strategy].joins_documents:  # it ignores alignment and `max_docs`, and fills every row but the last
         rows = -(-int(kept.sum(dtype=np.int64)) // limit)
         return rows, rows
     full_pieces = 0
@@ -125,8 +126,10 @@ def estimate(
     that are longer than `limit`, as configured; the others cut them where rows end.
 
     Args:
-        row_length: capacity of the rows, at least `limit`, and `limit` for a strategy that cuts; None: `limit`.
-        shared: what the documents can share at these lengths; it is packed so only if `pack.share` says so.
+        limit: the length: the most tokens of a document.
+        row_length: capacity of the rows, at least `limit`; exactly `limit` for a strategy that cuts. None: `limit`.
+        shared: what the documents can share at this length; None if that is not known, or nothing can be shared. Only
+            if `pack.share` is configured, they are packed so; else it only gives `Point.sharing_factor`.
     """
     row_length = row_length or limit
     kept = stats.kept_at(config, limit, row_length, strategy)
@@ -139,7 +142,7 @@ def estimate(
     stored = tokens - (saved or 0)
     is_shared = saved is not None and config.pack.shares
     packed = stored if is_shared else tokens
-    # Pairs that are not packed are a row each.
+    # Preference pairs that are not packed are a row each.
     rows = documents
     bound = documents
     if stats.are_packed:

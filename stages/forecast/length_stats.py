@@ -27,8 +27,8 @@ class Kept:
     is_long: NDArray[np.bool_]
     """(N,) whether each is longer than the limit."""
     saved: int | None = None
-    """Tokens of prompts that need not stand in a row twice (`pack.share: row`); None of documents, and where pairs
-    cannot share."""
+    """Of preference pairs: tokens of prompts that need not stand in a row twice (`pack.share: row`). None where pairs
+    cannot share, and of documents, which are compared token by token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +48,14 @@ class LengthStats:
     texts: bool = False
     """Whether nearly all tokens are those of plain texts."""
     in_all: int = 0
-    """About how many documents there are, if these are a sample of them."""
+    """About how many documents there are; more than N if these are a sample."""
     are_packed: bool = True
     """Whether rows are planned for them; else each is a row, whatever its length."""
     documents_of_piece: int = 1
-    """How many documents of a row each is, as `pack.max_docs` counts."""
-
+    """How many documents each counts for `pack.max_docs`."""
     packed: NDArray[np.int32] | None = None
-    """(P,) tokens that the configured length keeps of every packed document and copy, if the others are a sample of
-    them. The rows of strategies are compared by these."""
+    """(P,) tokens that the configured length keeps of every packed document, once for each copy, if the arrays above
+    are of a sample; else None. The rows of strategies are compared by these: more documents fill rows better."""
 
     @cached_property
     def tokens(self) -> int:
@@ -74,7 +73,8 @@ class LengthStats:
         return int(self.labels_each.sum())
 
     def labels_within(self, limit: int, *, keep_end: bool) -> NDArray[np.int64]:
-        """(N,) trained labels left of each document after truncation."""
+        """(N,) trained labels left of each document after truncation to `limit` tokens at its start, or at its end."""
+        # Only spans of long documents are looked at: the others keep all their labels.
         long = self.lengths > limit
         spans = np.flatnonzero(long[self.owners])
         owners = self.owners[spans]
@@ -99,7 +99,12 @@ class LengthStats:
         return np.bincount(owners, weights=values, minlength=len(self.lengths)).astype(np.int64)
 
     def kept_at(self, config: RunConfig, limit: int, row_length: int, strategy: str) -> Kept:
-        """What a length keeps of each document; see `estimate`."""
+        """What a length keeps of each document.
+
+        Args:
+            limit: the most tokens of a document, or where documents are cut, of a piece.
+            row_length: not used; preference pairs need it.
+        """
         long = self.lengths > limit
         if STRATEGIES[strategy].cuts_documents or config.truncate.overlong == "split":
             tokens = self.lengths.astype(np.int64)

@@ -25,23 +25,26 @@ class PairStats:
     parts: PairLengths
     """(N,) tokens of the prompt and of both completions of each pair."""
     lengths: NDArray[np.int32]
-    """(N,) what a length must allow to keep each pair whole, as configured; with alignment, at most so many tokens."""
+    """(N,) the `max_length` that surely keeps each pair whole, with the configured keys. Where sides are padded, a
+    slightly smaller one may do."""
     are_packed: bool
     """Whether both sides stand in a row with other pairs; else each pair is a row of three columns."""
     longest: Sequence[tuple[str, int]] = ()
     """(id, tokens) of the few longest pairs by `lengths`, the longest first; empty if the ids are unknown."""
     in_all: int = 0
-    """About how many pairs there are, if these are a sample of them."""
+    """About how many pairs there are; more than N if these are a sample."""
     texts: bool = False
-    """Completions are no plain texts, which could be cut anywhere."""
+    """Whether they are plain texts, which could be cut anywhere: completions are not."""
     documents_of_piece: int = 2
-    """A pair is two documents of a row."""
+    """How many documents each counts for `pack.max_docs`: both sides."""
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of all pairs, as `Kept.tokens`."""
+        """Tokens of all pairs if nothing is cut or shared: a packed pair has its prompt twice."""
         tokens = int(self.parts.all.sum(dtype=np.int64))
-        return tokens + int(self.parts.prompt.sum(dtype=np.int64)) if self.are_packed else tokens
+        if self.are_packed:
+            tokens += int(self.parts.prompt.sum(dtype=np.int64))
+        return tokens
 
     @cached_property
     def labels(self) -> int:
@@ -51,6 +54,10 @@ class PairStats:
     def kept_at(self, config: RunConfig, limit: int, row_length: int, strategy: str) -> Kept:
         """What a length keeps of each pair. A pair whose completions are the same once they are cut is left out by a
         run, but counted here: of real pairs, less than one in a hundred.
+
+        Args:
+            limit: the most tokens of a pair, as the module says.
+            strategy: not used; documents need it.
         """
         limits = limits_of_pairs(config, limit, row_length)
         kept = cut_pairs(self.parts, limits).kept

@@ -18,7 +18,7 @@ from ...schemas.files.foreign import LISTING_BYTES, SETTINGS_BYTES, read_regular
 from ...schemas.files.model_folder import check_model_folder
 from ...schemas.files.safe_names import check_name
 from ...schemas.jsontext import parse_json
-from ...schemas.models.model_facts import check_counts
+from ...schemas.models.model_facts import refuse_too_many_parts
 from ..packed_rows import PackedRows
 from .adapter import import_peft
 from .model_parts import configs_of, unwrap
@@ -52,7 +52,7 @@ def read_config(folder: Path) -> Any:
     where = folder / "config.json"
     try:
         check_model_folder(folder)
-        check_counts(parse_json(read_regular(where, SETTINGS_BYTES)))
+        refuse_too_many_parts(parse_json(read_regular(where, SETTINGS_BYTES)))
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except OSError as error:
         raise ConfigError(

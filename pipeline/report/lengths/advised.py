@@ -26,13 +26,15 @@ def advise(points: Sequence[Point], least_uncut: float, limit: Limit | None) -> 
         points: by ascending length.
         least_uncut: share of the documents that must stay whole; 0 where documents are not cut into pieces.
     """
-    # A model with fewer positions than the shortest length: that one is the nearest.
-    possible = [point for point in points if limit is None or point.max_length <= limit.tokens] or points[:1]
+    possible = [point for point in points if limit is None or point.max_length <= limit.tokens]
+    if not possible:
+        possible = list(points[:1])  # the model is made for none of them: the shortest is the nearest
     bounded = len(possible) < len(points)
     for point in possible:
         if lost_at(point) <= 1 - KEEPS and uncut_at(point) >= least_uncut:
             return Advice(point.max_length, reached=True, bounded=bounded)
     # Of points that are equally good, `max` and `min` take the first, which is the shortest.
+    # Where documents are cut into pieces, hardly a token is lost at any length: how many stay whole decides.
     best = max(possible, key=uncut_at) if least_uncut else min(possible, key=lost_at)
     return Advice(best.max_length, reached=False, bounded=bounded)
 

@@ -20,7 +20,7 @@ from .documents import read_documents, read_pairs
 from .sharing import compare_sharing
 
 _MOST_POSITIONS = 10_000_000
-"""Largest number of positions that is believed."""
+"""Largest number of positions that is believed: no model has more, and a configuration may hold any number."""
 
 
 def compare_lengths(
@@ -34,8 +34,9 @@ def compare_lengths(
 
     Args:
         base: where relative paths of its configuration start.
-        packed, lengths: as for `choose`.
-        scale: all rows over those that were encoded.
+        packed: the splits that the run packs, whose figures replace the estimate at the configured length.
+        lengths: those to compare.
+        scale: how many times more rows there are than were encoded; 1 if all were.
     """
     config = selected.config
     limit = model_limit(config.tokenizer.path, base)
@@ -57,7 +58,8 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
     """The limit of the model in the tokenizer's folder; None if there is none, or its configuration does not say.
 
     Args:
-        tokenizer, base: as for `find_tokenizer`.
+        tokenizer: a folder, or the name of a repository on the Hub that was downloaded.
+        base: where relative paths start.
     """
     try:
         config = parse_json(read_regular(find_tokenizer(tokenizer, base) / "config.json", SETTINGS_BYTES))
@@ -69,6 +71,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
     if not isinstance(config, dict):
         return None
     limits = list[Limit]()
+    # Older models, such as GPT-2, have the second key in place of the first.
     for key in ("max_position_embeddings", "n_positions"):
         positions = config.get(key)
         if type(positions) is int:  # a boolean is an int, too

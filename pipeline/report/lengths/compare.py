@@ -33,17 +33,20 @@ FEW_ROWS = 64
 """Longer rows are shown only if at least so many are left: of fewer, an epoch has too few steps, however full they
 are."""
 _BINS = 60
+"""About how many bins a histogram has."""
 
 
 def lengths_to_compare(
     config: RunConfig, lengths: Sequence[int], limit: Limit | None, longest: int
 ) -> list[ComparedLength]:
-    """The lengths to compare, in ascending order, each with the capacity of its rows: rounded down to multiples of what
-    rows are padded to, with the configured length and the model's limit, unless that is above all lengths.
+    """The lengths to compare, ascending, each with the capacity of its rows. The configured length is always among
+    them. So is the model's limit, if a longer length is.
 
     Args:
-        longest: tokens of the longest document. Of `CANDIDATES`, no length is compared beyond the first that keeps it;
-            lengths that a user has named are all compared.
+        lengths: `CANDIDATES`, or those that a user has named.
+        limit: the longest document that the model is made for; None if unknown.
+        longest: tokens of the longest document. Of `CANDIDATES`, no length is compared beyond the first that keeps it
+            whole; lengths that a user has named are all compared.
     """
     compared = set(lengths)
     # The longest length that the model allows may be the best one, and no power of two.
@@ -164,8 +167,10 @@ def choose(
 
 
 def _limit_of_lengths(stats: Stats, limit: Limit | None) -> Limit | None:
-    """The model's limit where it limits the lengths that are compared: not where these are of both sides of pairs, of
-    which each may be as long as the model's limit.
+    """The model's limit, if it limits the lengths that are compared; else None.
+
+    The length of a packed pair is that of both sides together, but a model sees one side at a time. So the limit counts
+    only if a side is longer than it.
     """
     if limit is None or not isinstance(stats, PairStats) or not stats.are_packed:
         return limit
@@ -179,6 +184,7 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     """
     limit = configured.max_length
     row_length = configured.row_length
+    # Tokens of each document in its row.
     kept: NDArray[np.integer] = stats.kept_at(config, limit, row_length, configured.strategy).in_row
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
@@ -206,7 +212,8 @@ def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | 
     """The same documents in rows of twice, four or eight times the length, whichever are the fullest; None if these are
     hardly fuller, or too few.
     """
-    # Rows of strategies that cut documents are full at any length; without packing, no row is.
+    # Rows of strategies that cut documents are full at any length; without packing, no row is. And no row can be fuller
+    # by `FULLER` than rows that are nearly full.
     if config.pack.cuts_documents or not config.pack.does.is_packing or configured.fill * FULLER >= 1:
         return None
     lengths = (configured.row_length * times for times in (2, 4, 8))
@@ -236,8 +243,8 @@ def _as_packed(point: Point, train: SplitFigures) -> Point:
 def _describe_sharing(
     stats: Stats, config: RunConfig, configured: Point, sharing: SharedLengths | None
 ) -> Sharing | None:
-    """What the comparison of `pack.share` is from, and what longer rows of the configured length would save; None if
-    nothing can be shared.
+    """From how many tokens the comparison of `pack.share` is, and what it would save in longer rows; None if nothing
+    can be shared.
     """
     is_used = config.pack.shares
     if isinstance(stats, PairStats) and configured.sharing_factor is not None:
@@ -258,7 +265,7 @@ def _describe_sharing(
 
 
 def _compare_keys(stats: PairStats, config: RunConfig, configured: Point) -> PairKeys:
-    """How many pairs the configured length would leave out with other keys."""
+    """How many pairs the configured length would leave out with other values of `truncate.keep` and `pack.share`."""
     with_end = None
     if config.truncate.overlong == "truncate" and config.truncate.keep == "start":
         keep_end = config.truncate.model_copy(update={"keep": "end"})

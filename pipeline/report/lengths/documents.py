@@ -1,9 +1,9 @@
 """The documents of a run's table by length, and what is trained of them.
 
 They are those of the train split after filters, duplicates and copies, before `max_length`, so that other lengths can
-be compared. What only the configured length leaves out is among them, as often as its source on average. Of sources
-with weights the copies are those of the configured length: weights are shares of packed tokens, which another length
-would shift slightly.
+be compared. Documents that only the configured length leaves out are among them, with the average number of copies of
+their source. Sources with weights have the copies that they have at the configured length: weights are shares of packed
+tokens, which another length would shift slightly.
 """
 
 from itertools import pairwise
@@ -41,6 +41,7 @@ def read_documents(selected: Selected) -> LengthStats:
     doc_ids = sample.doc_ids
     lengths = selected.table.documents.length[doc_ids]
     tokens = lengths * sample.copies.astype(np.int64)
+    tokens_in_all = int(tokens.sum())
     plain_tokens = int(tokens[sample.plain_texts].sum())
     bounds = sample.bounds
     # A document that is packed three times counts three times: copies of 2 1 3 are of the documents 0 0 1 2 2 2.
@@ -56,14 +57,14 @@ def read_documents(selected: Selected) -> LengthStats:
         begins=np.ascontiguousarray(bounds[:, 0]),
         ends=np.ascontiguousarray(bounds[:, 1]),
         longest=_longest(selected, doc_ids, lengths),
-        texts=plain_tokens >= PLAIN_TEXT_SHARE * int(tokens.sum()) > 0,
+        texts=tokens_in_all > 0 and plain_tokens >= PLAIN_TEXT_SHARE * tokens_in_all,
         in_all=sample.in_all,
         packed=_packed_lengths(selected) if is_sample else None,
     )
 
 
 def read_pairs(selected: Selected) -> PairStats:
-    """The preference pairs of a run, as `read_documents`; their trained spans are both completions."""
+    """The preference pairs of a run, or a sample of them. The two trained spans of a pair are its completions."""
     config = selected.config
     sample = _read_sample(selected)
     assert (sample.span_counts == 2).all()
@@ -89,14 +90,14 @@ def read_pairs(selected: Selected) -> PairStats:
 
 
 class _Sample(NamedTuple):
-    """The documents that count, of those of which the table has the trained spans."""
+    """The S documents that are compared: of those with trained spans in the table, all that count."""
 
     doc_ids: NDArray[np.int64]
     """(S,) ascending."""
     copies: NDArray[np.uint16]
     """(S,) how often each counts."""
     span_counts: NDArray[np.int32]
-    """(S,) trained spans of each."""
+    """(S,) how many trained spans each has."""
     plain_texts: NDArray[np.bool_]
     """(S,) whether each is a plain text."""
     bounds: NDArray[np.int32]
@@ -143,7 +144,7 @@ def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:
 
 
 def _packed_lengths(selected: Selected) -> NDArray[np.int32]:
-    """(P,) tokens that are packed of each document of the train split, copies apart."""
+    """(P,) tokens that are packed of each document of the train split, once for each copy."""
     documents = selected.table.documents
     train = (documents.copies > 0) & ~documents.has(HELD_OUT)
     return np.repeat(documents.kept[train], documents.copies[train])

@@ -48,7 +48,7 @@ def choice_section(choice: Choice) -> Section:
 
 
 def _describe_configured(choice: Choice) -> str:
-    """What the configured length loses, and of how many documents that is known."""
+    """What the configured length loses, and from how many documents that is estimated."""
     configured = point_at(choice, choice.max_length)
     rows = f" in rows of {choice.row_length:,}" if choice.row_length > choice.max_length else ""
     lost = share(lost_at(configured), 2) if lost_at(configured) else "none"
@@ -219,7 +219,7 @@ def _describe_fuller(choice: Choice) -> str:
 
 
 def describe_limit(choice: Choice) -> Iterator[str]:
-    """Yield what is wrong with the configured length for the model."""
+    """Yield a warning if the configured length is longer than the model is made for."""
     if choice.over_limit is None or choice.limit is None:
         return
     too_long = choice.over_limit
@@ -230,8 +230,8 @@ def describe_limit(choice: Choice) -> Iterator[str]:
 
 
 def describe_sharing(choice: Choice) -> str:
-    """What sharing saves or would save at the configured length, what that is from, and the rows that it needs; "" if
-    that is not worth a sentence.
+    """How many times fewer tokens `pack.share` stores at the configured length, or would store, and whether longer rows
+    would store still fewer; "" if both are below `SHARING_FACTOR`.
     """
     sharing = choice.sharing
     factor = point_at(choice, choice.max_length).sharing_factor

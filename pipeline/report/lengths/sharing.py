@@ -43,6 +43,7 @@ class SharedLengths:
     share: str
     """The value of `pack.share` that is compared with `none`."""
     by_length: dict[ComparedLength, SharedUnits]
+    """Compared length → the units of the documents that share at it."""
     compared: int
     """Tokens of the documents that were compared, each counted once."""
     tokens: int
@@ -65,12 +66,15 @@ class _Sums:
     """What all groups share at one length; a document that is packed twice counts twice."""
 
     members: list[int] = field(default_factory=list)
+    """Tokens kept of each document that shares."""
     units: list[int] = field(default_factory=list)
+    """Tokens that each unit takes in a row, with padding."""
     stored: int = 0
+    """Tokens of the units, without padding."""
     kept: int = 0
     """Tokens that the length keeps of the documents of all groups."""
     kept_compared: int = 0
-    """The same of the groups that are compared."""
+    """Tokens that it keeps of the groups that are compared."""
 
     def add(self, group: _SharedGroup, copies: int) -> None:
         """Add a group that is compared, and packed `copies` times."""
@@ -125,7 +129,7 @@ def compare_sharing(selected: Selected, lengths: Sequence[ComparedLength]) -> Sh
 
 
 def _choose_groups(selected: Selected, copies: NDArray[np.uint16]) -> tuple[str, Table]:
-    """The value of `pack.share` to compare, and the table with the groups of it."""
+    """The value of `pack.share` to compare, `row` or `group`, and a table whose groups are by it."""
     table = selected.table
     pack = selected.config.pack
     if pack.shares or table.groups is None:
@@ -238,7 +242,10 @@ def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_leng
 
     Args:
         tokens: of each document, those that are kept.
-        trained: (K,) the first trained one of these.
+        trained: (K,) how many of these come before the first trained one. Only they are shared, so that each label
+            belongs to one document.
+        row_length: the most tokens of a unit.
+        align: what each piece is padded to.
     """
     if len(tokens) < 2:
         return _SharedGroup([], [], 0)
