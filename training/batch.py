@@ -99,13 +99,20 @@ def flatten(
         reference: of each row of pairs, the log-probabilities of its documents under the reference model.
 
     Returns:
-        `input_ids`, `labels`, `position_ids`: int64 (1, T); `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,);
-        `max_length_q`, `max_length_k`: ints, because a tensor would cost a device synchronisation in every layer;
-        `use_cache`: False, because the cache's mask lets documents see each other; if asked for, `seq_idx`: int32
-        (1, T); of rows with weights, `loss_weights`: float32 (1, T), each at its label; of rows that say their lengths
-        without padding, `cu_seq_lens_unpadded`: int32 (D + 1,); of preference pairs, `sides`: int8 (D,), and with a
-        reference, `reference`: float64 (D,). Never an attention mask. Of rows with branches, in the place of
-        `cu_seq_lens_*` and `max_length_*`, what `path_arguments` gives.
+        Always, and never an attention mask:
+
+        - `input_ids`, `labels`, `position_ids`: int64 (1, T).
+        - `cu_seq_lens_q`, `cu_seq_lens_k`: int32 (D + 1,), and `max_length_q`, `max_length_k`: ints, because a tensor
+          would cost a device synchronisation in every layer. Rows with branches have what `path_arguments` gives
+          instead of these four.
+        - `use_cache`: False, because the cache's mask lets documents see each other.
+
+        Where the rows or the arguments have them:
+
+        - `seq_idx`: int32 (1, T).
+        - `loss_weights`: float32 (1, T), each at its label.
+        - `cu_seq_lens_unpadded`: int32 (D + 1,), bounds of the lengths without padding.
+        - `sides`: int8 (D,), of preference pairs, and `reference`: float64 (D,).
     """
     first = rows[0]  # all rows of a dataset have the same columns
     if shape is not None:
@@ -115,6 +122,7 @@ def flatten(
             padding = shape.padding(row)
             padded_rows += (row, padding)
             if reference is not None:
+                # Documents of padding have a value, too, so that there is one for each of the D documents.
                 padded_reference += (reference[number], np.zeros(len(padding.seq_lengths)))
         rows = padded_rows
         reference = None if reference is None else padded_reference
@@ -159,15 +167,16 @@ def collate(
     Args:
         attention: what `use_packed(model)` returned, as in `partial(collate, attention=use_packed(model))`: only rows
             whose documents share tokens need it.
-        reference: of preference pairs, see `reference_logps`. A row is found in it by its tokens, in whatever order,
-            subset or part the dataset is.
+        reference: for preference pairs, what `reference_logps` returned. A row is found in it by its tokens, so the
+            dataset may be shuffled, filtered or divided.
 
     Raises:
         ConfigError: documents share tokens, and the model is not known to follow their paths; or the reference is of
-            other rows.
+            other rows than these.
     """
     rows = []
     for example in examples:
+        # By the names that readers use: rows of pairs, and of documents that share tokens, have others in their files.
         values = {COLUMNS[name].usual if name in COLUMNS else name: column for name, column in example.items()}
         row = Row(
             input_ids=np.asarray(values["input_ids"], np.int32),
@@ -199,9 +208,9 @@ def unpack(
         reference: as `flatten` takes it.
 
     Returns:
-        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the longest document; `use_cache`
-        False; and `loss_weights`, float32 (D, L), `sides` and `reference`, as `flatten`. This undoes packing: the
-        padding is what it would have saved. Documents that share tokens are whole again.
+        `input_ids`, `labels`, `position_ids`, `attention_mask`: int64 (D, L), L the tokens of the longest document;
+        `use_cache`: False. Where `flatten` has them, also `loss_weights`: float32 (D, L), `sides` and `reference`. The
+        padding is what packing would have saved. Documents that share tokens are whole again.
     """
     rows = [expanded(row) for row in rows]
     lengths = np.concatenate([row.seq_lengths for row in rows])
@@ -242,8 +251,8 @@ def _pair_values(rows: Sequence[Row], reference: Sequence[NDArray[np.float64]] |
     """`sides`, and `reference` if there is one, of the documents of a batch of pairs.
 
     Args:
-        rows: those of the batch, and their padding, which has no sides.
-        reference: (D,) of each of them.
+        rows: of the batch. Padding among them has no sides.
+        reference: for each of these rows, the log-probabilities of its documents under the reference model.
     """
     sides_of_rows = []
     for row in rows:
@@ -262,5 +271,5 @@ def _weights_of(rows: Sequence[Row]) -> list[NDArray[np.float32]] | None:
     """The weights of each row's labels, (T,); None if the dataset has none."""
     if rows[0].loss_weights is None:
         return None
-    # Only padding has none in a dataset that has some, and weighs nothing.
+    # All rows of a dataset have weights, or none has. What has none beside rows with weights is padding.
     return [np.zeros(len(row.labels), np.float32) if row.loss_weights is None else row.loss_weights for row in rows]

@@ -34,7 +34,8 @@ PATHS_ATTENTION = "packed_varlen"
 
 
 def require_attention(attention: "Applied | None", data: object) -> None:
-    """Require the proof that a model follows paths: any other one would train the pieces as documents, without a word.
+    """Require the proof that a model's attention follows paths. Any other attention would train the pieces as if they
+    were documents, without an error.
 
     Args:
         attention: what `use_packed(model)` returned.

@@ -19,13 +19,15 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
 
     `thd`: every document has 2·size equal chunks, and rank r holds chunks r and 2·size - 1 - r of each, so that all
     have the same causal work (as TransformerEngine's `thd_get_partitioned_indices`). Other layouts: the r-th contiguous
-    part of the sequence. Bounds of documents stay those of the whole sequence. `shift_labels` is added: the label of
-    each token's successor, which another device may hold; and `shift_loss_weights`, its weight, if there are weights.
+    part of the sequence. `cu_seq_lens_q` and the like stay as they are, for the whole sequence. `shift_labels` is
+    added, the label of each token's successor, which another device may hold; and `shift_loss_weights`, if there are
+    weights.
 
     Args:
         batch: as `flatten` makes it.
-        rank: of the device in its group, whose devices take the same batch.
-        layout: as the data's `pack.parallel` says.
+        rank: of the device in its group. All devices of a group take the same batch.
+        size: devices of the group.
+        layout: `thd`, `ring` or `ulysses`, as in the data's `pack.parallel`.
 
     Raises:
         ConfigError: the documents, or the sequence, cannot be divided equally, or the layout is not known; or the batch

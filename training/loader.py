@@ -49,12 +49,15 @@ class StepDocument:
     row: int
     """Number of the packed row in its split."""
     doc_id: int
+    """Number of the document in the document table."""
     id: str
+    """Id of its example: `source/file:line`."""
     source: str
     file: str
     line: int
+    """In the file, from 1."""
     tokens: int
-    """Without padding, if the dataset says how much there is."""
+    """Of the piece, without padding; with it if the dataset does not have lengths without padding."""
     side: int | None
     """0 for the chosen side of a preference pair, 1 for its rejected side; None for other documents."""
 
@@ -73,8 +76,9 @@ class PackedLoader:
         tail: see `Tail`. The number of steps is the same on every rank.
         order: see `Order`. Use `sequential` for remote shards that do not fit into the cache. Epoch 0 is in stored
             order if packing shuffled the rows.
-        balance: place so many rows of similar cost together: with one row a rank, as many as there are ranks, so that
-            they do similar work. Ranks with several rows do not need it: each step's rows are divided by cost.
+        balance: put this many rows of similar cost next to each other in the order. If each rank takes one row a step,
+            give the number of ranks: then they do similar work. Ranks that take several rows do not need it, because
+            each step's rows are divided by cost anyway.
         prefetch: number of steps that a thread makes ahead. With 0 they are made when they are asked for, and nothing
             warns if that takes long.
         static_shapes: give all batches the same shape, for compiled steps and CUDA graphs: rows are padded to the
@@ -83,12 +87,12 @@ class PackedLoader:
             documents. It loses what packing saves.
         seq_idx: also return the number of each token's document.
         attention: what `use_packed(model)` returned. Only data whose documents share tokens (`pack.share`) need it, and
-            may get it later, as the attribute: without it, no batch is made.
+            make no batch without it. It may be set later, as the attribute.
         accumulate: divide a rank's share of a step into this many batches, for gradient accumulation; `rows_per_step`
             must be a multiple of the number of ranks times this. The state advances with the last batch of a step;
             `len` counts all batches.
-        reference: of preference pairs, what the batches have as `reference`; see `reference_logps`. May be set later,
-            as the attribute.
+        reference: for preference pairs, what `reference_logps` returned: each batch then has the reference's
+            log-probabilities of its documents as `reference`. It may be set later, as the attribute.
         cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
 
     Raises:
@@ -178,7 +182,7 @@ class PackedLoader:
     def reference(self) -> Reference | None:
         """The log-probabilities of the rows' documents under the reference model of a preference training.
 
-        Setting it raises ConfigError if it is of other rows.
+        Setting it raises ConfigError if it was computed for other rows.
         """
         return self._reference
 
@@ -297,8 +301,8 @@ class PackedLoader:
         rows = step.rows[share].tolist()
         fills_up = None
         if step.real < self.rows_per_step:
-            # Rows that fill up the last step are trained at their own places already.
-            fills_up = [index >= step.real for index in share]
+            # Behind its first `real` rows, the last step has rows that are trained elsewhere: they only fill it up.
+            fills_up = [number_in_step >= step.real for number_in_step in share]
         # With accumulate=2, a share of 4 rows gives two batches: rows 0 and 1, then 2 and 3.
         batches = []
         for begin in range(0, len(rows), self.rows_per_batch):
@@ -317,7 +321,8 @@ class PackedLoader:
             IndexError: there is no such row.
             IntegrityError: a shard, or the reference, is damaged.
         """
-        # What is done row by row (padding to a shape, references, untrained rows, paths of branches) needs each alone.
+        # Joined where the rows allow it, which is faster. Padding to a shape, references, rows without labels and paths
+        # of branches are made row by row.
         if self.shape is None and self._reference is None and fills_up is None and not self.corpus.shares_tokens:
             rows = list(self.corpus.neighbours_joined(indices))
         else:
@@ -351,7 +356,7 @@ def refuse_workers(name: str) -> None:
     Args:
         name: what is iterated over.
     """
-    torch_data = sys.modules.get("torch.utils.data")  # not imported here: without it, there is no such process
+    torch_data = sys.modules.get("torch.utils.data")  # a worker of a DataLoader has imported it already
     worker = torch_data.get_worker_info() if torch_data is not None else None
     if worker is not None and worker.num_workers > 1:
         raise ConfigError(

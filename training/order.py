@@ -30,6 +30,7 @@ ROUNDS = 6
 positions find no pattern.
 """
 FORMAT = 4
+"""Version of a loader's state: another order under the same seed needs another number."""
 _BLOCK_ROWS = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
 _GROUPS_PER_BLOCK = 8
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     OrderName: TypeAlias = str
 else:
     OrderName = Literal[tuple(order.value for order in Order)]
-"""The name of an order. To pydantic, one of `Order`."""
+"""The name of an order. pydantic, which reads this at run time, takes one of `Order`; type checkers see a text."""
 
 
 class Tail(StrEnum):
@@ -158,8 +159,8 @@ def grouped(
 def divide_by_cost(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
     """Give every rank equally many rows, with similar sums of costs: longest processing time first (Graham, 1969).
 
-    Costs 9, 1, 8, 2 for two ranks: 9 goes to one, 8 to the other, which with less so far then gets 2; 1 is left for the
-    first. The shares are rows 0, 1 and rows 2, 3.
+    Costs 9, 1, 8, 2 for two ranks: 9 goes to the first rank, and 8 to the second. The second has the lower sum, so it
+    gets 2, and is full. The first gets 1. The shares are rows 0, 1 and rows 2, 3.
 
     A rank's rows are ascending, and ranks are ordered by their first rows, so the most expensive row of a step is not
     always on rank 0.
@@ -185,14 +186,14 @@ def divide_by_cost(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
     return sorted(sorted(share) for share in shares)
 
 
-@dataclass(slots=True)  # not frozen, as `Row`
+@dataclass(slots=True)  # not frozen: a frozen dataclass takes four times as long to make, and each step makes one
 class Step:
     """The rows of a step, and their ranks."""
 
     rows: NDArray[np.int64]
-    """(B,) the rows."""
+    """(B,) their numbers in the split."""
     real: int
-    """Number of rows that count; the others fill up the last step."""
+    """The first so many rows are trained; the others only fill up the last step."""
     shares: list[list[int]]
     """For each rank, indices into `rows`."""
 
@@ -210,6 +211,7 @@ class Epoch(NamedTuple):
 
 
 def _permuted(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
+    """The rows at places of an epoch, in an order of its own."""
     # What packing has shuffled needs no second permutation, and rows in stored order are read faster.
     if epoch.number == 0 and epoch.is_stored_shuffled:
         return places
@@ -217,6 +219,7 @@ def _permuted(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
 
 
 def _as_stored(places: NDArray[np.int64], epoch: Epoch) -> NDArray[np.int64]:
+    """The rows at places of an epoch in the order of the shards: row n is at place n."""
     return places
 
 
@@ -289,22 +292,28 @@ class Steps:
         }
 
     def left(self, position: int) -> int:
-        """The number of steps from a position on."""
+        """The number of steps from a position on: of 10 rows, with 4 a step, 2 from the beginning, and 3 with
+        `tail=pad`.
+        """
         full_steps, last_rows = divmod(max(0, self.total - position), self.rows_per_step)
-        return full_steps + (1 if last_rows and self.tail is not Tail.DROP else 0)
+        if last_rows > 0 and self.tail is Tail.PAD:
+            return full_steps + 1
+        return full_steps
 
     def at(self, position: int) -> Step:
         """The step that begins at a position of the order."""
         size = self.rows_per_step
         rows = self.rows(position, position + size)
         real = len(rows)
-        if real < size:  # the last step: fill up with the first rows of the order, again if there are fewer
+        if real < size:
+            # The last step is filled up with the first rows of the order, repeated if they are too few: an order of
+            # rows 7 and 3 fills a step of 5 as 7 3 7 3 7.
             rows = np.concatenate([rows, np.resize(self.rows(0, size), size - real)])
         share_size = size // self.ranks
-        if 1 < share_size < size:
-            return Step(rows, real, divide_by_cost(self.corpus.costs(rows), self.ranks))
-        # A rank has one row or all of them, so that costs change nothing: of 3 rows for 3 ranks, [[0], [1], [2]].
-        return Step(rows, real, np.arange(size).reshape(self.ranks, share_size).tolist())
+        # Where a rank has one row or all of them, costs change nothing: of 3 rows for 3 ranks, [[0], [1], [2]].
+        if share_size in (1, size):
+            return Step(rows, real, np.arange(size).reshape(self.ranks, share_size).tolist())
+        return Step(rows, real, divide_by_cost(self.corpus.costs(rows), self.ranks))
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
@@ -317,7 +326,7 @@ class Steps:
         return rows[first % size :][: last - first]
 
     def _rows_of_block(self, number: int) -> NDArray[np.int64]:
-        """The rows of a block of positions. Each epoch in it is grouped by itself, and so has the same rows."""
+        """The rows of a block of positions. Each epoch in it is grouped by itself, so that no row changes its epoch."""
         size = len(self.corpus)
         begin = number * self._block_size
         end = min(begin + self._block_size, self.total)
@@ -325,10 +334,11 @@ class Steps:
         epochs, places = np.divmod(np.arange(begin, end), size)
         rows_of_epochs = []
         for epoch in np.unique(epochs).tolist():
-            rows = places[epochs == epoch]
-            rows = ROWS_AT[self.order](rows, Epoch(epoch, size, self.seed, self._is_stored_shuffled))
+            about_epoch = Epoch(epoch, size, self.seed, self._is_stored_shuffled)
+            rows = ROWS_AT[self.order](places[epochs == epoch], about_epoch)
             if self.balance > 1:
-                key = epoch_key(self.seed, epoch * 2**32 + number, "groups")
-                rows = grouped(rows, self.corpus.costs(rows), self.balance, key, max(begin, epoch * size))
+                key = epoch_key(self.seed, epoch * 2**32 + number, "groups")  # another one in each block of an epoch
+                first_position = max(begin, epoch * size)  # of the epoch's rows in this block
+                rows = grouped(rows, self.corpus.costs(rows), self.balance, key, first_position)
             rows_of_epochs.append(rows)
         return np.concatenate(rows_of_epochs)

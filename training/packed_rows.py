@@ -30,7 +30,7 @@ LINEAGE = "packtrain/dataset"
 """Key under which logs, checkpoints and models name the dataset that they were trained on."""
 OPEN_SHARDS = 256
 """Most shards that are mapped at once, because each has an open file."""
-_PAIR = 32 * 4096 / 6.7e9
+_PAIR_COST = 32 * 4096 / 6.7e9
 """What attention costs for each of a document's ℓ² pairs, in units of one token's matrix multiplications. Forward and
 backward, a token costs 6 operations for each parameter, and a document 6 · ℓ² · hidden for each layer: here of a model
 with 6.7 billion parameters, 32 layers and 4,096 dimensions. Other sizes differ by a factor of two or three.
@@ -71,6 +71,7 @@ class PackedRows:
             mapped_bytes = remote.get("cache_bytes", CACHE_BYTES) // (4 * processes)
             largest = max(shard.bytes for shard in self._shards)
             self.max_mapped = max(1, min(OPEN_SHARDS, mapped_bytes // largest))
+        # A shard by its number; the ones used last stay mapped.
         self._shard = lru_cache(self.max_mapped)(self._open)
 
     def __len__(self) -> int:
@@ -113,16 +114,19 @@ class PackedRows:
 
     @cached_property
     def longest(self) -> int:
-        """No piece has more tokens than this, with padding: the tokens of the longest document, padded as the last
-        piece of a row may be, within what the configuration allows.
+        """No piece has more tokens than this, with padding.
+
+        It is the length of the longest packed document and the most padding that a last piece of a row can have, but at
+        most what the configuration allows.
 
         Raises:
-            IntegrityError: as `origins`.
+            IntegrityError: the document table is missing or damaged.
         """
         import pyarrow.compute as pc
 
         packed = self._reader.documents(["tokens"], {"outcome": [PACKED_OUTCOME]})
         tokens = pc.max(packed.column(0)).as_py() or 0
+        # A row is padded to a multiple of `alignment.row` behind its last piece: by one token less than that at most.
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
     @cached_property
@@ -142,16 +146,17 @@ class PackedRows:
         return batch.row(number)
 
     def neighbours_joined(self, indices: Sequence[int]) -> Iterator[Row]:
-        """Rows in the order of `indices`. Those that stand one after another in a record batch come as one Row.
+        """Rows in the order of `indices`. Rows that stand one after another in a record batch come as one Row.
 
         Of rows 7 8 9 3 4, the first Row has 7 to 9, and the second 3 and 4. This saves Python's time for every row: a
         batch of 32 rows of 4,096 tokens in stored order is made in 115 µs in place of 290, on two busy cores, from the
         page cache. Where no two are neighbours, the search for them adds 4 %.
 
         Raises:
-            IndexError, IntegrityError: as `row`.
+            IndexError: there is no such row.
+            IntegrityError: its file was changed.
         """
-        place = 0
+        place = 0  # in `indices`
         while place < len(indices):
             first = indices[place]
             batch, number = self._locate(first)
@@ -174,8 +179,8 @@ class PackedRows:
     def costs(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(N,) costs of rows, in units of one token's matrix multiplications. Opens no shard."""
         sizes = self._sizes
-        sizes.file.check()
-        return sizes.tokens[rows] + _PAIR * sizes.squares[rows]
+        sizes.file.check()  # reading a mapped file that was cut would kill the process
+        return sizes.tokens[rows] + _PAIR_COST * sizes.squares[rows]
 
     def origins(self, doc_ids: Collection[int]) -> dict[int, DocumentOrigin]:
         """Document id → where it came from, by the document table beside the shards.
@@ -210,10 +215,12 @@ class PackedRows:
         self.files.map(self._shards[shard])
 
     def _open(self, shard: int) -> "_Shard":
+        """Map a shard. Only `_shard` calls it, which keeps what it gives."""
         return _Shard(*self._reader.map_shard(self._shards[shard]))
 
     @cached_property
     def _sizes(self) -> RowSizes:
+        """The sizes of all rows, from a file beside the shards."""
         return self._reader.row_sizes(self._split)
 
 
@@ -227,7 +234,8 @@ class _Shard:
         self._batches = [RowBatch(batch, file.where) for batch in batches]
 
     def batches(self) -> Iterator[tuple[int, RowBatch]]:
-        for begin, batch in zip(self._starts, self._batches, strict=False):
+        """Its record batches, each with the number of its first row in the shard."""
+        for begin, batch in zip(self._starts, self._batches, strict=False):  # the last start is the end of the shard
             self._file.check()
             yield begin, batch
 
@@ -244,7 +252,7 @@ def _finished_manifest(files: DatasetFiles) -> Manifest:
 
     Raises:
         InputError: there is no finished dataset.
-        IntegrityError: the manifest cannot be read; see `Manifest.read`.
+        IntegrityError: the manifest is damaged, or of another version of packtrain.
     """
     manifest = read_manifest(files)
     if manifest is not None:

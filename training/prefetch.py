@@ -34,13 +34,15 @@ GIVE_UP_AFTER_SECONDS = 480.0
 thirty (gloo), and name no reason.
 """
 _END_SECONDS = 1.0
-"""How long a process that ends waits for the task that a thread is at."""
+"""How long a process that ends waits for the task that a thread is doing."""
 _THREAD_NAME = "packtrain"
 _DOWNLOADS_AT_ONCE = 4
 
 
 class TaskThreads:
-    """Threads that do one task after another. They end with the process, even if one hangs in a store."""
+    """Threads that do one task after another. They end with the process, even if one hangs in a store: a process would
+    wait for those of a ThreadPoolExecutor.
+    """
 
     def __init__(self, count: int) -> None:
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -84,7 +86,7 @@ def _end() -> None:
 
 
 def _work(tasks: "SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]", closed: threading.Event) -> None:
-    """What a thread does: tasks, until there is None, or the threads are closed."""
+    """The loop of a thread: it does tasks until it gets None, or finds the threads closed."""
     while True:
         entry = tasks.get()
         if entry is None or closed.is_set():
@@ -138,7 +140,9 @@ def _wait_for(future: "Future[Any]", describe: Callable[[], str]) -> None:
         waited = time.monotonic() - began
         timeout = min(report_after, GIVE_UP_AFTER_SECONDS) - waited
         try:
-            future.exception(max(0.0, timeout))  # 23 µs in place of the 28 that `concurrent.futures.wait` takes
+            # Waits, and raises nothing but TimeoutError: the caller takes the result. 23 µs in place of the 28 that
+            # `concurrent.futures.wait` takes.
+            future.exception(max(0.0, timeout))
             return
         except TimeoutError:
             pass
@@ -155,20 +159,20 @@ class ShardsAhead:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._corpus = steps.corpus
-        # How far ahead: four steps, or about two shards, whichever is more rows. Of shards 0 to 3, the last one may be
-        # short, and the rows are divided by 3.
+        # How far ahead: four steps, or about two shards, whichever is more rows. The last shard may be short, so it is
+        # not counted: with four shards, numbered 0 to 3, the rows are divided by 3.
         last_shard = self._corpus.shard_of(len(self._corpus) - 1)
         rows_per_shard = len(self._corpus) // max(1, last_shard)
         self._rows = max(4 * steps.rows_per_step, 2 * rows_per_shard)
         self._next_position = -1
-        """Before it, nothing new is asked for."""
+        """Until a step begins there, `move` asks for nothing new."""
         self._requested: set[int] = set()
         """The shards that were asked for last."""
         self._threads = TaskThreads(_DOWNLOADS_AT_ONCE)
 
     def move(self, position: int) -> None:
-        """Ask for the shards after a position. Most calls return at once: rows are looked up when a quarter of those
-        ahead are read.
+        """Ask for the shards after a position. Most calls return at once: rows are looked up again when a quarter of
+        the rows that were looked up last are read.
         """
         if position < self._next_position:
             return

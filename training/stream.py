@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     """A row of the stream: its window, and its number in it."""
 
 FORMAT = 3
+"""Version of a stream's state."""
 _COUNTS = ("epoch", "window", "row", "rows")
 """Keys of a state that say where a stream is: the next row, and the number of rows returned over all ranks."""
 
@@ -55,7 +56,8 @@ class PackedStream:
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks, or an option is out of range.
-        InputError, TokenizerError, TemplateError: see `packtrain.run`.
+        InputError: a source cannot be read.
+        TokenizerError, TemplateError: the tokenizer or its chat template cannot be used.
     """
 
     def __init__(
@@ -177,25 +179,32 @@ class PackedStream:
         """End the worker processes. Happens automatically when the stream is collected or its process ends."""
         self._windows.close()
 
-    def _places(self, epoch: int, number: int, row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":
-        """Yield the rows from a position on; windows are appended to `begun` as they are begun."""
-        for window in self._windows.walk(epoch, number, self.epochs):
+    def _places(self, epoch: int, first_window: int, first_row: int, begun: "list[PlannedWindow]") -> "Iterator[Place]":
+        """Yield the rows from a position on, to the end of the last epoch.
+
+        Args:
+            first_window: number of a window in the epoch.
+            first_row: number of a row in that window.
+            begun: each window is appended before its rows are yielded.
+        """
+        for window in self._windows.walk(epoch, first_window, self.epochs):
             begun.append(window)
             rows = len(window.tokens)
-            if row > rows:
+            if first_row > rows:
                 raise IntegrityError(
                     f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state is at row "
-                    f"{row:,}: the stream is not deterministic; please report it with the configuration"
+                    f"{first_row:,}: the stream is not deterministic; please report it with the configuration"
                 )
-            for number_in_window in range(row, rows):
-                yield window, number_in_window
-            row = 0  # only the first window may begin in its middle
+            for row in range(first_row, rows):
+                yield window, row
+            first_row = 0  # only the first window may begin in its middle
 
     def _batch(self, step: "list[Place]", real: int) -> dict[str, Any]:
         """The rank's share of a step. Rows from number `real` on only fill up the step."""
         share = self.rows_per_step // self.place.world_size
         rows = []
         for number in range(self.place.rank * share, (self.place.rank + 1) * share):
+            # One row at a time, because the rows of a share may be of several windows.
             window, index = step[number]
             row = RowBatch(window.lay_out(index, index + 1), f"window {window.number} of the stream").row(0)
             rows.append(untrained(row) if number >= real else row)
@@ -204,7 +213,7 @@ class PackedStream:
         return flatten(rows, seq_idx=self.seq_idx)
 
     def _count(self, begun: "list[PlannedWindow]") -> None:
-        """Add windows to the ledger."""
+        """Add the windows of a list to the ledger, and empty the list, so that none is counted twice."""
         sources = dict(self._ledger.sources)
         for window in begun:
             for name, counts in window.ledger.sources.items():

@@ -15,12 +15,12 @@ from ..schemas.rows import IGNORE_INDEX
 from .branches import piece_bounds
 
 CHUNK = 8192
-"""Number of positions whose logits are widened to float32 at once."""
+"""Number of positions whose logits are widened to float32 at once: of all at once they would take much memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The trained tokens of a batch."""
+    """The n trained tokens of a batch."""
 
     index: torch.Tensor
     """(n,) int64, positions whose logits predict a trained token."""
@@ -65,7 +65,10 @@ def find_targets(batch: Mapping[str, Any]) -> Targets:
 
 
 def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """(n,) the cross-entropy of each token, from its logits (n, V): in float32, or in float64 as the logits."""
+    """(n,) the cross-entropy of each token, from its logits (n, V).
+
+    Computed in float32, or in float64 if the logits are in float64.
+    """
     chunks = zip(logits.split(CHUNK), tokens.split(CHUNK), strict=True)
     losses = [
         # In float32: bf16 has three digits, too few for a sum over a vocabulary.
@@ -76,6 +79,7 @@ def token_losses(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _widened(logits: torch.Tensor) -> torch.Tensor:
+    """Logits in float32; those in float64 stay as they are."""
     return logits if logits.dtype == torch.float64 else logits.float()
 
 

@@ -20,12 +20,13 @@ from .source import FilterConfig, MaskConfig, SourceMaskConfig
 from .source import SourceConfig as SourceConfig
 
 Losable = Literal["system", "user", "assistant", "tool_calls", "tool_results", "tools", "documents"]
-
+"""Parts of a conversation that a template may be allowed to leave out."""
 
 if TYPE_CHECKING:
     EngineChoice: TypeAlias = str
 else:
     EngineChoice = Literal[AUTO, REFERENCE]
+"""How the engine is chosen. pydantic takes one of the two names; type checkers see a text."""
 
 _ENGINE = (
     f"The tokenizer engine. `{AUTO}` takes "
@@ -62,7 +63,7 @@ class TokenizerConfig(ConfigModel):
     @classmethod
     def _check_nesting(cls, value: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """Refuse variables nested so deeply that the manifest of a finished dataset could not be read again."""
-        parse_json(json.dumps([[[[value]]]]))  # a manifest has them four levels below its top
+        parse_json(json.dumps([[[[value]]]]))  # a manifest has them four levels below its top; raises ValueError
         return value
 
 
@@ -83,7 +84,7 @@ class LossConfig(ConfigModel):
 
     @property
     def divides(self) -> bool:
-        """Whether weights depend on how many tokens are trained."""
+        """Whether a token's weight depends on how many tokens of its document are trained."""
         return self.normalize != "token"
 
 
@@ -142,7 +143,7 @@ class TruncateConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _check_split(self) -> "TruncateConfig":
-        """Refuse options of `split` without it, and pieces of which more than half would be overlap."""
+        """Refuse options under `split` without `overlong: split`, and an overlap of more than half of a piece."""
         if self.overlong != "split" and self.split != SplitConfig():
             raise ValueError(f"split is for overlong: split, but overlong is {self.overlong}; leave one of them out")
         if self.split.overlap > self.max_length // 2:
@@ -347,16 +348,19 @@ class RunConfig(ConfigModel):
                 "out": True,
                 "cache": True,
                 "run": True,
-                "max_rejected": True,  # a run that it ends writes nothing
+                "max_rejected": True,  # it can only end a run, which then writes nothing
+                # What these name is identified by its content; masks are added below.
                 "sources": {"__all__": {"path", "split", "subset", "mask", "max_rejected"}},
                 "contamination": {"against"},
+                # Every engine gives the same tokens, and a trace the same text as jinja2.
                 "tokenizer": {"path", "chat_template", "engine", "trace"},
             },
         )
-        if self.row_length == self.truncate.max_length:  # the same rows whether it is named or left out
+        if self.row_length == self.truncate.max_length:
+            # `pack.row_length` gives the same rows here whether it is named or left out.
             data["pack"]["row_length"] = None
         for source_data, source in zip(data["sources"], self.sources, strict=True):
-            # A mask that a source says again, as the run's, is no other one.
+            # Only a mask that differs: a source that repeats the run's mask gives the same bytes as without it.
             mask = self.mask_of(source)
             if mask != self.mask:
                 source_data["mask"] = mask.model_dump(mode="json", include=set(SourceMaskConfig.model_fields))

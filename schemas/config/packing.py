@@ -26,7 +26,8 @@ class ParallelConfig(ConfigModel):
     def document_multiple(self) -> int:
         """Every document piece is padded to a multiple of this; 1 pads none.
 
-        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). With one device a document is not divided into 2·CP chunks.
+        Megatron-Bridge's rule for `thd`: lcm(2·CP, CP·TP). With CP = 1 a document is not divided into chunks, and the
+        multiple is TP.
         """
         if self.layout != "thd":
             return 1
@@ -87,7 +88,7 @@ class PackConfig(ConfigModel):
 
     @property
     def can_share(self) -> bool:
-        """Whether the other keys let documents share tokens; `RunConfig` refuses `share: row` elsewhere."""
+        """Whether documents could share tokens, by the keys beside `share`. Without it, `RunConfig` refuses `share`."""
         return self.does.keeps_groups and self.parallel is None and self.max_docs is None
 
     @property

@@ -15,7 +15,8 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(?:([kmgtp])(i?))?b?", re.IGNOREC
 LARGEST = 2**63
 """Whole numbers must be below this."""
 _LONGEST = 2**22
-"""Maximum number of characters of a text. With a maximum, pydantic also refuses halves of characters."""
+"""Maximum number of characters of a text. Only with a maximum does pydantic also refuse a half of a surrogate pair,
+which cannot be written as UTF-8."""
 
 
 def parse_size(value: Any) -> Any:
@@ -48,6 +49,7 @@ Share = Annotated[float, BeforeValidator(parse_share), WithJsonSchema({"type": [
 
 
 def _one_path(value: Any) -> Any:
+    """Make a tuple of a single path; other values stay unchanged."""
     return (value,) if isinstance(value, (str, PurePath)) else value
 
 
@@ -95,7 +97,7 @@ def _describe_keys(model: type["ConfigModel"], parent: str = "") -> Iterator[str
         text = f"{parent}{name} ({default}): {' '.join(description.split())}"
         yield textwrap.fill(text, 112, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)
         if section is not None:
-            in_list = get_origin(field.annotation) is tuple
+            in_list = get_origin(field.annotation) is tuple  # `sources[].name`, of a list of sections
             yield from _describe_keys(section, f"{parent}{name}{'[]' if in_list else ''}.")
 
 
@@ -131,13 +133,15 @@ class ConfigModel(BaseModel):
         return schema
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        """Only keys that were set: with every default, a configuration takes pages of a notebook."""
+        """What `repr` shows: only keys that were set, because all keys would take pages of a notebook."""
         yield from ((name, getattr(self, name)) for name in type(self).model_fields if name in self.model_fields_set)
 
     @field_validator("*", mode="after")
     @classmethod
     def _within_64_bits(cls, value: Any) -> Any:
-        """Arrays hold 64-bit numbers; a larger one would fail later, far from the configuration."""
+        """Refuse larger whole numbers in any key. Arrays hold 64 bits, so such a number would fail later, far from the
+        configuration.
+        """
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise ValueError(f"input should be a whole number below {LARGEST:,}")
         return value

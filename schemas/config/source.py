@@ -11,10 +11,12 @@ from ..tables.row_formats import ROW_FORMATS, formats_with
 from .section import ConfigModel, Paths, Share, Size, alone, describe_choices
 
 AUTO = "auto"
+"""The format that is detected from the first rows."""
 PYTHON = "python:"
 """Prefix of a user's own reader: `python:module:function`."""
 
 _READER = r"python:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+"""A user's own reader, with folders of its module separated by dots."""
 _FORMAT_SCHEMA: dict[str, Any] = {
     "anyOf": [{"enum": [AUTO, *ROW_FORMATS]}, {"type": "string", "pattern": f"^{_READER}$"}]
 }
@@ -77,6 +79,7 @@ class FilterConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _range(self) -> "FilterConfig":
+        """Refuse limits that no example can meet."""
         if self.min_tokens is not None and self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens ({self.min_tokens}) is above max_tokens ({self.max_tokens})")
         return self
@@ -150,7 +153,7 @@ class SourceConfig(ConfigModel):
     @field_validator("format")
     @classmethod
     def _check_format(cls, value: str) -> str:
-        """Refuse what is no format, and no reader of the user's."""
+        """Refuse a value that is neither `auto`, nor a format, nor `python:module:function`."""
         # `python:readers.py:chat` names a file, where a module is meant.
         is_own_reader = re.fullmatch(_READER, value) is not None and not value.split(":")[1].endswith(".py")
         if value != AUTO and value not in ROW_FORMATS and not is_own_reader:
@@ -196,5 +199,5 @@ class SourceConfig(ConfigModel):
         return tuple(dict.fromkeys(key for row_format in formats for key in row_format.keys))
 
     def _may_take(self, option: str) -> bool:
-        """Whether the format takes an option, or one that may be detected does."""
+        """Whether the format takes an option. With `auto` it may, because the format is not known yet."""
         return self.format == AUTO or self.format in formats_with(option)

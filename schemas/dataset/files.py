@@ -17,6 +17,7 @@ from ..files.remote import RUN_AGAIN, Remote
 from .manifest import FileRecord
 
 CACHE_BYTES = 64 << 30
+"""Bytes of the cache of remote files, unless a caller says otherwise: 64 GiB."""
 
 
 class MappedFile:
@@ -87,8 +88,8 @@ class DatasetFiles:
         resume: what to do after a temporary failure, for messages.
 
     Raises:
-        ConfigError: the cache may hold nothing. Every method raises it for an unknown protocol or option, or if a
-            package is missing.
+        ConfigError: `cache_bytes` is below 1. Every method raises it for an unknown protocol or option, or if a package
+            is missing.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class DatasetFiles:
         self.address = str(address)
         is_url = "://" in self.address and not isinstance(address, Path)
         scheme = urlsplit(self.address).scheme if is_url else ""
-        self.folder = Path(unquote(self.address.partition("://")[2]) if scheme else address)
+        # The path of `file:///data/my%20set` is `/data/my set`. Of a remote address nothing uses it.
+        self.folder = Path(unquote(self.address.partition("://")[2])) if scheme else Path(address)
         self.is_local = scheme in ("", "file", "local")
         if not self.is_local:
             if cache_bytes is not None and cache_bytes < 1:
@@ -153,10 +155,13 @@ class DatasetFiles:
         return MappedFile(descriptor, record.bytes, where, ahead=ahead)
 
     def _open_local(self, name: str) -> int:
+        """The descriptor of a file in the folder, for the caller to close."""
         with self._damage(name), open_regular(self.folder / name, inside=[self.folder]) as file:
             return os.dup(file.fileno())  # the file object closes its own descriptor
 
     def _open_copy(self, record: FileRecord) -> int:
+        """The descriptor of a remote file's copy in the cache, for the caller to close. Downloads it if need be."""
+
         def download(path: Path) -> None:
             self._remote.download(record.name, path, record.bytes, record.hash)
 
@@ -164,7 +169,9 @@ class DatasetFiles:
 
     @contextmanager
     def _damage(self, name: str) -> Iterator[None]:
-        """What is no regular file of the folder, or a link to itself, is damage. A missing file is left to callers."""
+        """Raise IntegrityError for an OSError, such as that of a link to itself or of a name that is no regular file of
+        the folder. Errors of a missing file pass, because callers treat it in different ways.
+        """
         try:
             yield
         except (FileNotFoundError, NotADirectoryError):

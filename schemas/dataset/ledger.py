@@ -18,9 +18,10 @@ from ..units import share
 
 @dataclass(slots=True, repr=False)
 class SourceLedger(Shown):
-    """The counts of one source: rows, examples, tokens, labels. Each equation must close."""
+    """The counts of one source: rows, examples, tokens, labels. Each of `equations` must close."""
 
     rows_read: int = 0
+    """Rows of its files, blank ones too."""
     rows_used: int = 0
     """Rows of which at least one example was made."""
     rows_blank: int = 0
@@ -30,6 +31,7 @@ class SourceLedger(Shown):
     rows_filtered: dict[str, int] = field(default_factory=dict)
     """Well-formed rows that were filtered out, by reason."""
     examples_made: int = 0
+    """Examples that were made of the rows used. Each is packed, or dropped with a reason."""
     examples_skipped: dict[str, int] = field(default_factory=dict)
     """Examples left out although their row gave others: solutions that are repeated, empty or over the limit."""
     examples_packed: dict[str, int] = field(default_factory=dict)
@@ -41,6 +43,7 @@ class SourceLedger(Shown):
     examples_dropped: dict[str, int] = field(default_factory=dict)
     """Examples left out whole, by reason."""
     examples_truncated: int = 0
+    """Packed examples that were cut to `truncate.max_length`."""
     examples_split: int = 0
     """Packed examples that were split into pieces before packing because they are too long."""
     examples_without_labels: int = 0
@@ -54,6 +57,7 @@ class SourceLedger(Shown):
     turns_cut: int = 0
     """Cuts through a trained turn of a packed example: its halves are trained separately, or one is lost."""
     tokens_encoded: int = 0
+    """Tokens of all encoded examples, before any cut, without those that are counted in `tokens_created`."""
     tokens_created: dict[str, int] = field(default_factory=dict)
     """Added tokens, by kind: end_of_sequence, special (added by the tokenizer), alignment, overlap (repeated at the
     start of a piece, untrained), prompt (of a preference pair, before its rejected completion), repeats (further copies
@@ -66,6 +70,7 @@ class SourceLedger(Shown):
     tokens_shared: int = 0
     """Tokens of packed examples that rows store once for several of them: `pack.share`."""
     tokens_packed: int = 0
+    """Tokens in the shards, with padding."""
     labels_trained: int = 0
     """Packed tokens with a trained label."""
     labels_first_token: int = 0
@@ -77,6 +82,7 @@ class SourceLedger(Shown):
     supervised_repeated: int = 0
     """Supervised tokens of further copies."""
     supervised_truncated: int = 0
+    """Supervised tokens cut off packed examples."""
     supervised_dropped: dict[str, int] = field(default_factory=dict)
     """Supervised tokens of dropped examples, or of an `untrained_piece`, by the reasons of `tokens_dropped`."""
     straddles: int = 0
@@ -124,6 +130,7 @@ class SourceLedger(Shown):
         return self.tokens_packed - self.tokens_created.get("alignment", 0)
 
     def summary(self) -> str:
+        """The most important counts in one line."""
         packed = sum(self.examples_packed.values())
         return f"{self.rows_read:,} rows read, {packed:,} examples packed, {self.supervision()}"
 
@@ -190,6 +197,7 @@ class Ledger(Shown):
     sources: dict[str, SourceLedger] = field(default_factory=dict)
 
     def summary(self) -> str:
+        """The most important counts of all sources in one line."""
         return self.total().summary()
 
     def supervision(self) -> str:
@@ -197,6 +205,7 @@ class Ledger(Shown):
         return self.total().supervision()
 
     def tables(self) -> Iterator[Table]:
+        """One table, with a row for each source."""
         rows = [
             (name, source.rows_read, source.rows_used, sum(source.rows_rejected.values()), source.examples_made,
              sum(source.examples_packed.values()), source.tokens_packed, source.labels_trained)
@@ -221,14 +230,15 @@ class Ledger(Shown):
 
 
 def rejected_of(total: SourceLedger) -> dict[str, int]:
-    """Unusable rows and examples by reason, most frequent first."""
+    """Reason → number of unusable rows and examples, most frequent first; equally frequent ones by name."""
     counts = Counter(total.rows_rejected)
+    # Examples that were dropped by a decision of the configuration are valid, and not among them.
     counts.update({reason: count for reason, count in total.examples_dropped.items() if reason not in DECISIONS})
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def reasons_of(total: SourceLedger) -> dict[str, str]:
-    """The reasons that occur in an account, and their meanings."""
+    """Reason → what it means, for every reason that occurs in the counts."""
     words = [
         *total.rows_rejected,
         *total.rows_filtered,

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from ..config.packing import PackConfig
 
 FORMAT = 7
+"""Version of the manifest's own form. A reader takes no other one."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+"""Tokens of a document or row: the limit is that of the configuration."""
 _LARGEST = 1 << 50
 """No file is larger, and no count higher; sums of them fit into 64 bits."""
 _TOKEN_BYTES = 4
@@ -33,7 +35,7 @@ _TOKEN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class FileRecord:
-    """One file of the dataset. Raises ValueError if its name or a hash could lead elsewhere."""
+    """One file of the dataset. Raises ValueError if its name leads out of the folder, or its hash is not a hash."""
 
     name: str
     """Path below the output folder, with forward slashes."""
@@ -67,10 +69,10 @@ class SplitRecord(Shown):
 
     shards: tuple[ShardRecord, ...]
     windows: tuple[Certificate, ...]
-    """One certificate per planning window."""
+    """One certificate per planning window; none for preference pairs that are not packed."""
 
     def summary(self) -> str:
-        """See `Shown`."""
+        """Rows, shards and tokens in one line."""
         return f"{plural(self.rows, 'row')} in {plural(len(self.shards), 'shard')}, {plural(self.tokens, 'token')}"
 
     @property
@@ -92,7 +94,7 @@ class SplitRecord(Shown):
         return sum(shard.trained for shard in self.shards)
 
     def fill(self, row_length: int) -> float:
-        """See `fill_of`; of a packed split."""
+        """The share of the rows' capacity that holds tokens of documents, 0 to 1. The split must be packed."""
         return fill_of(self.document_tokens, self.rows, row_length)
 
     @property
@@ -115,10 +117,12 @@ class Manifest(Shown):
     ledger: Ledger
 
     def summary(self) -> str:
+        """Rows of each split, how much is trained, and the beginning of the hash, in one line."""
         rows = ", ".join(f"{plural(split.rows, 'row')} in {name}" for name, split in self.splits.items())
         return f"{rows}, {self.ledger.supervision()}; {self.hash[:16]}"
 
     def tables(self) -> Iterator[Table]:
+        """A table of the splits, then that of the ledger."""
         rows = (
             (name, len(split.shards), split.rows, split.tokens, split.trained) for name, split in self.splits.items()
         )
@@ -137,12 +141,16 @@ class Manifest(Shown):
 
     @property
     def preference(self) -> bool:
-        """Whether each row is one preference pair that is not packed (`pack.strategy: none`), for TRL's trainers."""
+        """Whether each row is one preference pair that is not packed (`pack.strategy: none`), for TRL's trainers.
+        Packed pairs are in `pairs`.
+        """
         return "chosen_ids" in self.schema
 
     @property
     def pairs(self) -> bool:
-        """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one."""
+        """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one. Pairs that are
+        not packed are in `preference`.
+        """
         from ..tables.columns import SIDES  # here, because it imports pyarrow
 
         return SIDES in self.schema
@@ -187,7 +195,7 @@ class Manifest(Shown):
     def payload(self) -> dict[str, Any]:
         """The data that the hash covers."""
         content = msgspec.to_builtins(self)
-        # Its sources alone: the ledger has nothing else.
+        # The sources stand right under "ledger", because a ledger has nothing else.
         return {"format": FORMAT, **content, "ledger": content["ledger"]["sources"]}
 
     def to_bytes(self) -> bytes:
@@ -209,10 +217,10 @@ class Manifest(Shown):
         try:
             content = parse_json(data)
             manifest = cls.from_json(content)
-            problem = "was changed after it was written: its hash does not match its content"
             # `hash` raises ValueError where a text has half of a surrogate pair, which has no bytes in UTF-8.
             if manifest.hash == content.get("hash"):
                 return manifest
+            problem = "was changed after it was written: its hash does not match its content"
         except (ValueError, TypeError) as error:
             kind = "JSON" if isinstance(error, json.JSONDecodeError) else "a manifest of this version"
             problem = f"is not {kind} ({str(error).partition(chr(10))[0]})"  # pydantic's errors have several lines
@@ -226,7 +234,7 @@ class Manifest(Shown):
 
         Raises:
             ValueError: another version of packtrain wrote it; the data has another shape; a name leads out of the
-            folder.
+                folder; a count is one that no file can have.
         """
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise ValueError(f"this version of packtrain reads format {FORMAT}")
@@ -235,7 +243,8 @@ class Manifest(Shown):
         _check_numbers({key: data.get(key) for key in ("splits", "files", "ledger")})
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
         msgspec.convert(manifest.plan, _Plan)
-        if manifest.pack.alignment.row > manifest.row_length:  # the section itself is checked, too
+        # `pack` raises ValueError if that section of the plan is not a valid one.
+        if manifest.pack.alignment.row > manifest.row_length:
             raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
         records = Counter(file.name for file in manifest.all_files)
         for name, count in records.items():
@@ -247,7 +256,7 @@ class Manifest(Shown):
         return manifest
 
     def check_shard(self, shard: ShardRecord) -> None:
-        """Refuse counts that no file can have, by which readers would take memory.
+        """Refuse counts that no file of its size can have, because readers take memory for as much as is counted.
 
         Raises:
             ValueError: names the shard.
@@ -299,8 +308,8 @@ def _check_numbers(content: Any) -> None:
             raise ValueError("it has a number that no file can have")
 
 
-# The parts of a plan on which properties of `Manifest` rely; the rest of it is taken as it comes. So a file with other
-# types there is refused when it is read, with the place, and not by each property.
+# The parts of a plan on which properties of `Manifest` rely; the rest of it is taken as it comes. When a file is read,
+# msgspec compares its plan with these types and names the place that differs, so that no property has to.
 
 
 class _Truncate(msgspec.Struct):

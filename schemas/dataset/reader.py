@@ -36,7 +36,7 @@ class DatasetReader:
         splits = self.manifest.splits
         if name in splits:
             return splits[name]
-        # Who asks for a holdout has not made one; any other name is most likely misspelt.
+        # If `holdout` is missing, the run was not configured to make one. Any other name is most likely misspelt.
         fix = f"; {MAKE_HOLDOUT}" if name == "holdout" else did_you_mean(name, splits)
         raise InputError(f"{self.files.address} has no split {name!r}; it has {', '.join(splits)}{fix}")
 
@@ -64,13 +64,16 @@ class DatasetReader:
         """The record batches of a shard, whose columns, offsets and values are checked, one after another.
 
         Raises:
-            IntegrityError: as `map_shard`, when it comes to the damage.
+            IntegrityError: the shard is missing or does not match its record; or, while iterating, a batch is damaged.
         """
         file = self.files.map(shard, ahead=True)  # every page of it will be needed
         return read_batches(file, shard.rows, schema_of(self.manifest.schema), validate=True)
 
     def row_sizes(self, split: str) -> RowSizes:
-        """The sizes of a split's rows; not of preference pairs. The split has some.
+        """The sizes of a split's rows.
+
+        Preference pairs that are not packed have no such file. Nor has a split without shards: the file's name is made
+        from that of the first one.
 
         Raises:
             IntegrityError: their file is missing or damaged, or does not match the manifest.
@@ -79,7 +82,11 @@ class DatasetReader:
         return read_row_sizes(self.files.map(self.file(row_sizes_name(record))), record.rows)
 
     def documents(self, columns: Sequence[str] | None = None, conditions: Conditions | None = None) -> "pa.Table":
-        """The document table, see `read_documents`.
+        """The document table: a row for each example.
+
+        Args:
+            columns: which to read; None for all.
+            conditions: only documents that meet all of them; None for every document.
 
         Raises:
             IntegrityError: documents.parquet is missing or damaged.

@@ -45,7 +45,8 @@ class Row:
     loss_weights: NDArray[np.float32] | None = field(default=None, kw_only=True)
     """(T,) how much each label counts; None if all count 1."""
     parents: NDArray[np.int32] | None = field(default=None, kw_only=True)
-    """(D,) how many pieces before it stands the piece whose path it continues, or 0; None without branches."""
+    """(D,) how many pieces before it stands the piece whose path it continues; 0 if it continues none. None if the
+    dataset's documents share no tokens."""
     sides: NDArray[np.int8] | None = field(default=None, kw_only=True)
     """(D,) of preference pairs: 0 for a chosen side, 1 for the rejected one after it; None for other documents."""
 
@@ -88,15 +89,18 @@ class RowBatch:
         offsets: dict[Per, NDArray[np.int32]] = {}
         batch = with_usual_names(batch)  # those of a stream have the names of shards
         for name, column in USUAL_COLUMNS.items():
-            # In some datasets only. Any other column must be there: pyarrow raises KeyError for it.
+            # In some datasets only. `parents` is one of them without a condition of its own: all columns of rows that
+            # share tokens replace the usual ones. Any other column must be there: pyarrow raises KeyError for it.
             is_optional = column.condition is not None or name == PARENTS
             if is_optional and name not in batch.schema.names:
                 continue
             lists = batch.column(name)
             self._values[name] = view(lists.values)
             list_offsets = view(lists.offsets)
-            # Those of the first column with a value for each token, or for each piece, are kept for all of them.
-            if not np.array_equal(list_offsets, offsets.setdefault(column.per, list_offsets)):
+            # The offsets of the first column with a value for each token are kept for all of these columns; likewise
+            # for pieces.
+            first_offsets = offsets.setdefault(column.per, list_offsets)
+            if not np.array_equal(list_offsets, first_offsets):
                 other = "input_ids" if column.per is Per.TOKEN else "seq_lengths"
                 raise IntegrityError(
                     f"{where}: {name} and {other} have different lengths; run packtrain verify on its folder"

@@ -33,7 +33,8 @@ def read_batches(file: MappedFile, rows: int, columns: pa.Schema, *, validate: b
     """
     count = 0
     with file.reading():
-        # Before pyarrow unpacks anything: a compressed kilobyte may ask for any amount of memory.
+        # Before pyarrow unpacks anything: a compressed kilobyte may ask for any amount of memory. With 0, no batch may
+        # be compressed.
         require_bounded(memoryview(file.buffer), 0)
         for batch in pa.ipc.open_stream(file.buffer):
             require_columns(batch.schema, columns)
@@ -49,9 +50,9 @@ class RowSizes(NamedTuple):
     """The sizes of a split's R rows."""
 
     file: MappedFile
-    """Which the columns are views of."""
+    """The mapped file; both columns are views of it."""
     tokens: NDArray[np.int32]
-    """(R,)"""
+    """(R,) tokens of a row, with padding."""
     squares: NDArray[np.int64]
     """(R,) sums of the squared lengths of a row's pieces."""
 
@@ -67,7 +68,7 @@ def read_row_sizes(file: MappedFile, rows: int) -> RowSizes:
         IntegrityError: the file is damaged, or has other columns, or other rows.
     """
     with file.reading():
-        require_bounded(memoryview(file.buffer), 0)
+        require_bounded(memoryview(file.buffer), 0)  # as in `read_batches`: nothing may be compressed
         content = pa.ipc.open_file(file.buffer)
         require_columns(content.schema, ROW_SIZES)
         if content.num_record_batches != 1:
@@ -78,6 +79,7 @@ def read_row_sizes(file: MappedFile, rows: int) -> RowSizes:
 
 
 def _require_rows(file: MappedFile, actual: int, expected: int) -> None:
+    """Raise IntegrityError if a file has another number of rows than the manifest says."""
     if actual != expected:
         raise IntegrityError(
             f"{file.where} has {actual:,} rows, but the manifest says {expected:,}; packtrain verify --repair rebuilds "

@@ -18,9 +18,11 @@ class Per(StrEnum):
     """What a column has one value for."""
 
     TOKEN = "token"
+    """A token of the row, padding too."""
     PIECE = "piece"
     """A document, or a piece of one; padding counts as part of it."""
     ROW = "row"
+    """A row, as a pair that is not packed: its list has one value."""
 
 
 class Condition(StrEnum):
@@ -117,6 +119,7 @@ is -100. `seq_lengths` add up to the row: a piece's padding counts as part of it
 """
 
 _USUAL = {column.name: column for column in PACKED_COLUMNS}
+"""Columns that the tables below have in common with `PACKED_COLUMNS`, wholly or in their sentence."""
 _SIDES = RowColumn(
     SIDES,
     pa.int8(),
@@ -174,10 +177,10 @@ SHARED_COLUMNS = (
 )
 """Columns of a packed row whose documents share tokens, in their order in a shard.
 
-Most have names that no trainer knows, so that none trains the pieces as documents. A piece that continues another one
-begins with the last token that it takes from it, repeated and untrained. What it takes from it is the first
-`branch_position_ids` tokens, by its first value, of the other piece's own document. Its parent is the piece that holds
-the last of these tokens itself.
+Most have names that no trainer knows, so that none trains the pieces as documents. A document that shares its first k
+tokens with an earlier one of the row has a piece that begins with the last of them, repeated and untrained. The k - 1
+tokens before it stand in other pieces; k - 1 is the first of the piece's `branch_position_ids`, and its parent is the
+piece in which the last of these k - 1 tokens stands.
 """
 
 UNPACKED_PAIR_COLUMNS = (
@@ -232,6 +235,7 @@ def schema_of(names: Collection[str]) -> pa.Schema:
     """The schema of the rows of a dataset, from the names of its columns, as its manifest lists them."""
     if "chosen_ids" in names:
         return PREFERENCE
+    # The columns that tell by their presence what the dataset meets.
     optional = (*PACKED_COLUMNS, _SIDES)
     conditions = {column.condition for column in optional if column.condition and column.name in names}
     # Columns of shared rows stand in the place of others, so none of them has this condition as its own.
@@ -251,5 +255,5 @@ def with_usual_names(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def columns_per(per: Per, names: Collection[str]) -> tuple[str, ...]:
-    """Those of some usual names of packed columns that have one value for each token, piece or row."""
+    """The columns among `names`, by their usual names, that have one value for each token, or piece, or row."""
     return tuple(name for name, column in USUAL_COLUMNS.items() if column.per is per and name in names)

@@ -18,9 +18,9 @@ class ExportFormat:
     has_all_columns: bool = False
     """Whether it holds `loss_weights`, and which document each piece is of."""
     has_empty_shards: bool = False
-    """Whether its files are numbered, so that one of a shard without rows may not be missing."""
+    """Whether a shard without rows gives a file, too, because the format numbers its files without gaps."""
     takes_eos_id: bool = False
-    """Whether its reader may find where documents end by the token with which they end."""
+    """Whether its reader can be told the id of the end-of-sequence token, to find where documents end."""
     pads_documents: bool = False
     """Whether its reader pads documents when it reads them, to the multiple that `pack.parallel` asks for."""
 

@@ -18,8 +18,8 @@ class Strategy:
     cuts_documents: bool = False
     """Whether it cuts documents where rows end, so that no other limit of length applies to them."""
     joins_documents: bool = False
-    """Whether it lays documents end to end and cuts anywhere: then rows need no bound, and neither the number of pieces
-    in a row nor their padding can be chosen."""
+    """Whether it lays documents end to end and cuts anywhere. Then every row but the last is full, so no plan has fewer
+    rows; and neither the number of pieces in a row nor their padding can be chosen."""
     is_packing: bool = True
     """Whether a row may hold several documents."""
     fuller: str | None = None

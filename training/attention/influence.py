@@ -35,7 +35,8 @@ def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tenso
         groups: bool (B, T) masks.
 
     Raises:
-        UntestedError: the model has no embeddings, or runs them or its decoder not once; or there are no gradients.
+        UntestedError: the model has no embeddings, or does not run them and its decoder exactly once; or there are no
+            gradients.
         Exception: what `call` raises.
     """
     is_sharded = any(type(part).__name__.startswith(("FSDP", "FullySharded")) for part in model.modules())
@@ -115,13 +116,13 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
 
 
 def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """What makes embeddings of token ids, and what makes the last hidden states of them.
+    """The module that turns token ids into embeddings, and the one that turns embeddings into the last hidden states.
 
     Args:
         model: without wrappers.
 
     Raises:
-        UntestedError: there are none.
+        UntestedError: the model has no embeddings.
     """
     if hasattr(model, "get_input_embeddings"):
         embedding = model.get_input_embeddings()
@@ -130,7 +131,9 @@ def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module
         # holds the embeddings, and not of the whole model, whose output begins with the logits.
         if decoder is model:
             decoder = next((part for part in model.children() if embedding in part.modules()), model)
-    else:  # not of transformers: the embedding of most ids, and the model's outputs
+    else:
+        # Not a model of transformers. Token ids are the largest vocabulary of its embeddings, and its outputs are taken
+        # for hidden states.
         tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
         embedding = max(tables, key=lambda part: part.num_embeddings, default=None)
         decoder = model
@@ -141,7 +144,9 @@ def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module
 
 @contextmanager
 def _nothing_stays_compiled(model: Any) -> Iterator[None]:
-    """Compiled code does not look at hooks again: what was compiled with ours would go on running them."""
+    """Drop the compiled code of a model before and after our hooks are on it: code that was compiled without them would
+    not run them, and code that was compiled with them would go on running them.
+    """
     if not is_compiled(model):
         yield
         return

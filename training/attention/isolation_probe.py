@@ -70,9 +70,11 @@ def probe(
         raise ConfigError(
             f"{type(inner).__name__} is not a model of transformers: it has no config; give one of from_pretrained"
         )
-    place = torch.device(next(iter(model.parameters()), torch.empty(0)).device if device is None else device)
+    if device is None:
+        first_weight = next(iter(model.parameters()), torch.empty(0))  # a model without weights is on the CPU
+        device = first_weight.device
     with undisturbed(model):
-        checks = _run_checks(model, inner, call, batch, place)
+        checks = _run_checks(model, inner, call, batch, torch.device(device))
     attention = str(getattr(inner.config, "_attn_implementation", "?"))
     return ProbeReport(type(inner).__name__, attention, tuple(checks), describe_remedy(attention, checks))
 
@@ -88,6 +90,7 @@ def _run_checks(
         call, batch: see `probe`.
         device: of the batches.
     """
+    # Whether the model can be told to compute a few logits only. A callable of the caller's may not pass that on.
     keeps_logits = call is None and "logits_to_keep" in inspect.signature(inner.forward).parameters
     if call is None:
         call = partial(_call_model, model)
@@ -117,12 +120,13 @@ def _run_checks(
 
 
 def _call_model(model: Any, batch: Mapping[str, Any]) -> Any:
+    """The callable of a model that trains by `model(**batch)`."""
     return model(**batch)
 
 
 def _some_documents(documents: list[PackedDocument]) -> list[PackedDocument]:
-    """The longest of a batch's documents, and others from its beginning to its end: always `COMPARED_DOCUMENTS`, as
-    ranks must make the same number of passes. One may be compared twice.
+    """The longest of a batch's documents, and others from its beginning to its end. They are always
+    `COMPARED_DOCUMENTS`, because ranks must make the same number of passes: in a batch of few, some come twice.
     """
     # One token predicts nothing.
     candidates = [document for document in documents if document.end - document.begin > 1] or documents[:1]
@@ -139,7 +143,7 @@ def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = Non
     Args:
         where: a folder with config.json and weights; or a config.json, or a folder without weights, for a tiny model
             of this architecture with random weights.
-        attention: as in the trainer's configuration.
+        attention: what is set on the model: one of `IMPLEMENTATIONS`.
         dtype: dtype of the weights; by default bfloat16 on CUDA, float32 elsewhere.
 
     Returns:

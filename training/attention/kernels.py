@@ -44,7 +44,7 @@ class KeyBounds(NamedTuple):
     cu: torch.Tensor
     """int32 (D + 1,), from 0 to K."""
     longest: int
-    """Keys of the document that has most, or more."""
+    """Keys of the document that has most; a higher number is allowed."""
 
 
 _WHY_NOT: dict[tuple[str, int | None], str] = {}
@@ -69,7 +69,7 @@ def why_not_flash(device: torch.device) -> str:
 
 
 def why_no_varlen() -> str:
-    """What this torch's variable-length attention lacks; empty if nothing."""
+    """Why this torch's variable-length attention cannot be used, as a sentence; empty if it can."""
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
@@ -112,7 +112,7 @@ def flash(
     Args:
         query, key, value: (T, H, E), (K, G, E), (K, G, V) in bf16 or fp16; E and V at most `MAX_HEAD_DIM`.
         cu: int32 (D + 1,), the bounds of the queries, on the device.
-        longest: tokens of the longest document, or more.
+        longest: tokens of the longest document; a higher number is allowed.
         key_bounds: the bounds of the keys, where they are others. The kernel aligns the last query of a document with
             its last key (FlashAttention since 2.1), windows included.
         window: the number of tokens that each token sees, including itself; None for all earlier ones.
@@ -240,7 +240,7 @@ def _attend(
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))
     grouped = q.shape[1] != k.shape[1]
     before = len(key) - len(query)
-    # Then torch needs no mask, and takes a faster kernel.
+    # Plainly causal attention needs no mask, and torch computes it by a faster kernel.
     is_plainly_causal = before == 0 and (window is None or window >= len(query))
     mask: Any = None  # bool (L, P + L), true where a token may look
     if softcap is not None or sinks is not None or not is_plainly_causal:
@@ -253,7 +253,7 @@ def _attend(
         out = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped
         )
-    else:  # written out, in float32 or better, because torch has no fused kernel with softcap or sinks
+    else:  # written out, in float32 or better, because torch has no fused kernel with softcap or sinks; there is a mask
         queries_per_key = q.shape[1] // k.shape[1]
         k = k.repeat_interleave(queries_per_key, dim=1)
         v = v.repeat_interleave(queries_per_key, dim=1)

@@ -16,6 +16,7 @@ from .kernels import FLASH, LOOP, MAX_HEAD_DIM, why_not_flash
 from .varlen import NAME, UNPACKED, no_mask, packed_varlen
 
 IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")
+"""What `attention` may be. `use_packed` says what each does."""
 _NEEDS_MASKS = "does not support FlashAttention, usually because its code changes the attention mask"
 
 
@@ -28,7 +29,7 @@ class Applied:
     kernel: str
     """What computes it."""
     reason: str
-    """Why."""
+    """Why this attention and this kernel, as a clause."""
 
 
 def use_packed(model: Any, implementation: str = "auto") -> Applied:
@@ -48,7 +49,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     """
     if implementation not in IMPLEMENTATIONS:
         raise AttentionError(f"attention: {implementation}: choose one of {', '.join(IMPLEMENTATIONS)}")
-    # Asked here, because compiled code can only read what is known already.
+    # Asked here for every device, because compiled code can only look up an answer that was found before.
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         why_not_flash(torch.device(device))
     AttentionInterface.register(NAME, packed_varlen)

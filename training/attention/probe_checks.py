@@ -64,9 +64,10 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     d, e = max(leaks, key=lambda pair: _nan_highest(leaks[pair]))
     leak = leaks[d, e]
     weakest = min(matrix[number][number] for number in numbers)
-    detail = f"gradient of document {d}'s hidden states with respect to document {e}'s embeddings"
     if leak == 0:
         detail = "largest gradient of one document's hidden states with respect to another's embeddings"
+    else:
+        detail = f"gradient of document {d}'s hidden states with respect to document {e}'s embeddings"
     useless = "a document does not depend on its own embeddings, so the probe proves nothing"
     return [
         Check("isolation", leak == 0, f"{leak:.3g}", "0, to the bit", detail),
@@ -75,12 +76,12 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
 
 
 def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], number: int) -> list[float]:
-    """How much a document depends on the piece of each document: the largest gradient of the piece's tokens.
+    """For each document, the largest influence that a token of its piece has on one document.
 
-    Tokens of other pieces that the document shares do not count: it must depend on them.
+    Tokens that the one document shares with others do not count for these: it must depend on them.
 
     Args:
-        influence: (1, T) of each token on the document.
+        influence: (1, T) how much the one document depends on each token.
         documents: all of the batch.
         number: of the document among them.
     """
@@ -105,10 +106,10 @@ def check_equivalence(
     """Documents of a packed batch compared with themselves alone.
 
     Args:
-        documents: which ones.
-        dtype: the least exact one in which the model computes, which says how different they may be.
-        keeps_logits: the model takes `logits_to_keep`, and only `COMPARED_TOKENS` tokens of each document are compared,
-            because the logits of all tokens would take much memory.
+        documents: the documents of the batch to compare.
+        dtype: the least exact one in which the model computes, which says how different outputs may be.
+        keeps_logits: whether the model takes `logits_to_keep`. Then at most `COMPARED_TOKENS` tokens of each document
+            are compared, because the logits of all tokens would take much memory.
         name: of the check.
     """
     device = batch["input_ids"].device
@@ -124,12 +125,12 @@ def check_equivalence(
             packed_logits = _logits_at(call, batch, places, keeps_logits).split([len(numbers) for numbers in tokens])
             for packed, document, numbers in zip(packed_logits, documents, tokens, strict=True):
                 alone = _logits_at(call, cut_out(batch, document), numbers + document.shared, keeps_logits)
-                # How much the logits of a token differ from each other. A reward model has one score for each token:
-                # how much those of the document differ.
+                # By what the difference is divided: how much the logits of a token differ from each other. A reward
+                # model has one score for each token, so there it is how much the scores of the document differ.
                 compared = 0 if alone.shape[-1] == 1 else -1
                 spread = (alone - alone.mean(dim=compared, keepdim=True)).pow(2).mean().sqrt()
                 differences.append(float((packed - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
-    except (RuntimeError, ValueError, IndexError) as error:  # such as beyond the last position
+    except (RuntimeError, ValueError, IndexError) as error:  # as for a document longer than the model's positions
         if is_out_of_memory(error):
             raise
         return Check(name, False, type(error).__name__, "a forward pass", f"{size}: {message_of(error)}")

@@ -61,13 +61,14 @@ class ProbeReport:
         if self.isolated:
             return self
         failures = "; ".join(check.describe_failure() for check in self.checks if not check.passed)
+        # The check `runs` is only in a report in which it failed.
         problem = "does not run on a packed batch" if self.check("runs") else "does not keep packed documents apart"
         hint = f". {self.hint[0].upper()}{self.hint[1:]}" if self.hint else ""
         raise LeakError(f"{self.model} with attention {self.attention} {problem}: {failures}{hint}")
 
 
 def describe_remedy(attention: str, checks: Sequence[Check]) -> str:
-    """What to do about the checks that failed, for a message."""
+    """What to do about the checks that failed, for a message; empty if none failed, or the model does not run."""
     failed = {check.name for check in checks if not check.passed}
     if not failed or "runs" in failed:
         return ""

@@ -65,11 +65,11 @@ def random_documents(
     # first. Without sharing, positions are 0 1 2 3 and 0 1 2.
     ordinary = _ordinary_ids(config)
     ids = ordinary[np.random.default_rng(0).integers(len(ordinary), size=sum(lengths))]
-    counts = np.array(lengths)
-    first_positions = starts_of(counts // 2) if shares else 0
+    counts = np.array(lengths)  # 4 3
+    first_positions = starts_of(counts // 2) if shares else 0  # 0 2: half of each piece before comes first
     positions = ranges(first_positions, counts).astype(np.int32)
     labels = ids.astype(np.int32)
-    begins = starts_of(counts)
+    begins = starts_of(counts)  # 0 4
     labels[begins] = IGNORE_INDEX
     row = Row(ids, labels, positions, counts.astype(np.int32))
     if shares:
@@ -94,7 +94,7 @@ def to_device(batch: Mapping[str, Any], device: torch.device) -> Batch:
 
 
 def cut_out(batch: Batch, document: PackedDocument) -> Batch:
-    """One document of a batch, whole, in a batch of its own."""
+    """One document of a batch, whole, in a batch of its own: with the tokens that it shares with other pieces."""
     device = batch["input_ids"].device
     path = document.path.to(device)
     columns = {
@@ -123,7 +123,7 @@ def _ordinary_ids(config: Any) -> NDArray[np.int32]:
         if name.endswith(("_token_id", "_token_index")):
             ids = value if isinstance(value, list | tuple) else [value]
             special_ids |= {token_id for token_id in ids if isinstance(token_id, int)}
-    # Some thousands are enough; those of tiny models may all be special.
+    # Some thousands are enough. In the vocabulary of a tiny model, all ids may be special: then all are taken.
     count = min(int(text_config.vocab_size), 4096)
     ordinary = np.array([token_id for token_id in range(count) if token_id not in special_ids], np.int32)
     return ordinary if len(ordinary) > 3 else np.arange(int(text_config.vocab_size), dtype=np.int32)
@@ -158,7 +158,7 @@ def undisturbed(model: Any) -> Iterator[None]:
                 vars(module).update(attributes)
                 module._buffers.update(own_buffers)
             for buffer, copy in buffers:
-                if buffer.shape == copy.shape:  # else it is one of those that were replaced
+                if buffer.shape == copy.shape:  # one of another size belongs to a rotary embedding, restored above
                     buffer.data.copy_(copy)
             for weight, gradient in gradients:
                 weight.grad = gradient
@@ -166,9 +166,11 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 @contextmanager
 def comparable_gradients(model: Any) -> Iterator[None]:
-    """The model without what would mix documents or change from pass to pass, though it attends within documents:
-    without dropout and jitter, and without the auxiliary losses of routers, which take all tokens of a row together.
-    Its gradient checkpoints are of the kind that gives gradients of chosen tensors, which re-entrant ones do not.
+    """The model with changes that make gradients of two documents comparable, undone at the end.
+
+    Dropout and jitter are off, because they differ from pass to pass. The auxiliary losses of routers are off, because
+    they take all tokens of a row together, and so mix documents that attention keeps apart. Gradient checkpoints are
+    not re-entrant, because re-entrant ones give no gradients of chosen tensors.
     """
     modules = list(model.modules())
     changes: list[tuple[Any, str, Any]] = [(module, name, 0.0) for module, name, _ in chances(modules)]
@@ -194,7 +196,8 @@ def chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]
     for module in modules:
         is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
         for name, value in list(vars(module).items()):
-            is_chance = name == "p" if is_dropout else name.endswith(_CHANCES)
+            # torch's dropout layers call their chance `p`; layers of models have longer names for theirs.
+            is_chance = (name == "p") if is_dropout else name.endswith(_CHANCES)
             if is_chance and isinstance(value, float) and 0 < value <= 1:
                 yield module, name, value
 
@@ -208,7 +211,7 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 
 def shrink(config: Any) -> Any:
-    """A tiny configuration of the same architecture, and of those within it.
+    """A tiny configuration of the same architecture. Configurations within it, as of a vision tower, are tiny, too.
 
     Raises:
         Exception: of any kind, where the architecture's own checks refuse it: it has sizes of other names.

@@ -51,8 +51,8 @@ def packed_varlen(
         softcap: c; scores s become c·tanh(s/c).
         s_aux: (H,), attention sinks.
         is_causal: must be true; by default the layer's own.
-        kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T); of rows
-            with branches, those of `branches.path_arguments`.
+        kwargs: `cu_seq_lens_q`, `cu_seq_lens_k` (int32 (D + 1,)), `max_length_q` (int), `position_ids` (B, T); for rows
+            with branches, what `branches.path_arguments` gives instead of the bounds.
 
     Returns:
         (B, T, H, V), and None in the place of attention weights.
@@ -110,14 +110,17 @@ def no_mask(*args: Any, attention_mask: torch.Tensor | None = None, use_vmap: bo
 
 
 def _in_half(module: torch.nn.Module, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Cast to bf16 or fp16. Norms that stay in float32 (with PEFT, or of queries and keys) make some tensors
-    float32.
+    """Cast queries, keys and values to one half precision. Some may have come as float32, because norms of queries and
+    keys, or all norms with PEFT, compute in float32.
+
+    Raises:
+        AttentionError: neither autocast, nor a tensor, nor a weight of the layer is in bf16 or fp16.
     """
     device_type = tensors[0].device.type
     if torch.is_autocast_enabled(device_type):
         target = torch.get_autocast_dtype(device_type)
     else:
-        # Of the tensors themselves if one is; else of the layer's weights.
+        # The first half precision among the dtypes of the tensors; if they have none, of the layer's weights.
         dtypes = [*(tensor.dtype for tensor in tensors), *(weight.dtype for weight in module.parameters())]
         target = next((dtype for dtype in dtypes if dtype in HALF), None)
     if target not in HALF:
@@ -230,7 +233,7 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, layer: str) -
 
     Returns:
         int32 (D + 1,), where documents begin, then T, on the device of the queries; and the tokens of the longest
-        document, or more: kernels cover so many tokens, and fewer would leave tokens out.
+        document. That may be too high, but never too low: kernels leave tokens beyond it out.
 
     Raises:
         AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.

@@ -1,8 +1,9 @@
 """Losses of preference pairs in packed rows, and what they are made of: log-probabilities of whole documents.
 
 A pair is two documents in a row, the chosen one and right behind it the rejected one; `sides` of a batch says which is
-which. With a = log-probability of the chosen completion, b of the rejected one, both as sums over trained tokens, ā
-and b̄ the same per trained token, primes for those of the reference, and σ the logistic function:
+which. a is the log-probability of the chosen completion and b the one of the rejected completion, as sums over trained
+tokens; ā and b̄ are a and b divided by the number of trained tokens; a prime marks values of the reference model; σ is
+the logistic function:
 
     dpo       -log σ(β·((a - a') - (b - b')))                     Rafailov et al., arXiv:2305.18290
     ipo       ((ā - ā') - (b̄ - b̄') - 1/(2β))²                     Azar et al., arXiv:2310.12036, per token as TRL
@@ -145,8 +146,8 @@ class PairLosses:
     """float64 (P,), with a gradient. A step's loss is the mean over the pairs of all its micro-batches and ranks: the
     sum of all `total`, over the sum of all `pairs`."""
     metrics: dict[str, torch.Tensor]
-    """float64 (P,) each, without a gradient: `rewards/accuracy`, `rewards/margin`, and but for reward models
-    `logps/chosen` and `logps/rejected`."""
+    """float64 (P,) each, without a gradient: `rewards/accuracy`, `rewards/margin`, `logps/chosen` and `logps/rejected`;
+    `reward` has only the first two, because scores are no log-probabilities."""
 
     @property
     def total(self) -> torch.Tensor:
@@ -161,14 +162,14 @@ class PairLosses:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What a loss is made of: float64 (P,) each, and its two numbers."""
+    """What a loss is computed from: float64 (P,) each, β and γ."""
 
     chosen: torch.Tensor
-    """Log-probabilities of chosen completions, less those of the reference where the loss has one; or scores."""
+    """a - a' of each pair if the loss has a reference, else a; or the score of the chosen document."""
     rejected: torch.Tensor
-    """The same of rejected completions."""
+    """The same of the rejected document: b - b', b, or its score."""
     chosen_mean: torch.Tensor
-    """`chosen` per trained token."""
+    """`chosen` per trained token. Losses without means do not look at it."""
     rejected_mean: torch.Tensor
     """`rejected` per trained token."""
     beta: float
@@ -176,7 +177,7 @@ class _Sides:
 
 
 class _Terms(NamedTuple):
-    """What a loss gives: float64 (P,) each. The module's text has the formulas."""
+    """What a loss gives: float64 (P,) each."""
 
     losses: torch.Tensor
     chosen_rewards: torch.Tensor
@@ -184,12 +185,14 @@ class _Terms(NamedTuple):
 
 
 def _dpo(sides: _Sides) -> _Terms:
+    """-log σ(β·((a - a') - (b - b')))."""
     chosen = sides.beta * sides.chosen
     rejected = sides.beta * sides.rejected
     return _Terms(-functional.logsigmoid(chosen - rejected), chosen, rejected)
 
 
 def _ipo(sides: _Sides) -> _Terms:
+    """((ā - ā') - (b̄ - b̄') - 1/(2β))²."""
     # Per token, as TRL after its authors' advice: a square of sums would grow with the length of completions.
     difference = sides.chosen_mean - sides.rejected_mean
     losses = (difference - 1 / (2 * sides.beta)) ** 2
@@ -197,12 +200,14 @@ def _ipo(sides: _Sides) -> _Terms:
 
 
 def _simpo(sides: _Sides) -> _Terms:
+    """-log σ(β·(ā - b̄) - γ)."""
     chosen = sides.beta * sides.chosen_mean
     rejected = sides.beta * sides.rejected_mean
     return _Terms(-functional.logsigmoid(chosen - rejected - sides.gamma), chosen, rejected)
 
 
 def _orpo(sides: _Sides) -> _Terms:
+    """-ā - β·log σ(log odds(ā) - log odds(b̄))."""
     log_odds = _log_odds(sides.chosen_mean) - _log_odds(sides.rejected_mean)
     losses = -sides.chosen_mean - sides.beta * functional.logsigmoid(log_odds)
     return _Terms(losses, sides.beta * sides.chosen_mean, sides.beta * sides.rejected_mean)
@@ -216,6 +221,7 @@ def _log_odds(mean: torch.Tensor) -> torch.Tensor:
 
 
 def _reward(sides: _Sides) -> _Terms:
+    """-log σ(score of chosen - score of rejected)."""
     return _Terms(-functional.logsigmoid(sides.chosen - sides.rejected), sides.chosen, sides.rejected)
 
 
@@ -241,8 +247,8 @@ def preference_loss(
 ) -> PairLosses:
     """The losses of a batch's pairs; the module's text has the formulas.
 
-    Rewards are what a loss compares: β times the log-probability, for `dpo` and `ipo` less that of the reference; per
-    trained token but for `dpo`; of reward models the scores.
+    The metrics are about rewards. The reward of a chosen document is what its loss compares with the rejected one:
+    β·(a - a') for `dpo`, β·(ā - ā') for `ipo`, β·ā for `simpo` and `orpo`, and the score for `reward`.
 
     Args:
         kind: `dpo`, `ipo`, `simpo`, `orpo` or `reward`.
@@ -255,7 +261,7 @@ def preference_loss(
 
     Raises:
         ConfigError: there is no such loss, or what it needs is missing.
-        IntegrityError: the sides are no pairs.
+        IntegrityError: a chosen side is not followed by a rejected one.
     """
     refusal = refuse_loss(kind)
     if refusal is not None:

@@ -2,14 +2,14 @@
 
 It is computed once, for the rows in their stored order, and kept in an Arrow file, of which row n belongs to row n of
 the split, and has the digest of its tokens. So neither the order of a loader, nor its ranks, nor a dataset that was
-shuffled, filtered or divided can exchange the references of two rows. Metadata of the file say what it is of, and where
-anything of it differs, it is refused:
+shuffled, filtered or divided can exchange the references of two rows. Metadata of the file say by what it was computed,
+and a file in which one of them differs is refused:
 
     rows         fingerprint of the split's rows and their order
     weights      hash of the reference model's weights
-    dtype        in which it was computed
-    attention    that computed it
-    kernel       that computed the attention
+    dtype        of the weights, and of autocast
+    attention    its name in transformers
+    kernel       what computed the attention
 """
 
 import os
@@ -34,7 +34,7 @@ from ...schemas.units import plural
 from ..packed_rows import PackedRows
 
 KEYS = ("rows", "weights", "dtype", "attention", "kernel")
-"""What a reference is of, in its file's metadata."""
+"""Keys of a file's metadata, which the module's text explains."""
 _FORMAT_KEY = "packtrain_reference"
 _FORMAT = "1"
 _DIGEST_BYTES = 16
@@ -48,13 +48,13 @@ class Reference:
     """Log-probabilities of all documents of a split, D documents in R rows."""
 
     key: Mapping[str, str]
-    """What it is of, by `KEYS`."""
+    """By what it was computed: a text for each of `KEYS`."""
     logps: NDArray[np.float64]
     """(D,) in the stored order."""
     bounds: NDArray[np.int64]
     """(R + 1,) where the documents of each row begin, then D."""
     digests: NDArray[np.int64]
-    """(R, 2) `digest_of` each row."""
+    """(R, 2) the digest of each row's tokens, as two 64-bit numbers; see `digest_of`."""
 
     def of_row(self, index: int, documents: int) -> NDArray[np.float64]:
         """(documents,) the log-probabilities of the documents of row `index` of the split.
@@ -112,12 +112,12 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
     """The reference in a file, or None if there is no such file.
 
     Args:
-        key: see `reference_key`.
+        key: for each of `KEYS`, what the file's metadata must say.
         rows: how many it must have.
         max_docs: most documents that a row may have.
 
     Raises:
-        ConfigError: it is of something else (says which key differs), or no reference, or damaged.
+        ConfigError: it was computed by something else (says which key differs), or is no reference, or damaged.
     """
     # No file of these rows is larger: a float64 for each document; an offset and a digest for each row.
     limit = _HEADER_BYTES + rows * (8 * max_docs + 8 + _DIGEST_BYTES)
@@ -161,10 +161,10 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
 
 
 def _require_key(path: Path, metadata: Mapping[bytes, bytes], expected: Mapping[str, str]) -> None:
-    """Require that a file's reference is of what is expected, by its untrusted metadata.
+    """Require that the untrusted metadata of a file say what is expected under each of `KEYS`.
 
     Raises:
-        ConfigError: it is of something else; says which key differs.
+        ConfigError: one differs; says which.
         ValueError: the file holds no reference of this version.
     """
     if metadata.get(_FORMAT_KEY.encode()) != _FORMAT.encode():

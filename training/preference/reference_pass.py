@@ -36,14 +36,14 @@ _Value = TypeVar("_Value")
 
 
 def _no_progress(done: int, rows: int) -> None:
-    """For callers that do not ask."""
+    """The `progress` of callers that want to hear nothing."""
 
 
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
 """What torch puts into names of weights inside of a model; they are the same weights."""
 
 
-# What a reference is of
+# By what a reference is computed
 
 
 def hash_weights(model: torch.nn.Module) -> str:
@@ -77,14 +77,14 @@ def hash_weights(model: torch.nn.Module) -> str:
 
 
 def reference_key(loader: PackedLoader, model: torch.nn.Module, attention: "Applied", weights: str) -> dict[str, str]:
-    """What a reference is of, by `KEYS`.
+    """By what a reference is computed: a text for each of `KEYS`.
 
-    Call it where the model's forward is called, under the same autocast.
+    Call it where the model's forward is called, under the same autocast, whose dtype is part of the key.
 
     Args:
-        loader: gives the rows, and the form of batches.
+        loader: gives the rows, and says whether they are unpacked.
         attention: what computes the model's attention, on its device.
-        weights: see `hash_weights`.
+        weights: what `hash_weights` gave for the model.
 
     Raises:
         ConfigError: documents share tokens, and this attention does not follow their paths.
@@ -162,7 +162,7 @@ def stored_reference(
     Only the first rank reads the file, because a folder may be on its machine alone.
 
     Args:
-        key: see `reference_key`.
+        key: what `reference_key` gave.
         loader: its rows are computed in batches of the size and form that the policy gets.
         logps_of: the reference's forward pass, in eval mode; None where the model's weights are trained already, so
             that a missing file is an error.
@@ -171,7 +171,10 @@ def stored_reference(
         progress: see `Progress`.
 
     Raises:
-        As `reference_logps`; ConfigError if the file is missing and cannot be computed.
+        ConfigError: the file is of other rows, weights, precision or attention, or is missing and cannot be computed;
+            the data has no preference pairs.
+        PacktrainError: a log-probability is not a number.
+        StoreError: the file cannot be written.
     """
     if not loader.corpus.has_pairs:
         raise ConfigError(
@@ -231,7 +234,7 @@ def _computed(
     rank = loader.place.rank
     world_size = loader.place.world_size
     size = loader.rows_per_batch
-    # Of this rank's rows; 0 for those of other ranks, so that sums over ranks have those of all.
+    # Filled for this rank's rows, and 0 for the rows of other ranks, so that the sum over all ranks has every row.
     lengths = np.zeros(count, np.int64)
     row_digests = np.zeros((count, 2), np.int64)
     logps_of_rows: dict[int, NDArray[np.float64]] = {}
