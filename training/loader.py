@@ -251,7 +251,7 @@ class PackedLoader:
         Raises:
             ConfigError: the state belongs to another dataset, order or version, or is damaged.
         """
-        if isinstance(state, Mapping):
+        if isinstance(state, Mapping):  # anything else is refused below
             # The same rows may be in a dataset with another manifest: what must be equal is the rows' own fingerprint.
             state = {key: value for key, value in state.items() if key != LINEAGE}
         rows = checked_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]

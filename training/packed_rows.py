@@ -51,6 +51,7 @@ class PackedRows:
     """
 
     def __init__(self, address: str | Path, split: str = "train", **remote: Any) -> None:
+        # "resume" is what messages advise after a temporary failure of a store.
         self.files = DatasetFiles(address, resume="resume", **remote)
         self._reader = DatasetReader(self.files, _finished_manifest(self.files))
         self._split = split

@@ -31,7 +31,7 @@ class Targets:
 
     @property
     def units(self) -> float:
-        """The tokens' part of what the step's loss is divided by: the sum of their weights."""
+        """What these tokens add to the number by which a step's loss is divided: the sum of their weights."""
         return float(len(self.tokens)) if self.weights is None else float(self.weights.double().sum())
 
     def to(self, device: torch.device | str) -> "Targets":

@@ -20,7 +20,7 @@ class UntestedError(RuntimeError):
 
 
 class _HiddenStatesKnown(Exception):  # noqa: N818  # not an error
-    """Ends a forward pass: logits and loss would only take memory."""
+    """Ends a forward pass when it has the hidden states: logits and loss would only take memory."""
 
 
 def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -72,15 +72,15 @@ class _Recorder:
         self.hidden: list[torch.Tensor] = []
 
     def record_embeddings(self, part: Any, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        """Behind the embedding: the model goes on with a copy of its output that needs gradients, at which they end.
-        So there are some also where no weight needs any, as with LoRA, whose embedding is frozen.
+        """Called with the output of the embedding. The model goes on with a copy that needs gradients, and a backward
+        pass ends at this copy. So there are gradients also where no weight needs any, as with LoRA.
         """
         embeddings = output.detach().clone().requires_grad_(True)
         self.embedded.append(embeddings)
         return embeddings.clone()  # some models change it in place, which a leaf of the graph does not allow
 
     def record_hidden(self, part: Any, inputs: Any, output: Any) -> None:
-        """Behind the decoder, whose output is the hidden states, or has them first."""
+        """Called with the output of the decoder: the hidden states, or a tuple or an object that has them first."""
         self.hidden.append(output if isinstance(output, torch.Tensor) else output[0])
         if not self.to_the_end:
             raise _HiddenStatesKnown
@@ -132,8 +132,8 @@ def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module
         if decoder is model:
             decoder = next((part for part in model.children() if embedding in part.modules()), model)
     else:
-        # Not a model of transformers. Token ids are the largest vocabulary of its embeddings, and its outputs are taken
-        # for hidden states.
+        # Not a model of transformers. The embedding of token ids is taken to be the one with the most entries, and the
+        # model's outputs are taken for hidden states.
         tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
         embedding = max(tables, key=lambda part: part.num_embeddings, default=None)
         decoder = model

@@ -25,8 +25,9 @@ _SMALL = {
     "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 8, "sliding_window": 8, "attention_chunk_size": 8,
     **dict.fromkeys(EXPERTS, 16),
 }  # fmt: skip
-"""Key of a configuration, by transformers' standard name → its largest value in a tiny model. Layers of all kinds are
-among the first 8, tokens are routed in groups of a divisor of 16, and the probe's documents are longer than a window.
+"""Key of a configuration, by transformers' standard name → its largest value in a tiny model. Models with several kinds
+of layers have all of them among the first 8; 16 experts can be divided into the groups in which some routers choose;
+and the probe's documents are longer than a window of 8.
 """
 _CHANCES = ("dropout", "dropout_p", "jitter", "pdrop", "drop_rate", "layerdrop", "router_jitter_noise")
 """How attributes end that hold the chance, 0 to 1, by which a layer changes values at random."""
