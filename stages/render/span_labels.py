@@ -5,7 +5,7 @@ A turn with a thought and a call is labelled so:
     <think>Easy.</think>Let me add.<call>add</call><|im_end|>
     TTTTTTTTTTTTAAAAAAAAAAAAAAAAAAACCCCCCCCCCCCCCCCEEEEEEEEEE    T thought, A answer, C tool call, E end of turn
 
-Which part of a turn a character belongs to, follows from the turn's source spans:
+Which part of a turn a character belongs to follows from the turn's source spans:
 
 - *Thought*: source spans of a thought, with what the template writes before them in the turn, and with white space
   after them. If the turn has spans of the message's own field (`reasoning_content`, `thinking`, `reasoning`, parts of
@@ -150,7 +150,8 @@ class _Stretch(NamedTuple):
     begin: int
     end: int
     message: int
-    """Index of the message after the turn before it, whose header it has. Of the last turn's, if no message follows."""
+    """Index of the message whose header it has: the one after the turn before it, or 0 at the text's beginning. If no
+    message follows, the last one."""
     follows_turn: bool
     """Whether a turn is before it."""
 
@@ -282,7 +283,9 @@ def _after_closing_tag(chat: RenderedChat, begin: int, end: int) -> int:
     tags = {chat.profile.thought_closing_tag, CLOSING_TAG} - {""}
     template_text = chat.text[begin:end]
     tag_ends = [template_text.rfind(tag) + len(tag) for tag in tags if tag in template_text]
-    return past_space(chat.text, begin + max(tag_ends), end) if tag_ends else begin
+    if not tag_ends:
+        return begin
+    return past_space(chat.text, begin + max(tag_ends), end)
 
 
 def _character_weights(chat: RenderedChat, turns: Sequence[Turn]) -> NDArray[np.float64]:

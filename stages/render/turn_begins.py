@@ -45,7 +45,8 @@ class PromptTails:
             first: index of the turn's first source span.
 
         Raises:
-            UnprovedError: see `_prompt_tail`.
+            UnprovedError: the template refuses the messages before the turn where nothing follows, or writes the last
+                of them differently there.
         """
         chat = self._chat
         first_span = chat.source_spans[first]
@@ -55,7 +56,7 @@ class PromptTails:
             return _prompt_tail(chat, message, first, first_span.begin)
         gap = chat.text[_gap_begin(chat, first) : first_span.begin]
         role_before = chat.tracked.roles[message - 1]
-        # Mostly 1. Messages in between that left no text may still change the prompt.
+        # Mostly 1. Messages in between that left no text may still change the prompt. 0 if no content is before.
         messages_back = 0
         if first > 0:
             messages_back = message - chat.source_spans[first - 1].message
@@ -152,7 +153,7 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
 
     Args:
         message: index of the turn's message.
-        is_complete: see `find_turn_begin`.
+        is_complete: whether the template wrote all text between source spans, so that it may be searched.
 
     Raises:
         UnprovedError: the message has contents, or nothing shows where its turn is.
@@ -165,7 +166,8 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
     begin = None
     has_contents = any(message_of(origin) == message for origin in chat.tracked.contents)
     if message > 0 and not has_contents:
-        begin = _generation_prompt_end(chat, gap_begin, gap_end) if is_complete else None
+        if is_complete:
+            begin = _generation_prompt_end(chat, gap_begin, gap_end)
         if begin is None:
             tail = _prompt_tail(chat, message, first, gap_end)
             if chat.text.startswith(tail, gap_begin, gap_end):

@@ -8,8 +8,8 @@ of the next message's role.
 
 What the template writes between the two is found for each turn of each row, because templates end earlier turns, last
 turns and calls differently, and write remarks before the end. There are two ways to the end: to take the next header
-off the gap, and to look for what follows such a turn at the end of a text. They must agree, or only one of them say
-something, and nothing ambiguous.
+off the gap, and to look for what follows such a turn at the end of a text. Where both find an end, they must agree.
+Where one does, that is enough if nothing else could be the end.
 """
 
 import json
@@ -55,8 +55,8 @@ def find_turn_end(
         end = _end_before_next(chat, message, next_message, gap, last_ends)
     # In the gap "<|im_end|>\n<|im_start|>user\n", the end is "<|im_end|>\n", and its closing tokens are (0, 10).
     stop_begin, stop_end = gaps.tokens.closing_span(end)
-    # A token at which a generation stops certainly closes the turn. One at which none stops may as well open the next
-    # turn: then the end is only accepted if the gap has no token of which the samples show both uses.
+    # A token at which a generation stops certainly closes the turn. Any other may as well open the next turn: then the
+    # end is only accepted if the gap has no token that the samples show in both uses.
     if not gaps.tokens.ends_generation(end[stop_begin:stop_end]):
         if gaps.ambiguous_tokens.search(gap):
             raise UnprovedError("nothing shows whether a token closes it or opens the next turn", message)
@@ -147,8 +147,10 @@ def _agreed_end(gaps: TemplateGaps, without_header: _Ends, fitting_ends: _Ends, 
     ((closing_span, end),) = without_header.items()
     if not fitting_ends:
         return end if gaps.tokens.is_only_end(end, last_ends) else None
-    # Of the two, the end of the text is returned: it has nothing of the next message behind the closing tokens.
-    return fitting_ends[closing_span] if fitting_ends.keys() == {closing_span} else None
+    if list(fitting_ends) != [closing_span]:
+        return None
+    # Of the two, the one that ends a text is returned: it has nothing of the next message behind the closing tokens.
+    return fitting_ends[closing_span]
 
 
 def _header_without_turn(chat: RenderedChat, message: int, next_message: int) -> str:
@@ -200,10 +202,13 @@ def last_span_of_turn(chat: RenderedChat, first: int, last: int) -> int:
     own_last = first
     while own_last < last and spans[own_last + 1].message == message:
         own_last += 1
+    # Behind spans of other messages, only names may stand: in the headers of the second result of calls and later ones.
     later_indices = [index for index in range(own_last + 1, last + 1) if spans[index].message == message]
     if not all(_repeats_name(chat, names, first, index) for index in later_indices):
         return last  # contents of the turn lie on both sides of another message's
+    # Before them, the last spans may be names in the header of the first result.
     while own_last > first and _repeats_name(chat, names, first, own_last):
+        # With the quotes of JSON, so that the name counts as a whole text or key, and not inside a longer one.
         name = json.dumps(chat.text[spans[own_last].begin : spans[own_last].end])
         if any(name in json.dumps(function.get("arguments", "")) for function in functions):
             raise UnprovedError("a call's name is one of its arguments, too", message)

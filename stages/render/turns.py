@@ -89,13 +89,13 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     # 3. No prompt.
     if prompt_length == 0:
         return first_content if chat.tracked.roles[0] == ASSISTANT else 0
-    # 4. Where the text departs from the prompt's own rendering.
+    # 4. Where the text departs from the prompt's own rendering. The stop of an earlier turn is the prompt's, too.
     prompt_end = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
     prompt_alone = chat.rendered_before(prompt_length)
     shared_end = shared_prefix_length(prompt_alone.text, text)
     contents_end_alone = max((span.end for span in prompt_alone.source_spans), default=0)
     has_all_contents = shared_end >= max(prompt_end, contents_end_alone)
-    # What both renderings share is the prompt's, also behind an empty first content of the completion.
+    # An empty first content of the completion may stand within what both share: what follows it there is not generated.
     if has_all_contents or shared_end >= first_content:
         return max(shared_end, prompt_end)
     return first_content
@@ -120,7 +120,8 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
     for number, block in enumerate(blocks):
         if turns and block.begin < turns[-1].end:
             raise UnprovedError("generation blocks are nested")
-        # Spans are sorted by where they begin, so those in the block are side by side.
+        # Spans are sorted by where they begin, so those in the block are side by side, from the first that does not
+        # begin before it.
         inside: list[SourceSpan] = []
         for span in message_spans[bisect_left(message_spans, (block.begin, 0, 0)) :]:
             if span.end > block.end:
@@ -230,4 +231,5 @@ def _next_message(chat: RenderedChat, message: int, last: int) -> tuple[int | No
 
 
 def _assistant_messages(chat: RenderedChat) -> list[int]:
+    """Indices of the assistant's messages."""
     return [index for index, role in enumerate(chat.tracked.roles) if role == ASSISTANT]

@@ -86,7 +86,9 @@ class TemplateGaps:
         if is_blank(end) or self.special_tokens.search(end):
             return end
         # Words without a special token: they end the turn if earlier turns have them, too; else they may be a header.
-        return end if opener is None and self._last_answer_ends_as_earlier else None
+        if opener is None and self._last_answer_ends_as_earlier:
+            return end
+        return None
 
     @cached_property
     def _last_answer_ends_as_earlier(self) -> bool:
@@ -135,7 +137,9 @@ class TemplateGaps:
         header = gap.removeprefix(end).lstrip()
         # A last message ends with nothing, but an earlier one may still be closed before the next header: then the
         # whole gap is no header.
-        return header if end or self._begins_texts(header, role) else ""
+        if end or self._begins_texts(header, role):
+            return header
+        return ""
 
     def _begins_texts(self, header: str, role: str) -> bool:
         """Whether a text may also begin with a header, where no message before it is to be closed.
@@ -149,12 +153,13 @@ class TemplateGaps:
         return opening.endswith(header) and opening_of_other.startswith(opening.removesuffix(header))
 
     def _headers_at_beginning(self, role: str) -> Iterator[str]:
-        """What the template writes before a first message, if it has no more words than a header. Which of its first
-        tokens begin the text and not the header, nothing shows: so it is given with them, and without.
+        """What the template writes before a first message, if it has no more words than a header. Nothing shows which
+        of its first tokens begin the text and not the header, so it is given with them, and without.
         """
         for tools in (False, True):
             header = self._without_bos(self.samples.opening(sample_of(role), tools=tools))
-            # Some templates begin texts with the token that also closes answers, such as `<|endoftext|>`.
+            # Some templates begin texts with the token that also closes answers, such as `<|endoftext|>`: it is no part
+            # of a header.
             first = self.special_tokens.match(header)
             if first is not None and first.group() in self._closing_tokens:
                 header = header[first.end() :].lstrip()
@@ -169,7 +174,7 @@ class TemplateGaps:
                 header = header[first.end() :]
 
     def _without_bos(self, text: str) -> str:
-        """A text without its own first token, if it begins with that."""
+        """A text without the token with which every text begins, and without white space behind it."""
         return text.removeprefix(self._bos).lstrip() if self._bos else text
 
     @cached_property
@@ -203,6 +208,7 @@ class TemplateGaps:
         unless a generation is known to stop there. In `<|x|>user: a<|x|>assistant: b<|x|>`, nothing shows whether the
         token closes turns or opens headers.
         """
+        # A header that the template opens at the text's end is no end of the answer.
         ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
         tokens_after_answers = {token for end in ends for token in self.special_tokens.findall(end)}
         header_tokens: set[str] = set()
@@ -276,15 +282,23 @@ class TemplateGaps:
 
     @cached_property
     def opened_header(self) -> str:
-        """What a template that always opens a turn writes at the text's end, from the token that opens the header."""
-        end = self.samples.between([USER], 0, None) if self.opened_turn else None
-        opener = self.header_openers.search(end or "")
-        return opener.string[opener.start() :] if opener else ""
+        """What a template that always opens a turn writes at the text's end, from the token that opens the header; ""
+        for other templates.
+        """
+        if not self.opened_turn:
+            return ""
+        end = self.samples.between([USER], 0, None) or ""
+        opener = self.header_openers.search(end)
+        return end[opener.start() :] if opener is not None else ""
 
     def _without_opened_turn(self, gap: str) -> str:
-        """The end of an answer without what a template that always opens a turn writes after every last message: of
-        `b<|end|><|assistant|>`, where that is `<|assistant|>`, `<|end|>`. Segment by segment, because what is opened
-        may begin with the end of the question, which does not follow an answer.
+        """The end of an answer, without the turn that the template opens behind every last message.
+
+        What it opens is known from a question, and may begin with the question's own end. So segments are taken off
+        from behind as long as both have the same:
+
+            gap after a question    "<|eoq|><|assistant|>"
+            gap after an answer     "<|end|><|assistant|>"     the end is "<|end|>"
         """
         segments = self.tokens.segments(gap.rstrip())
         for segment in reversed(self.tokens.segments(self.opened_turn)):
@@ -295,8 +309,9 @@ class TemplateGaps:
 
     @cached_property
     def text_tail(self) -> str:
-        """What the template writes at the text's end whatever the last message is, from its first special token on: of
-        `<|user|>a<|end|><|endoftext|>`, where `<|end|>` also comes before another message, `<|endoftext|>`.
+        """What the template writes at the text's end and nowhere else, whatever the last message is; it begins with a
+        special token. "" if there is none. For `<|user|>a<|end|><|assistant|>b<|end|><|endoftext|>`, it is
+        `<|endoftext|>`: `<|end|>` also stands before another message.
         """
         tails = [
             self._tail_after(role, next_role)
