@@ -141,6 +141,7 @@ def _read_rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _bad_line(file: InputFile, line: int, problem: str) -> InputError:
+    """The error for a line, counted from 1."""
     return InputError(f"{file.origin or file.path}, line {line:,}: {problem}; fix the line, or remove it")
 
 
@@ -209,7 +210,7 @@ class ContaminationTask:
                 key = (shared.example, file_number, line, asks)
                 if key not in best or shared.share > best[key].share:
                     best[key] = Hit(
-                        id="",  # ids and sources are given where hits are listed; see `BlockHits`
+                        id="",  # ids and sources are given where hits are listed
                         source="",
                         evaluation=self.evaluation.inputs[file_number].shown,
                         evaluation_line=line,
@@ -298,13 +299,13 @@ def find_contamination(
     """Compare the blocks for which the cache has no hits.
 
     Args:
-        sources: those of the run, or of the command.
+        sources: of the run, or of the command.
         files: their files, each with its blocks.
         formats: by the name of the source.
         cache: where hits are kept.
 
     Returns:
-        The hits of all blocks, those that were in the cache before included.
+        The hits of all blocks, also of blocks that were compared before.
 
     Raises:
         InputError: an input has changed since it was scanned; a row has token ids instead of text.

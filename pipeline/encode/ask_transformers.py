@@ -125,7 +125,7 @@ def _refusal(folder: Path, error: str) -> TokenizerError:
     if (folder / "tokenizer.json").is_file():
         return TokenizerError(f"transformers cannot load a tokenizer from {folder}: {error}")
     if not any(_is_of_tokenizer(path.name) for path in folder.iterdir()):
-        # People give the folder above, such as that of a training with its checkpoints.
+        # People give the folder above the tokenizer's, such as the folder of a training with its checkpoints.
         below = next((path for path in sorted(folder.glob("*/tokenizer.json"))), None)
         return TokenizerError(
             f"{folder} has no tokenizer: no tokenizer.json, tokenizer.model or vocabulary is in it; give the folder of "

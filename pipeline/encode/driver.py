@@ -98,6 +98,7 @@ def encode(
     first_tasks: dict[str, EncodeTask] = {}
     for task in tasks:
         first_tasks.setdefault(task.record, task)
+    # Without parts whose files no longer have their hashes: these are encoded again.
     records = parts.find_intact(first_tasks, observer)
     mark_used(cache, records)
     missing = {name: task for name, task in first_tasks.items() if name not in records}
@@ -148,7 +149,8 @@ def _encode_missing(
         shared: whether other drivers may be encoding the same blocks.
 
     Raises:
-        InputError, IntegrityError: see `encode`.
+        InputError: an input has changed since it was scanned.
+        IntegrityError: the engine or the trace was found wrong.
     """
     share_tokenizer(spec, parts.store)
     # Whether to look for a part once more as its task begins, because another run may have encoded the block meanwhile.

@@ -36,7 +36,7 @@ class EngineChoice:
 
     engine: str
     reason: str = ""
-    """Why the reference encodes although the fast engine was preferred, or ""."""
+    """Why the reference encodes although the fast engine was preferred; "" if the preferred engine encodes."""
     stop_tokens: tuple[str, ...] = ()
     """The special tokens with which the chat template ends turns."""
     counts: tuple[EncodeCounts, ...] = ()

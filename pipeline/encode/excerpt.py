@@ -35,7 +35,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     """
     if block.members:
         return _excerpts_of_members(block, rows)
-    if block.too_long:  # such a row has a block of its own
+    if block.too_long:  # such a row has a block of its own; it is text only in a file of lines that is read in place
         has_text = block.spooled is None and block.kind == "lines"
         return {0: _clip(_beginning(block))} if has_text else {}
     if block.kind in ("groups", "batches"):
@@ -53,7 +53,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
 
 
 def _excerpts_of_members(block: Block, rows: Collection[int]) -> dict[int, str]:
-    """As `excerpts`, of small files that share a block."""
+    """The excerpts of a block of several small files. `rows`, and the keys, count the rows of all of them together."""
     all_excerpts: dict[int, str] = {}
     first_row = 0  # of the member in the block
     for member in block.members:
@@ -83,6 +83,7 @@ def _excerpt_of_line(line: bytes) -> str:
 
 
 def _excerpt_of(row: Any) -> str:
+    """The excerpt of a decoded row, as JSON. Of a value that JSON does not have, it names the type."""
     short_row = _shorten(row, _LEVELS)
     text = json.dumps(short_row, ensure_ascii=False, default=lambda value: f"({type(value).__name__})")
     return _clip(text.encode(errors="backslashreplace").decode())  # half a surrogate pair cannot be written
@@ -116,4 +117,5 @@ def _shorten(value: Any, levels: int) -> Any:
 
 
 def _clip(text: str) -> str:
+    """The beginning of a text, marked with … if it goes on."""
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…"

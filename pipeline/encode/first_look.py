@@ -124,7 +124,7 @@ class FirstLookTask:
 
 
 def _count_turns(turns: Iterable[Proof], counts: EncodeCounts) -> None:
-    """Add what became of turns, by whether they are those of completions, with the first place of each outcome."""
+    """Count turns by their outcome, turns of completions apart from earlier ones, with the first place of each."""
     for turn in turns:
         kind = EARLIER if turn.earlier else SAMPLED
         counts.add(kind, turn.outcome.value, turn.line, turn.sub, str(turn.message + 1))

@@ -77,8 +77,8 @@ class PartPlace:
     lines: FileLines
     """Where the rows of its block are."""
     contaminated: bytes = b""
-    """The examples of the block that share text with evaluation rows, as the bytes of an array
-    of int64, row · 2³² + `sub` + 1 of each, ascending; empty if there are none."""
+    """The examples of the block that share text with evaluation rows, as the bytes of an ascending array of int64, with
+    row · 2³² + `sub` + 1 for each; empty if there are none."""
 
     @property
     def path(self) -> Path:
@@ -115,7 +115,8 @@ class Spans:
     supervised: NDArray[np.bool_]
     """(spans,) whether the mask trains each."""
     weights: NDArray[np.float32] | None
-    """(spans,) the loss weight of the tokens of each, if they are trained; None if all are 1."""
+    """(spans,) the loss weight of the tokens of each, if they are trained; None if all trained ones have the weight 1.
+    """
     offsets: NDArray[np.integer[Any]]
     """(K + 1,) where each document's spans begin."""
 
@@ -129,6 +130,6 @@ class Spans:
         row_weights = view(column.values.field("weight"))
         offsets = view(column.offsets)
         supervised, weights = supervised_spans(kind, turn, row_weights, offsets, mask)
-        # Of most data, a weight of 0 or 1 only says whether a span is trained.
+        # In most data all weights are 0 or 1. These only say whether a span is trained, as `supervised` does already.
         is_plain = bool(((row_weights == 0) | (row_weights == 1)).all())
         return cls(ends, kind, turn, supervised, None if is_plain else weights, offsets)

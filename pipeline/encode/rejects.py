@@ -28,6 +28,7 @@ class RejectCounts:
     examples: int = 0
     """Examples of the rows that can be used."""
     rejected_rows: int = 0
+    """Of `rows`."""
     rejected_examples: int = 0
     """Of `examples`: those that cannot be encoded, or that the mask leaves out because turns are not located."""
     reasons: Counter[str] = field(default_factory=Counter)
@@ -90,7 +91,8 @@ def list_rejects(config: RunConfig, files: Sequence[InputFile], records: Iterabl
         records: one per block, in the order of `files`.
 
     Raises:
-        InputError, IntegrityError: see `excerpts`.
+        InputError: a file is no longer what was scanned, or is not on this machine.
+        IntegrityError: a block's copy in the cache is missing or damaged.
     """
     rejects = list[Reject]()
     for block in findings_by_block(config, files, (record.counts for record in records)):
@@ -143,7 +145,7 @@ def _rejects_of(block: BlockFindings) -> Iterator[_PlacedReject]:
             listed[place.kind, place.name] += 1
             last_row = place.line
             yield _placed_reject(block, place.line, place.name or place.kind, place.detail, place.sub)
-    # A block notes a limited number of places for each kind and name; see `MOST_PLACES`.
+    # A block notes 1,000 places at most for each kind and name, but counts all.
     for (kind, name), listed_count in listed.items():
         unlisted_count = block.counts.by_kind[kind][name] - listed_count
         if unlisted_count:

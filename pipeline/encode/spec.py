@@ -44,8 +44,10 @@ class TokenizerSpec:
     around: SpecialTokenAffixes
     """The tokens around a plain text."""
     eos_id: int | None
+    """Id of the end-of-sequence token; None if there is none."""
     pad_id: int | None
-    """Id of the padding token, or of the end-of-sequence token if there is no padding token."""
+    """Id of the padding token, or of the end-of-sequence token if there is no padding token; None if there is neither.
+    """
     hash: str
     """BLAKE3 hash, hexadecimal, of everything except the template, the stops and names."""
     name: str = ""
@@ -130,8 +132,11 @@ class RenderSpec:
         return tuple(token.content for token in added_tokens if token.id in stop_ids)
 
     def stop_ids(self, template_stops: Iterable[str]) -> tuple[frozenset[int], tuple[int, ...]]:
-        """The ids that end a generation: those of the template and of generation_config.json, or the end-of-sequence
-        token if neither names one; and those of the template at which a generation would not stop.
+        """The ids that end a generation, and the ids with which the template ends turns although a generation would not
+        stop there.
+
+        A generation ends with the ids of the template and of generation_config.json; if neither names one, with the
+        end-of-sequence token.
 
         Args:
             template_stops: the special tokens with which the chat template ends turns.
@@ -214,7 +219,7 @@ class EncoderKey:
     """Name of the `RenderSpec` in the store."""
     engine: str
     engine_version: str
-    """That of the driver; a worker with another one refuses the task."""
+    """The version of the engine that the driver has; a worker with another one refuses the task."""
 
     @classmethod
     def of(cls, store: "Store", spec: EncodeSpec) -> "EncoderKey":

@@ -43,8 +43,9 @@ class SourceSettings:
     form: tuple[str, Options]
     """Name and options of the format."""
     max_row_bytes: int
+    """Longer rows are rejected."""
     where: str | None
-    """Condition that selects examples."""
+    """Condition that selects examples; None takes all."""
     conversational: bool
     """Whether the rows can be conversations; plain texts do not depend on a template."""
     pairs: bool
@@ -88,7 +89,7 @@ class EncodeTask:
     source: SourceSettings
     encoder: EncoderKey
     settings_hash: str
-    """The hash of all that the part depends on besides the block; see `SourceSettings.hash`."""
+    """The hash of all that the part depends on besides the block: how rows are read and encoded."""
 
     @property
     def key(self) -> str:
@@ -105,7 +106,7 @@ class EncodeTask:
         """Read, prepare, render and tokenize the rows, and put the part. The caller puts the record.
 
         Raises:
-            IntegrityError: rows were rendered differently by a fast way than by jinja2.
+            IntegrityError: a traced template gave another text than jinja2.
         """
         # A block makes many small objects but no cycles, so garbage collection would only cost time, up to four times
         # as much.
@@ -117,7 +118,11 @@ class EncodeTask:
             gc.enable()
 
     def at(self, row: int) -> str:
-        """The file and the number of a row, for messages; see `Block.describe_row`."""
+        """The file and the number of a row, for messages.
+
+        Args:
+            row: its number as `note_row` gets it, counted over the file.
+        """
         return self.block.describe_row(row)
 
     def __str__(self) -> str:
@@ -125,7 +130,11 @@ class EncodeTask:
 
 
 def _encode_block(task: EncodeTask) -> EncodeResult:
-    """As `EncodeTask.run`."""
+    """Encode the block of a task, and put its part into the cache.
+
+    Raises:
+        IntegrityError: a traced template gave another text than jinja2.
+    """
     block = task.block
     source = task.source
     key = task.key

@@ -31,7 +31,8 @@ def load_tokenizer(path: str | Path, base: Path = Path(), chat_template: str | P
     """Load a tokenizer. A new one takes seconds, one that the user's cache knows takes milliseconds.
 
     Args:
-        path, base: see `find_tokenizer`.
+        path: a folder, or the name of a repository that the Hugging Face cache holds.
+        base: where relative paths start.
         chat_template: replaces the tokenizer's own: the path of a file, or the jinja source itself, which is a string
             with `{{` or `{%` in it.
 
@@ -56,6 +57,7 @@ class KnownTokenizer:
     """A tokenizer that the user's cache knows."""
 
     spec: TokenizerSpec
+    """With its name, its template and its stops."""
     note: str
     """The name in the user's cache of what transformers said of its folder."""
 
@@ -65,10 +67,11 @@ def load_known(path: str | Path, base: Path, chat_template: str | Path | None) -
     waits less, and return None.
 
     Args:
-        path, base, chat_template: see `load_tokenizer`.
+        path, base: the folder or the repository, and where relative paths start.
+        chat_template: replaces the tokenizer's own, as in `load_tokenizer`; None replaces nothing.
 
     Raises:
-        TokenizerError: as `load_tokenizer`.
+        TokenizerError: there is no such folder or template.
     """
     folder = find_tokenizer(str(path), base)
     files = _read_files(folder)
@@ -90,7 +93,8 @@ def _of_folder(
 
     Args:
         files: of the folder, as `_read_files` gives them.
-        base, chat_template: see `load_tokenizer`.
+        base: where the path of a template starts.
+        chat_template: the path or the source of a template in place of the tokenizer's own; None keeps its own.
     """
     name = _name_of(folder)
     template = spec.chat_template
@@ -153,7 +157,11 @@ def _read_template(template: str | Path, base: Path) -> tuple[str, str]:
     """The source of a template that replaces the tokenizer's, and what messages call it.
 
     Args:
-        template: see `load_tokenizer`.
+        template: the path of a file, or the source itself, which is a string with `{{` or `{%` in it.
+        base: where a path starts.
+
+    Raises:
+        TokenizerError: the file cannot be read, or is no text.
     """
     if isinstance(template, str) and ("{{" in template or "{%" in template):
         return template, "tokenizer.chat_template"
@@ -176,9 +184,10 @@ class _GenerationConfig(msgspec.Struct):
 
 
 def generation_stops(content: bytes | None) -> tuple[int, ...]:
-    """`eos_token_id` of a generation_config.json, in the order of the file.
+    """The ids of `eos_token_id` in a generation_config.json, in the order of the file, without repeats.
 
-    The file is read as data; one that is absent or makes no sense names no stops.
+    Args:
+        content: of the file; None if it is absent. Then, or if it makes no sense, there are no ids.
     """
     try:
         ids = decode_note(content, _GenerationConfig).eos_token_id

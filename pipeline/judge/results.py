@@ -47,7 +47,7 @@ Results = dict[tuple[int, int], SampleResult]
 
 
 def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str]) -> tuple[AppendedFile, Results]:
-    """The results of an evaluation to run or to continue: the file, and those that it has.
+    """The file for the results of an evaluation to run or to continue, open, and the results that it has already.
 
     Args:
         options: what is evaluated, and how.
@@ -55,7 +55,8 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
 
     Raises:
         OutputError: the folder holds something else, or another evaluation; or a line is damaged.
-        BusyError, StoreError: see `AppendedFile`.
+        BusyError: another process is writing the results.
+        StoreError: they cannot be read or written.
     """
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     for name in names:

@@ -75,7 +75,7 @@ class _Matches(NamedTuple):
     index_position: Positions
     """In the evaluation texts."""
     words: Positions
-    """How many words are the same: those of an n-gram, or of a text that was compared whole."""
+    """How many words are the same: all of an n-gram, or all of a text that was compared whole."""
 
     def take(self, which: NDArray[Any]) -> "_Matches":
         """The matches at some positions, or where a mask is set."""
@@ -199,9 +199,9 @@ class ContaminationIndex:
         )
 
     def _find_whole_texts(self, word_ids: WordIds) -> _Matches:
-        """Where (W,) words of training texts hold whole evaluation texts, of those that have no n-grams."""
+        """Where (W,) words of training texts hold a whole evaluation text, one of those without n-grams."""
         position, index_position = self._whole_texts.find(word_ids)
-        # How many words must be the same: those of the evaluation text that begins there.
+        # As many words must be the same as the evaluation text has that begins there.
         matches = _Matches(position, index_position, self._text_lengths[self._text_of_position[index_position]])
         # Their first words are the same: compare the others, one at a time, and keep those that still match. Behind the
         # last training text is a -1, which equals no word, so "clip" makes no match.

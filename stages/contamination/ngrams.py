@@ -39,12 +39,14 @@ def ngram_positions(word_ids: WordIds, ngram: int) -> Positions:
 def ngram_hashes(word_ids: WordIds, ngram: int) -> NDArray[np.uint64]:
     """(max(W - ngram + 1, 0),) the hash of the n-gram at each position.
 
-    The hash of words a b c is a·B² + b·B + c, modulo 2⁶⁴. Those of 2 k words are made of those of k words, so that
-    13-grams take five steps over the array in place of 12: from 1 word to 2, 3, 6, 12 and 13.
+    The hash of words a b c is a·B² + b·B + c, modulo 2⁶⁴. The hash of 2 k words is made of two hashes of k words, so
+    that 13-grams take five steps over the array in place of 12: from 1 word to 2, 3, 6, 12 and 13.
     """
     word_hashes = word_ids.astype(np.uint64)
     hashes = word_hashes
     length = 1
+    # The bits of 13, 1101, behind the first: 1 doubles 1 word and adds one, which gives 3; 0 doubles them to 6; and 1
+    # gives 13.
     for bit in f"{ngram:b}"[1:]:
         hashes = hashes[:-length] * np.uint64(pow(_HASH_BASE, length, 1 << 64)) + hashes[length:]
         length *= 2

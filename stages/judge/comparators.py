@@ -51,10 +51,11 @@ def same_text(expected: str, output: str) -> bool:
 
 
 def same_value(expected: Any, value: bytes, *, is_wrapped: bool = False) -> bool:
-    """Whether the JSON of a returned value is what is expected; see `equal_values`.
+    """Whether the JSON of a returned value is what is expected, by `equal_values`.
 
     Args:
-        is_wrapped: the element of an expected list may stand for the list; see `Problem.is_wrapped`.
+        is_wrapped: whether `expected` is a list of one element that may stand for the list, as in many problems of
+            APPS.
     """
     try:
         returned = json.loads(value)

@@ -1,9 +1,9 @@
 """pass@k by difficulty, its intervals, and how two evaluations differ.
 
-The estimator is that of Chen et al. (2021), "Evaluating Large Language Models Trained on Code". An interval is the
-mean over problems with 1.96 standard errors. Where no sample passes, or all do, the standard error is 0, which says
-nothing: there the bound is that of Clopper and Pearson (1934), "The Use of Confidence or Fiducial Limits Illustrated in
-the Case of the Binomial", for a proportion of problems.
+The estimator of pass@k is from Chen et al. (2021), "Evaluating Large Language Models Trained on Code". An interval is
+the mean over problems, plus and minus 1.96 standard errors. Where no sample passes, or all do, the standard error is 0,
+which says nothing. There the interval is for a proportion of problems, from Clopper and Pearson (1934), "The Use of
+Confidence or Fiducial Limits Illustrated in the Case of the Binomial".
 """
 
 import math

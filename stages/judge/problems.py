@@ -50,7 +50,7 @@ def parse_problem(row: Any, number: int) -> Problem:
     """The problem of a row.
 
     Args:
-        row: as `AppsFormat.decode` gives it.
+        row: an APPS row, decoded by `AppsFormat.decode`.
         number: of the row in the data, from 0.
 
     Raises:
@@ -115,7 +115,7 @@ def expected_texts(value: Any) -> tuple[str, ...]:
 
 
 def _join_lines(lines: Sequence[Any], write: Callable[[Any], str]) -> str:
-    """The lines as one text; `write` writes those that are no texts."""
+    """The lines as one text. `write` makes a text of each line that is none, such as a number."""
     return "\n".join(line.removesuffix("\n") if isinstance(line, str) else write(line) for line in lines)
 
 

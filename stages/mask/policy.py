@@ -37,10 +37,15 @@ class Mask:
     """Which tokens are trained: the keys of `MaskConfig` that decide it, with their defaults."""
 
     policy: str = "completion"
+    """A key of `TRAINED_KINDS`."""
     train_end: bool = True
+    """Whether the end-of-turn token is trained with its turn."""
     thoughts: "Thoughts" = "train"
+    """`train` as the rest of their turn, `mask`, or `last`: only in the last turn of the assistant."""
     tool_calls: "ToolCalls" = "train"
+    """`train` as the rest of their turn, or `mask`."""
     stop: "Stop" = "turn"
+    """`auto` also trains a stop token in the next message's header, with the turn before it; `turn` does not."""
 
     @classmethod
     def of(cls, config: "MaskConfig") -> "Mask":

@@ -18,7 +18,7 @@ from ...schemas.ragged import offsets_of
 from ..mask.span_index import SpanIndex
 
 _SEED = 0x6B657074
-"""Any number: it keeps these hashes apart from those that order rows."""
+"""Any number, so that these hashes are others than the hashes that order rows."""
 
 
 def range_digests(begins: NDArray[np.integer[Any]], ends: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
@@ -68,7 +68,7 @@ class SupervisedDigests:
         return digests
 
     def _digests_before(self, bases: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """(M,) the digest of all supervised tokens before each place, of its document and of those before it. Of the
+        """(M,) the digest of all supervised tokens before each place, of its document and of all before it. Of the
         place 7 in the example, that is the sum before span 2, and h(2) - h(0) of the span's first two tokens.
 
         Args:

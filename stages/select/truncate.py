@@ -17,7 +17,8 @@ class Limits:
     max_length: int
     """Capacity of a row (C)."""
     overlong: Literal["truncate", "drop", "split", "whole"] = "truncate"
-    """What happens to a longer document: see `truncate.overlong`; `whole` if the packing strategy cuts it."""
+    """What happens to a longer document: it is cut, left out, or split into several; with `whole` it stays, because the
+    packing strategy cuts it."""
     keep: Literal["start", "end"] = "start"
     """Which end of a truncated document is kept."""
     both: bool = False
@@ -50,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairLengths:
-    """(N,) tokens of the three parts of each pair."""
+    """(N,) tokens of the three parts of each pair: of its prompt, and of the chosen and the rejected completion."""
 
     prompt: NDArray[np.int32]
     chosen: NDArray[np.int32]
@@ -77,10 +78,12 @@ class PairLengths:
         return self.prompt + np.maximum(self.chosen, self.rejected)
 
     def limited(self, limits: Limits) -> NDArray[np.int32]:
-        """(N,) tokens of each pair that are compared with `limits.max_length`: those of both sides in their row, or of
-        the longer side if each pair is a row of columns that are not packed.
+        """(N,) tokens of each pair that are compared with `limits.max_length`: of both sides, as their common row
+        stores them, or of the longer side if pairs are not packed.
         """
-        return self.all + limits.repeated(self.prompt) if limits.both else self.longest
+        if not limits.both:
+            return self.longest
+        return self.all + limits.repeated(self.prompt)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +168,7 @@ def _kept_together(lengths: PairLengths, limits: Limits) -> PairLengths:
         kept_prompt = np.minimum(prompt, max_prompt)
     room = np.maximum(max_length - kept_prompt - limits.repeated(kept_prompt), 0)
     half = room // 2
-    # In a room of 100, completions of 20 and 90 keep 20 and 80; those of 60 and 90 keep 50 each.
+    # In a room of 100, completions of 20 and 90 keep 20 and 80; completions of 60 and 90 keep 50 each.
     kept_chosen = np.minimum(chosen, np.maximum(room - rejected, half))
     kept_rejected = np.minimum(rejected, np.maximum(room - chosen, half))
     return PairLengths(kept_prompt, kept_chosen, kept_rejected)

@@ -87,7 +87,7 @@ class Where:
                 f"{key}: conditions need polars, which is not installed; run pip install 'packtrain[filter]'"
             ) from None
         self._polars = polars
-        # What would end the process, before polars sees it: operators in quoted texts do not count.
+        # Refused before polars sees it, because polars would end the process. Operators in quoted texts do not count.
         operators = len(_OPERATOR.findall(_LITERAL.sub("''", condition)))
         if operators > _MAX_OPERATORS or len(condition) > _MAX_CHARACTERS:
             raise self._wrong(

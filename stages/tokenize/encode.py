@@ -40,7 +40,7 @@ from .token_spans import CharacterSpans
 from .vocabulary import SpecialTokenAffixes, id_count, tokenizer_head, vocabulary
 
 ENGINE_CHECK = 0x3FF
-"""One text in 1,024 is compared with the reference tokenizer: those of whose digest these bits are 0."""
+"""Texts in whose digest these ten bits are 0, one in 1,024, are compared with the reference tokenizer."""
 SAMPLE_CHARACTERS = 1 << 20
 """Longer texts are not compared: the reference needs 200 bytes for each of their bytes, and no limit of memory allows
 for that."""
@@ -86,7 +86,7 @@ class Encoder:
     def _encode_texts(
         self, examples: Iterable[Example], counts: EncodeCounts, sampled: SampledTexts | None
     ) -> Iterator[pa.RecordBatch]:
-        """As `encode`, of examples that are not given as tokens. An example that cannot be rendered is left out, and
+        """The batches of examples that are texts or messages, not ids. One that cannot be rendered is left out, and
         counted.
         """
         batch = RenderedBatch()
@@ -176,7 +176,12 @@ class Encoder:
             counts.add_special(example, tokens)
 
     def _render_conversation(self, example: Example, counts: EncodeCounts) -> Rendered:
-        """As `render`, of a conversation. What its template may not understand, drops or hides is counted."""
+        """A conversation's text and spans, by its chat template. What the template may not understand, what it leaves
+        out, and turns that cannot be located are counted.
+
+        Raises:
+            RowRejectedError: there is no template, or it refuses the conversation.
+        """
         if self.renderer is None:
             raise RowRejectedError("no_template", "a conversation needs a chat template")
         # Lists of messages both: a format gives prompt and completion in the same form, and `render` handles texts.
@@ -313,7 +318,8 @@ def encoded_batch(
     """A batch of `schemas.rows.ENCODED`: N examples with T tokens.
 
     Args:
-        ids, offsets: (T,) and (N + 1,); see `EngineTokens`.
+        ids, offsets: (T,) the tokens of all examples, and (N + 1,) where each example's begin.
+        spans: the spans of each example.
         hashes: (N,) digests of 16 bytes.
         straddles: (N,) tokens that span a boundary.
     """

@@ -48,8 +48,9 @@ class Place(NamedTuple):
     """Where something was found."""
 
     kind: str
-    """See `EncodeCounts.by_kind`, as for `name`."""
+    """A field of the ledger, or one of its reasons."""
     name: str
+    """What was found, such as the reason of a reject or an unknown role; "" if the kind says it all."""
     line: int
     """The row in the block, from 0."""
     sub: int
@@ -142,6 +143,6 @@ class EncodeCounts:
 
 
 def known_roles(template: str) -> frozenset[str]:
-    """The usual roles, and those that the source of a template compares with."""
+    """The usual roles, and all quoted texts with which the source of a template compares something."""
     literals = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
     return _ROLES | {literal[1:-1] for literal in literals}  # without its quotes

@@ -19,7 +19,7 @@ class SpecialTokenSearch:
     """Finds the special tokens of a tokenizer in texts.
 
     Args:
-        added_tokens: those of the tokenizer. Only special ones count: others, such as `<think>`, are usual in contents.
+        added_tokens: of the tokenizer. Only special ones count: others, such as `<think>`, are usual in contents.
         affixes: the tokens around plain texts, which are not counted there.
     """
 

@@ -55,7 +55,7 @@ def locate_boundaries(
     Raises:
         IntegrityError: the reference gives a document other tokens than `tokens` has.
     """
-    if byte_lengths is None:
+    if byte_lengths is None:  # nothing is located yet: all documents need the reference
         located = TokenBoundaries(
             tokens=np.zeros(len(boundaries), np.int64),
             straddles=np.zeros(len(boundaries), np.bool_),
@@ -117,7 +117,7 @@ def _leave_swallowed_space(
 
     Args:
         located: changed in place.
-        own_boundaries: those of this text.
+        own_boundaries: the boundaries of this text among all of them.
         encoding: of the text, by the reference.
         contents: by id, the texts of the tokens that swallow white space.
     """
@@ -173,7 +173,7 @@ def _by_lengths(
     located = np.searchsorted(token_ends, places, side="right")
     # Behind a text's last token may be tokens of no bytes, and the next document's: none of those is located.
     located = np.minimum(located, document_end)
-    # A boundary at the text's beginning lies before all tokens, also before those of no bytes.
+    # A boundary at the text's beginning lies before all tokens, also before tokens of no bytes.
     is_inside = byte_boundaries > 0
     located = np.where(is_inside, located, document_begin)
     begins_left = token_begins[located] < places

@@ -133,7 +133,7 @@ class CharacterSpans:
         prefix_lengths: NDArray[np.int64],
         document_of_span: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """(spans,) each ends before this token of its document; see `over_tokens`.
+        """(spans,) each ends before this token of its document, counted with the tokens added around the text.
 
         A prompt "2 +", an assistant's " 2 = " and a user's "4.", behind a token that the tokenizer adds:
 
@@ -222,7 +222,7 @@ class CharacterSpans:
 
 
 def _without_empty_spans(document: Spans) -> Spans:
-    """The spans of a document without those of no characters: of the ends 0 3 3, the span that ends at the first 3."""
+    """The spans of a document, without empty ones: of the ends 0 3 3, only the span that ends at the first 3."""
     # Few documents have any, and looking is faster than merging.
     has_empty_span = not document.ends[0] or len(set(document.ends)) < len(document.ends)
     return merged_spans(document) if has_empty_span else document
@@ -235,7 +235,12 @@ def span_lists(
     weights: NDArray[np.floating[Any]],
     offsets: NDArray[np.int64],
 ) -> pa.ListArray:
-    """(spans,) spans and (N + 1,) where those of each document begin as Arrow lists of `schemas.rows.SPAN`."""
+    """The spans of N documents as N Arrow lists of `schemas.rows.SPAN`.
+
+    Args:
+        ends, kinds, turns, weights: (spans,) the fields of each span.
+        offsets: (N + 1,) where the spans of each document begin.
+    """
     columns = (ends.astype(np.int32), kinds.astype(np.int8), turns.astype(np.int16), weights.astype(np.float32))
     structs = pa.StructArray.from_arrays([numbers(column) for column in columns], fields=list(SPAN))
     return lists(offsets, structs, ENCODED.field("spans").type)

@@ -90,12 +90,12 @@ class _Vocabulary(msgspec.Struct):
 
 
 def vocabulary(tokenizer_json: str) -> dict[str, int]:
-    """The pieces of the model with their ids; those of Unigram stand in the order of ids.
+    """Piece → id, of the model without added tokens.
 
     Raises:
         TokenizerError: it is not the content of a tokenizer.json.
     """
-    # BPE has {piece: id}, Unigram [[piece, score], ...].
+    # BPE has {piece: id}, Unigram [[piece, score], ...] in the order of ids.
     pieces = _decode(tokenizer_json, _Vocabulary).model.vocab
     return pieces if isinstance(pieces, dict) else {piece: index for index, (piece, _) in enumerate(pieces)}
 
@@ -106,6 +106,11 @@ def id_count(pieces: Mapping[str, int], added: Iterable[AddedToken]) -> int:
 
 
 def _decode(tokenizer_json: str, kind: type[Decoded]) -> Decoded:
+    """The content of a tokenizer.json, as far as `kind` has fields for it.
+
+    Raises:
+        TokenizerError: it is not the content of a tokenizer.json.
+    """
     try:
         return msgspec.json.decode(tokenizer_json, type=kind)
     except (msgspec.MsgspecError, UnicodeError) as error:
@@ -166,7 +171,9 @@ class ByteLengths:
     def _of_byte_level(
         cls, tokenizer_json: str, model: ModelHead, normalizers: list[dict[str, Any]]
     ) -> "ByteLengths | None":
-        """As `from_json`, of a vocabulary like GPT-2's, whose pieces have one character for each byte."""
+        """The table of a byte-level vocabulary like GPT-2's, whose pieces have one character for each byte; None if the
+        normaliser changes texts other than to NFC, or if bytes may become unknown tokens.
+        """
         is_nfc = [step.get("type") for step in normalizers] == ["NFC"]
         if normalizers and not is_nfc:
             return None
@@ -180,8 +187,9 @@ class ByteLengths:
     def _of_byte_fallback(
         cls, tokenizer_json: str, model: ModelHead, normalizers: list[dict[str, Any]]
     ) -> "ByteLengths | None":
-        """As `from_json`, of a vocabulary like Gemma's: of texts, with a character for the space, and of single bytes
-        for what no piece has.
+        """The table of a vocabulary like Gemma's: its pieces are texts, with a character for the space, and single
+        bytes for what no piece has. None if the normaliser does more than write that character, or if bytes are
+        missing.
         """
         space = _space_character(model, normalizers)
         pieces = vocabulary(tokenizer_json)
