@@ -61,8 +61,9 @@ class RejectedRow(NamedTuple):
     row: int
     """Its number in the block, from 0."""
     reason: str
-    """See `schemas.tables.reasons`."""
+    """A name of the table `schemas.tables.reasons`."""
     detail: str
+    """What is wrong with it, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class PreparedBlock:
     skipped: Counter[str]
     """Examples left out, by reason (`duplicate`, `empty`, `over_limit`), of rows that still gave another example."""
     rows: int
+    """How many rows were read, whatever became of them."""
     blank: int
     """Lines of only whitespace."""
     unread_columns: Counter[str] = field(default_factory=Counter)
@@ -177,6 +179,7 @@ class Format(ABC):
     @property
     def is_plain(self) -> bool:
         """Whether no example is a conversation, so that a chat template makes no difference."""
+        # A nested column may hold messages, which are a conversation in any style.
         return self.style != "chat" and not self._nested_fields
 
     @property
@@ -251,7 +254,7 @@ class Format(ABC):
         return row | {name: value for name, value in inputs.items() if value is not None}
 
     def _public_conversation(self, example: Example) -> dict[str, Any]:
-        """The texts or messages of an example; see `public_row`."""
+        """The texts or messages of an example, in columns as `public_row` returns them."""
         prompt = example.prompt
         completion = example.completion
         if example.rejected is not None:

@@ -71,7 +71,7 @@ KWARGS = "chat_template_kwargs"
 DOCUMENTS = "documents"
 """The column of documents that a row hands to the chat template."""
 SYSTEM: Columns = {name: Column(str | None) for name in ("system", "system_prompt")}
-"""The columns of a text that opens a conversation."""
+"""The columns whose text opens a conversation as its system message."""
 TEMPLATE_INPUTS: Columns = {
     KWARGS: Column(dict[str, Any] | None, nested=True, cell="a JSON object"),
     DOCUMENTS: Column(list[dict[str, Any]] | None, nested=True, cell=OBJECTS),

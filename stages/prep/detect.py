@@ -94,11 +94,13 @@ def _fitting_formats(counts: Sequence[tuple[Format, int]], rows: int) -> list[tu
 
 def _describe_rows(rows: Sequence[Any], objects: Sequence[Mapping[str, Any]]) -> str:
     """How many rows were looked at, and their columns, for the beginning of a sentence."""
+    # Each name once, in the order in which they come.
     columns = dict.fromkeys(str(name) for row in objects for name in row)
     names = ", ".join(f"`{name}`" for name in list(columns)[:_MAX_COLUMNS])
     if len(columns) > _MAX_COLUMNS:
         names += ", …"
-    return f"the first {plural(len(rows), 'row')}, with {f'the columns {names}' if names else 'no columns'},"
+    columns_in_words = f"the columns {names}" if names else "no columns"
+    return f"the first {plural(len(rows), 'row')}, with {columns_in_words},"
 
 
 def _describe_mixture(counts: Sequence[tuple[Format, int]]) -> str:
@@ -119,8 +121,9 @@ def _describe_typing_error(
     # Name of a column → its field. Two formats may have the same name for different fields, and the earlier format
     # counts: it comes last here, and so replaces what later ones say.
     expected = {column: key for format, _ in reversed(counts) for key, column in format.keys.items()}
-    sentences = list[str]()
-    for name, value in (objects[0] if objects else {}).items():
+    sentences: list[str] = []
+    first_row: Mapping[str, Any] = objects[0] if objects else {}
+    for name, value in first_row.items():
         if name in expected:
             first = value[0] if isinstance(value, list) and value else None
             if isinstance(first, Mapping):

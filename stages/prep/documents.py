@@ -85,7 +85,9 @@ class TokenizedFormat(Format):
             numbers = getattr(row, name)
             if numbers is not None:
                 trained &= self._trained_by(name, numbers, ids)
-        return [Example(line, -1, "", None, None, None, ids=ids, trained=None if trained.all() else trained)]
+        # None says that all tokens are trained.
+        trained_or_all = None if trained.all() else trained
+        return [Example(line, -1, "", None, None, None, ids=ids, trained=trained_or_all)]
 
     def _trained_by(self, name: str, numbers: list[int], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(T,) which tokens the labels or a mask train.

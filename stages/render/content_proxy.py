@@ -47,7 +47,7 @@ class TraceAbortedError(BaseException):
 
 
 class ContentGuard:
-    """What was asked of a content, and so must hold for that of every row of a trace."""
+    """What the template asked of a placeholder, and so must hold for the content there in every row of a trace."""
 
     def __init__(self) -> None:
         self.absent_texts: set[str] = set()
@@ -61,7 +61,7 @@ class ContentGuard:
         return bool(self.absent_texts) or self.is_stripped
 
     def accepts(self, content: str) -> bool:
-        """Whether a content is ordinary."""
+        """Whether a content gives the same answers as the placeholder did."""
         if self.is_stripped and (content == "" or content[0].isspace() or content[-1].isspace()):
             return False
         return not any(text in content for text in self.absent_texts)
@@ -127,7 +127,7 @@ class ContentProxy(TrackedStr):
     endswith = startswith  # type: ignore[assignment]
 
     def split(self, sep: Any = None, maxsplit: Any = -1) -> Any:
-        # `in` notes that the separator is absent, and answers False.
+        # `in` notes that the separator is absent, and always answers False: the content is the only part.
         return [] if sep in self else [self]
 
     def strip(self, chars: Any = None, /) -> str:
@@ -158,7 +158,7 @@ _PYTHON_NEEDS = {
 _INHERITED = {"__str__", "__add__"}
 """What proxies do as other tracked strings."""
 for _name in {*dir(str)} - _PYTHON_NEEDS - _INHERITED:
-    # Defining __eq__ sets __hash__ to None.
+    # What the class defines stays, but for `__hash__`: Python has set it to None, because the class defines `__eq__`.
     if _name not in ContentProxy.__dict__ or _name == "__hash__":
         setattr(ContentProxy, _name, aborting(_name))
 

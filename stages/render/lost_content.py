@@ -187,6 +187,7 @@ class _Comparison:
         return _Fate.CUT if written_size < size else _Fate.REPEATED
 
     def _is_in_template_text(self, words: str) -> bool:
+        """Whether words stand in what the template itself wrote, outside of all source spans."""
         return _is_written(without_tags(words), self.template_text)
 
 

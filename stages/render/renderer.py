@@ -45,7 +45,7 @@ MAX_VARIANTS = 64
 
 
 class _Counts:
-    """What a renderer counts together with its variants."""
+    """What a renderer counts. Its variants, which are copies of it, have the same object and so add to it."""
 
     def __init__(self) -> None:
         self.traced = 0
@@ -279,6 +279,7 @@ class Renderer:
 
     @cached_property
     def _traces(self) -> Traces:
+        """The traces of the template with its variables, made as rows need them."""
         return Traces(self.template, self.profile)
 
 

@@ -183,6 +183,7 @@ class Traces:
         chat = RenderedChat(tracked, text, source_spans, prompt_length, self._profile, renderings.render, is_row=False)
         turns, completion_begin = locate_turns(chat)
         for turn in turns:
+            # "" if the turn was located without it: then no content can change where it begins.
             prompt_text = renderings.prompt_texts.get(turn.message, "")
             _guard_turn_begin(chat, turn.message, turn.begin, prompt_text, guards[turn.message])
         # Each message has one span, and each placeholder in the text has one: else a content is left out, written
@@ -214,7 +215,8 @@ class _PartialRenderings:
         """The rendering of some messages without the others.
 
         Args:
-            indices: of the messages. With a generation prompt, they are always those of all messages before one.
+            indices: of the messages. With a generation prompt, they are all from 0 on, up to the message before which
+                the prompt stands.
 
         Raises:
             RowRejectedError: the template refuses these messages alone.

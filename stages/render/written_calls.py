@@ -28,8 +28,8 @@ _QUOTING = re.compile(r"""[\s"'\\]""")
 
 def lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: TrackedRendering) -> str:
     """A part of a message's calls that its turn does not have as often as the calls do; "" if there is none."""
-    turn_text = _QUOTING.sub("", _text_around_calls(message, rendering))
-    counts: Counter[str | int | float] = Counter()
+    turn_text = _QUOTING.sub("", _text_without_other_contents(message, rendering))
+    counts: Counter[str | int | float] = Counter()  # how often the calls have each part
     for origin, call in tracked.contents.items():
         if origin & TOOL_CALL and message_of(origin) == message:
             counts.update(parts_of_call(call))
@@ -43,9 +43,9 @@ def lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: Tracke
     return ""
 
 
-def _text_around_calls(message: int, rendering: TrackedRendering) -> str:
-    """The text from a message's first source span to the next message's: its calls, and what the template wrote, but
-    no other contents, in which the same words would prove nothing.
+def _text_without_other_contents(message: int, rendering: TrackedRendering) -> str:
+    """The text from a message's first source span to the next message's, without contents that are no calls of the
+    message: in these, the words of a call would prove nothing.
 
     Of `Let me add.<call>add</call>`, with the content `Let me add.` and the call `add`, this is `<call>add</call>`.
     """
