@@ -63,7 +63,7 @@ class Alignment:
 
 
 def fill_of(tokens: int, rows: int, capacity: int) -> float:
-    """Fill: the share of the rows' capacity that holds tokens of documents, 0 to 1; without rows it is 1.
+    """Fill: the share of the rows' capacity that holds tokens of documents, 0 to 1; 1 without rows: nothing is wasted.
 
     Padding for `pack.align` and `pack.parallel` holds no tokens of documents, so it is not counted.
 

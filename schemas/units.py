@@ -7,6 +7,7 @@ _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 def large(value: float) -> str:
     """`0.3`, `12`, `9,999`, `12.3 k`, `123 M`: in full below 10,000, else at most three digits."""
     if value < 10_000:
+        # Counts are whole; a mean below 10 has one digit after the point.
         digits = 0 if value >= 10 or value == int(value) else 1
         return f"{value:,.{digits}f}"
     return _scaled(value, 1000, _THOUSANDS)
@@ -32,8 +33,11 @@ def share(value: float, digits: int = 1, *, fixed: bool = False) -> str:
         if float(text) == 100:
             return f"> {100 - least:.{digits}f} %"
     # A small negative difference is rounded to "-0.0".
-    text = text.removeprefix("-") if float(text) == 0 else text
-    return f"{text if fixed or '.' not in text else text.rstrip('0').rstrip('.')} %"
+    if float(text) == 0:
+        text = text.removeprefix("-")
+    if not fixed and "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text} %"
 
 
 def duration(seconds: float) -> str:
@@ -53,7 +57,10 @@ def duration(seconds: float) -> str:
 
 def plural(number: int, singular: str, irregular: str | None = None) -> str:
     """`1 file`, `2,000 files`. With the irregular plural `examples are` of `example is`: `2 examples are`."""
-    return f"{number:,} {singular if number == 1 else irregular or singular + 's'}"
+    words = singular
+    if number != 1:
+        words = irregular or f"{singular}s"
+    return f"{number:,} {words}"
 
 
 def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
@@ -67,6 +74,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
     while value >= 999.5 and position < len(units) - 1:
         value /= base
         position += 1
+    # One digit after the point where that makes at most three: 12.3 k, 123 k; there are no parts of a byte.
     digits = 1 if position and value < 99.95 else 0
     return f"{value:,.{digits}f} {units[position]}"
 
@@ -74,4 +82,7 @@ def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
 def _two_units(value: int, base: int, large: str, small: str) -> str:
     """A number of the small unit in both: 93 with a base of 60 is `1 min 33 s`."""
     large_number, small_number = divmod(value, base)
-    return f"{large_number:,} {large} {small_number} {small}" if small_number else f"{large_number:,} {large}"
+    text = f"{large_number:,} {large}"
+    if small_number:
+        text += f" {small_number} {small}"
+    return text

@@ -48,7 +48,7 @@ def write_export(
         dataset: its folder or URL.
         out: a folder that does not exist, or is empty.
         to: a key of `EXPORT_FORMATS`.
-        eos_id: for `olmo-core`; see `Layout`.
+        eos_id: for `olmo-core`, the token after which its reader ends a document; None if it reads bounds from files.
 
     Raises:
         ConfigError: an option cannot be used, or the format would lose weights.
@@ -62,13 +62,16 @@ def write_export(
     source = open_sound(dataset, observer)
     manifest = source.manifest
     _require_exportable(dataset, manifest, to)
+    document_multiple = 1
+    if EXPORT_FORMATS[to].pads_documents:
+        document_multiple = _document_multiple(source, to)
     layout = Layout(
         schema=schema_of(manifest.schema),
         row_length=manifest.row_length,
         pad_id=manifest.pad_id,
         dataset=manifest.hash,
         eos_id=eos_id,
-        document_multiple=_document_multiple(source, to) if EXPORT_FORMATS[to].pads_documents else 1,
+        document_multiple=document_multiple,
     )
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
@@ -218,7 +221,8 @@ def _free_destination(out: str | Path) -> Path:
     if is_folder and any(destination.iterdir()):
         # It may hold anything, even the dataset that is exported: nothing is said of deleting it.
         raise OutputError(f"--out {out} is not empty; choose a folder that is empty, or not there yet")
-    # Files in a dataset's folder that it does not list would make it damaged.
+    # Files in a dataset's folder that it does not list would make it damaged. A manifest alone may be another
+    # program's, and a run that is not finished has only its plan.
     for folder in destination.resolve().parents:
         is_dataset = (folder / MANIFEST).exists() and (folder / "documents.parquet").exists()
         if is_dataset or (folder / PLAN).exists() or (folder / NOTE_FILE).exists():

@@ -25,7 +25,7 @@ from ..dataset.huggingface import split_files
 
 Array = NDArray[Any]
 Row = dict[str, Array]
-"""Column → the values of one packed row; see `schemas.tables.columns.PACKED_COLUMNS`."""
+"""Column, such as `input_ids` → (T,) its values in one packed row, or one for each piece, such as `seq_lengths`."""
 
 
 class MisfitError(ValueError):

@@ -32,6 +32,7 @@ OWN_PLACE = "path/to/the/dataset"
 _SETTINGS = (
     "seed", "mask", "loss", "keep_untrained", "filter", "duplicates", "holdout", "truncate", "pack", "output",
 )  # fmt: skip
+"""Keys of the configuration that hold numbers and choices alone."""
 _OF_SOURCES = ("name", "expand", "repeat", "weight", "loss_weight", "max_rows", "mask", "filter")
 """Keys of a source that hold numbers and choices alone. Its `name` stands in the tables of the card, too."""
 _CLIP = 120
@@ -72,6 +73,7 @@ def _front(manifest: Manifest) -> dict[str, Any]:
         # `train/shards/00000.arrow` and all others of its folder are `train/shards/*.arrow`.
         patterns = sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards})
         if patterns:
+            # One pattern stands without brackets, as people write it.
             data_files.append({"split": name, "path": patterns[0] if len(patterns) == 1 else patterns})
     tags = ["packtrain"]
     if not manifest.preference:
@@ -91,7 +93,8 @@ def _text(manifest: Manifest, address: str) -> str:
     plan = manifest.plan
     config = plan["config"]
     is_own_place = address == OWN_PLACE
-    # In the order of the configuration: JSON has sorted the names of the ledger.
+    # In the order of the configuration: JSON has sorted the names of the ledger. Names that the configuration does not
+    # have come last.
     configured = [source["name"] for source in config["sources"] if source["name"] in manifest.ledger.sources]
     names = dict.fromkeys([*configured, *manifest.ledger.sources])
     ledger = Ledger({name: manifest.ledger.sources[name] for name in names})
@@ -111,6 +114,7 @@ def _text(manifest: Manifest, address: str) -> str:
     ]
     # Without a split, `load_dataset` gives a mapping of splits, and `load_from_disk` does if there are several.
     chosen_split = '["train"]' if len(manifest.splits) > 1 or not is_own_place else ""
+    # `Markup` marks texts of packtrain's own, which `_shown` inserts as they are.
     return _template().render(
         unpacked_pairs=manifest.preference,
         pairs=manifest.pairs,

@@ -189,9 +189,9 @@ def some_rejects(rejects: Iterable[Reject]) -> list[Reject]:
     shown_counts = Counter[tuple[str, str]]()
     shown = list[Reject]()
     for reject in rejects:
-        # A line with the reason `COUNTED_ONLY` says how many more there are, and names no row.
         kind = (reject.source, reject.reason)
-        # Reading goes on: behind a million rejects of one reason there may be the first of another.
+        # Reading goes on: behind a million rejects of one reason there may be the first of another. A line with the
+        # reason `COUNTED_ONLY` says how many more there are, and names no row.
         if reject.reason == COUNTED_ONLY or shown_counts[kind] == _REJECTS_OF_A_REASON:
             continue
         if len(shown) == _REJECTS:
@@ -211,7 +211,11 @@ def policies_of(config: Mapping[str, Any]) -> dict[str, str]:
     Args:
         config: the configuration in a plan.
     """
-    return {source["name"]: str(source.get("mask", config["mask"])["policy"]) for source in config["sources"]}
+    policies = {}
+    for source in config["sources"]:
+        mask = source.get("mask", config["mask"])
+        policies[source["name"]] = str(mask["policy"])
+    return policies
 
 
 def packing_of(manifest: Manifest) -> Packing:
@@ -223,6 +227,7 @@ def packing_of(manifest: Manifest) -> Packing:
     for name, split in manifest.splits.items():
         if not split.rows:
             continue
+        # Each window is planned alone, so the least rows of all windows are the sum of their bounds.
         figures = SplitFigures(
             split=name,
             rows=split.rows,

@@ -39,11 +39,15 @@ class _Tally:
 
     def __init__(self) -> None:
         self.examples = 0
+        """Examples that share any text."""
         self.examples_with_most = 0
         """Examples that have most or all of an evaluation text."""
         self.example_counts = Counter[_SourceAndFile]()
+        """Examples of a source that share text with an evaluation file."""
         self.counts_with_most = Counter[_SourceAndFile]()
+        """Those of them that have most or all of a text."""
         self.evaluation_rows = defaultdict[_SourceAndFile, set[int]](set)
+        """Lines of an evaluation file of which examples of a source share text."""
 
     def add(self, example_hits: Sequence[Hit]) -> None:
         """Count one example, by all of its hits.
@@ -75,7 +79,12 @@ class _Tally:
         ]
 
     def sentence(self, compared: int, evaluation: Mapping[str, Any]) -> str:
-        """How many of the compared examples share text, and with how many evaluation rows."""
+        """How many of the compared examples share text, and with how many evaluation rows.
+
+        Args:
+            compared: how many examples were compared.
+            evaluation: what the plan says about the evaluation data.
+        """
         all_rows = plural(evaluation["counts"]["rows"], "evaluation row")
         if not self.examples:
             return f"No example shares {evaluation['ngram']} words in a row with any of {all_rows}."

@@ -224,13 +224,16 @@ def _documents(dataset: Finished) -> _Documents:
         # The buffer has 16 bytes for each digest, and the array may be a slice of it: from digest `offset` on.
         halves = np.frombuffer(digests.buffers()[1], np.uint64).reshape(-1, 2)
         halves = halves[digests.offset : digests.offset + len(digests)]
+    tokens = [halves[:, 0], halves[:, 1]]
+    tokens += [view(arrays[name]).astype(np.uint64) for name in _TOKENS]
+    labels = [view(arrays[name]).astype(np.uint64) for name in _LABELS]
     return _Documents(
         # Ids of many documents are more than the 2 GiB of text that an array with 32-bit offsets can hold.
         ids=arrays["id"].cast(pa.large_string()),
         splits=arrays["split"],
         copies=view(arrays["copies"]),
-        token_identity=np.stack([*halves.T, *(view(arrays[name]).astype(np.uint64) for name in _TOKENS)]),
-        label_identity=np.stack([view(arrays[name]).astype(np.uint64) for name in _LABELS]),
+        token_identity=np.stack(tokens),
+        label_identity=np.stack(labels),
     )
 
 
@@ -334,12 +337,15 @@ def _cells(change: Change) -> list[str]:
     b = 0 if change.b is None else change.b
     if not _is_number(a) or not _is_number(b):
         return [*cells, ""]
-    arrow, sign = ("▲", "+") if b > a else ("▼", "−")
+    arrow = "▲" if b > a else "▼"
+    sign = "+" if b > a else "−"
+    # Of what appears or disappears, a share would say nothing.
     relative = f" ({sign}{share(abs(b - a) / a)})" if a and b else ""
     return [*cells, f"{arrow} {sign}{_format_value(abs(b - a))}{relative}"]
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value of a manifest is a number, whose change can be computed."""
     return isinstance(value, int | float) and not isinstance(value, bool)  # a bool is an int in Python
 
 

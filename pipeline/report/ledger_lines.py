@@ -65,7 +65,9 @@ _WORDS = {field: words.strip() for _, words, field in _LINES}
 _USES_NAMED = 8
 """Maximum number of sources of which a sentence says how often their examples are used."""
 _KEY = re.compile(rf"(.*?)\.?\b({'|'.join(_WORDS)})(?:\.(.*))?")
-"""(source, field, reason) of a key such as `chats.examples_dropped.overlong`. Names of sources may have dots, too."""
+"""A key of a flat ledger; groups: source, field, reason. Names of sources may have dots, too: the groups of
+`my.chats.examples_dropped.overlong` are `my.chats`, `examples_dropped` and `overlong`. The reason is None where a field
+has none."""
 FIRST_TOKEN = "first_token"
 """The reason in `Supervision.lost` for supervised tokens that come first in a piece: nothing predicts them."""
 CHOSEN = frozenset(
@@ -110,7 +112,7 @@ def _lines(words: str, field: str, columns: Sequence[SourceLedger]) -> dict[str,
         return {words: values}
     lines = {}
     for reason in sorted({reason for counts in values for reason in counts}):
-        # What the weights of sources do not draw is no loss, as other examples that are dropped are.
+        # Examples that weights of sources do not draw are no loss, unlike all others that are dropped.
         line = "  not drawn" if reason == NOT_DRAWN else words
         lines[f"{line}: {reason}"] = [counts.get(reason, 0) for counts in values]
     return lines
@@ -130,7 +132,8 @@ def ledger_words(key: str) -> str:
         return key
     source, field, reason = match.groups()
     words = _WORDS[field]
-    # In the table, `dropped` stands below `examples made` or `tokens encoded`. Here it stands alone.
+    # In the table, `dropped` stands below `examples made` or `tokens encoded`. Here it stands alone, and becomes
+    # `examples dropped`. Words that name their unit, or do not need one, stay.
     unit = field.partition("_")[0]
     if unit in ("examples", "tokens") and not words.startswith((unit, "of these", "copies")):
         words = f"{unit} {words}"

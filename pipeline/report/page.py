@@ -130,6 +130,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Functions that the template calls.
     environment.globals.update(exact="{:,}".format, plural=plural, strip=strip)
     return environment.get_template("page.html.jinja")
 
@@ -155,7 +156,7 @@ class _LogAxis:
 
 
 def lengths_chart(choice: Choice) -> Chart:
-    """What each length loses, over the histogram of lengths."""
+    """What each length loses, over the histogram of lengths. There is at least one document, and one length."""
     points = choice.points
     edges = choice.lengths.edges
     counts = choice.lengths.counts
@@ -179,6 +180,7 @@ def lengths_chart(choice: Choice) -> Chart:
 
     losses = {point.max_length: lost_at(point) for point in points}
     largest_loss = max(losses.values())
+    # Where no length loses anything, the line is at 0, and has no scale.
     line = [(axis.place(length), round(90 * loss / (largest_loss or 1.0), 2)) for length, loss in losses.items()]
     # At most four lines: a largest loss of 7 % has lines at 2, 4 and 6 %.
     step = next((step for step in _STEPS if largest_loss <= 4 * step), 1.0)
@@ -215,7 +217,7 @@ def token_stacks(flow: Flow) -> list[Stack]:
 
 
 def _stack(name: str, entry: SourceLedger) -> Stack:
-    """The bar of one source, whose parts are laid end to end from 0 to 100."""
+    """The bar of one source, which has tokens: its parts are laid end to end from 0 to 100."""
     # Class of the part → what its tokens are, and how many.
     parts = {
         "trained": ("trained", entry.labels_trained),

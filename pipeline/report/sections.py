@@ -267,13 +267,14 @@ def packing_grid(packing: Packing) -> Grid:
 
 
 def _unit(packing: Packing) -> str:
-    """What stands in a row whole."""
+    """What rows are said to hold."""
     return "pairs" if packing.pairs else "documents"
 
 
 def _units_of_row(split: SplitFigures, packing: Packing) -> float:
     """How many documents a row of a split holds on average, or how many pairs, which are two pieces each."""
-    return split.pieces / (2 if packing.pairs else 1) / split.rows
+    units = split.pieces / 2 if packing.pairs else split.pieces
+    return units / split.rows
 
 
 def _trained(split: SplitFigures) -> float:

@@ -81,15 +81,21 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
     if dataset.manifest.preference:
         return _pair(dataset, split, number, decoder, room)
     pieces_of_row = pieces(dataset, number, split)
-    listed = pieces_of_row if room is None else pieces_of_row[:LISTED]
-    room_of_piece = None if room is None else max(room // max(len(listed), 1), LEAST_CHARACTERS)
-    # In one question with the documents that shared pieces continue: each reads the document table.
+    listed = pieces_of_row
+    room_of_piece = None
+    if room is not None:
+        listed = pieces_of_row[:LISTED]
+        room_of_piece = max(room // max(len(listed), 1), LEAST_CHARACTERS)
+    # The documents that listed ones continue are looked up together with these: each look-up reads the document table.
     parents = {piece.continues for piece in listed if piece.continues is not None}
     origins = dataset.origins({piece.doc_id for piece in listed} | parents)
     documents = []
     for piece in listed:
         id, source = _name(piece.doc_id, origins)
         texts, shortened = _texts(piece, decoder, room_of_piece)
+        continues = ""
+        if piece.continues is not None:
+            continues, _ = _name(piece.continues, origins)
         document = ShownDocument(
             id=id,
             source=source,
@@ -98,7 +104,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
             trained=piece.trained,
             pieces=texts,
             shortened=shortened,
-            continues=_name(piece.continues, origins)[0] if piece.continues is not None else "",
+            continues=continues,
             shared=piece.shared,
             side=piece.side,
         )
@@ -144,7 +150,7 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
 
 
 def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[ShownPiece], bool]:
-    """A document's stretches as text, and whether text was left out.
+    """A document's stretches as text, each with one loss weight; and whether text was left out.
 
     Args:
         room: about how many characters; None for all.
@@ -193,8 +199,8 @@ def _short_text(decoder: Decoder, ids: list[int], room: int) -> str:
     """The start and the end of a stretch's text, about `room` characters."""
     if len(ids) <= room:
         return _clipped(decoder.text(ids), room)
-    # As many tokens as characters are enough. Where they are cut off, a character may have lost some of its bytes,
-    # which decode as U+FFFD.
+    # As many tokens as characters are enough, because nearly every token has at least one. Where they are cut off, a
+    # character may have lost some of its bytes, which decode as U+FFFD.
     half = room // 2
     start = decoder.text(ids[:half])[:half].rstrip("\ufffd")
     end = decoder.text(ids[-half:])[-half:].lstrip("\ufffd")

@@ -32,6 +32,7 @@ class SplitFigures:
     """How one split is packed."""
 
     split: str
+    """Its name, such as `train`."""
     rows: int
     # Beside the rows, so that a reader sees how far any other strategy could come.
     bound: int

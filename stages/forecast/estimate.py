@@ -110,7 +110,9 @@ def rows_and_bound(
     counts[-(-limit // align)] += full_pieces
     if shared is not None:
         counts = shared.in_place_of_members(counts, align)
-    max_pieces = config.pack.max_docs // documents_of_piece if config.pack.max_docs is not None else None
+    max_pieces = None  # no limit
+    if config.pack.max_docs is not None:
+        max_pieces = config.pack.max_docs // documents_of_piece
     return count_rows(counts, strategy, max_pieces), bound_of_whole_pieces(counts, max_pieces)
 
 
@@ -137,7 +139,8 @@ def estimate(
     documents = int(np.count_nonzero(is_packed))
     tokens = int(kept.tokens.sum())
     labels = int(kept.labels[is_packed].sum())
-    # What sharing saves is known of documents by comparing their tokens, of pairs by the lengths of their prompts.
+    # What sharing saves is known of documents by comparing their tokens, of pairs by the lengths of their prompts. It
+    # is None if nothing can be shared.
     saved = shared.saved if shared is not None else kept.saved
     stored = tokens - (saved or 0)
     is_shared = saved is not None and config.pack.shares
@@ -161,13 +164,13 @@ def estimate(
         row_length=row_length,
         documents=documents,
         documents_cut=int(np.count_nonzero(kept.is_long & is_packed)),
-        documents_lost=int(np.count_nonzero(stats.lengths)) - documents,
+        documents_lost=int(np.count_nonzero(stats.lengths)) - documents,  # an empty document is no loss
         rows=rows,
         bound=bound,
         tokens=packed,
         tokens_lost=stats.tokens - tokens,
         labels=labels,
         labels_lost=stats.labels - labels,
-        fill=fill_of(packed, rows, row_length) if rows else 0.0,
+        fill=fill_of(packed, rows, row_length) if rows else 0.0,  # without rows, nothing is full
         sharing_factor=tokens / max(stored, 1) if saved is not None else None,
     )

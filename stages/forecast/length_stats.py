@@ -21,7 +21,7 @@ class Kept:
     tokens: NDArray[np.int64]
     """(N,) tokens packed of each if nothing is shared; 0 if it is left out."""
     in_row: NDArray[np.int64]
-    """(N,) tokens that each takes in a row: of a pair those of both sides, with padding."""
+    """(N,) tokens that each takes in a row: of a document without padding, of a pair those of both sides with it."""
     labels: NDArray[np.int64]
     """(N,) trained labels of each, also of those left out."""
     is_long: NDArray[np.bool_]
@@ -79,7 +79,9 @@ class LengthStats:
         spans = np.flatnonzero(long[self.owners])
         owners = self.owners[spans]
         # The first token kept: of 100 tokens at a limit of 30, token 0, or 70.
-        low = self.lengths[owners] - np.int32(limit) if keep_end else np.zeros_like(owners)
+        low = np.zeros_like(owners)
+        if keep_end:
+            low = self.lengths[owners] - np.int32(limit)
         begins = np.maximum(self.begins[spans], low)
         ends = np.minimum(self.ends[spans], low + np.int32(limit))
         trained = np.maximum(ends - begins, 0)
@@ -89,9 +91,11 @@ class LengthStats:
 
     def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
         """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
-        # The cuts inside of a span: of its tokens 5 to 24, cut every 10, the cuts at 10 and 20. A document's own first
-        # token has no label in any case.
-        first_tokens = -(-self.ends // limit) + (-self.begins // limit) - (self.begins == 0)
+        # Cut every 10, the span of tokens 5 to 24 has two first tokens of pieces, 10 and 20: its end 25 and its begin 5
+        # are rounded up to 3 and 1 pieces, and 3 − 1 = 2. A document's own first token has no label in any case.
+        pieces_to_end = -(-self.ends // limit)
+        pieces_to_begin = -(-self.begins // limit)
+        first_tokens = pieces_to_end - pieces_to_begin - (self.begins == 0)
         return self.labels_each - self._summed(self.owners, first_tokens)
 
     def _summed(self, owners: NDArray[np.int32], values: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -118,4 +122,5 @@ class LengthStats:
             trained = labels
         if not config.keep_untrained:
             tokens = np.where(trained > 0, tokens, 0)
-        return Kept(tokens, tokens, labels, long)
+        # Padding comes later, because it depends on the pieces that a document is cut into.
+        return Kept(tokens, in_row=tokens, labels=labels, is_long=long)

@@ -33,8 +33,8 @@ def advise(points: Sequence[Point], least_uncut: float, limit: Limit | None) -> 
     for point in possible:
         if lost_at(point) <= 1 - KEEPS and uncut_at(point) >= least_uncut:
             return Advice(point.max_length, reached=True, bounded=bounded)
-    # Of points that are equally good, `max` and `min` take the first, which is the shortest.
-    # Where documents are cut into pieces, hardly a token is lost at any length: how many stay whole decides.
+    # Where documents are cut into pieces, hardly a token is lost at any length, and how many stay whole decides. Of
+    # points that are equally good, `max` and `min` take the first, which is the shortest.
     best = max(possible, key=uncut_at) if least_uncut else min(possible, key=lost_at)
     return Advice(best.max_length, reached=False, bounded=bounded)
 

@@ -61,6 +61,7 @@ def lengths_to_compare(
     if lengths == CANDIDATES:
         keeps_all = min((length for length in rounded if length >= longest), default=MOST)
         rounded = {length for length in rounded if length <= keeps_all}
+    # The configured length is not rounded: it has to be found among the points.
     ascending = sorted({config.longest_piece, *(length for length in rounded if length >= LEAST)})
     return [ComparedLength(length, max(length, fixed_rows)) for length in ascending]
 
@@ -93,8 +94,8 @@ def choose(
     """Compare lengths, and advise one.
 
     Args:
-        stats: see `documents.read_documents` and `read_pairs`.
-        lengths: those to compare.
+        stats: the lengths of the documents or preference pairs, and what is trained of them.
+        lengths: those to compare; the configured one is added.
         limit: the longest document that the model is made for; no longer length is advised.
         packed: the splits that the run packs; the configured length is then shown with the figures of its split train.
             The advice compares estimates, which know nothing of windows, of copies that are kept apart, and of where
@@ -188,13 +189,14 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     kept: NDArray[np.integer] = stats.kept_at(config, limit, row_length, configured.strategy).in_row
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
-    each = stats.documents_of_piece
+    per_piece = stats.documents_of_piece
     # The configured strategy is counted again, because its point may be of a sample.
-    rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=each)
-    # Before the other rows are counted, which takes up to 0.7 seconds: no plan has fewer than the bound.
+    rows, bound = rows_and_bound(kept, config, limit, configured.strategy, row_length, documents_of_piece=per_piece)
+    # No plan has fewer rows than the bound. If even that saves too little, the rows of the other strategy need not be
+    # counted, which takes up to 0.7 seconds.
     if bound >= (1 - SAVES) * rows:
         return 0.0
-    other_rows, _ = rows_and_bound(kept, config, limit, strategy, row_length, documents_of_piece=each)
+    other_rows, _ = rows_and_bound(kept, config, limit, strategy, row_length, documents_of_piece=per_piece)
     return 1 - other_rows / rows
 
 

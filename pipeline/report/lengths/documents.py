@@ -166,6 +166,7 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
         fits = np.isin(of_source.outcome, (_PACKED, _NOT_DRAWN))
         drawn_copies = of_source.copies[fits & ~of_source.has(HELD_OUT)]
         average = drawn_copies.mean() if len(drawn_copies) else source.repeat or 1
+        # Another length would leave these documents in.
         too_long = np.flatnonzero(np.isin(of_source.outcome, BY_LENGTH))
         # An average of 1.5 gives 1, 2, 1, 2, …: whole copies, whose sum is right to one copy.
         copies[too_long + first] = np.diff(np.floor(np.arange(len(too_long) + 1) * average))

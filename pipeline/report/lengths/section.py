@@ -24,7 +24,7 @@ _COLUMNS: dict[str, Callable[[Point], str]] = {
 _OF_ROWS = ("rows", "full")
 """Columns that preference pairs have only if they are packed."""
 SHARING_FACTOR = 1.1
-"""Fewer tokens by a smaller factor are not mentioned."""
+"""How many times fewer tokens sharing must store to be mentioned."""
 
 
 def choice_section(choice: Choice) -> Section:
@@ -37,8 +37,8 @@ def choice_section(choice: Choice) -> Section:
     tables = [_lengths_grid(choice)]
     if choice.other is not None:
         columns = _columns_of(choice)
-        strategies = (point_at(choice, choice.max_length), choice.other)
-        rows = [[point.strategy, *(cell(point) for cell in columns.values())] for point in strategies]
+        points = (point_at(choice, choice.max_length), choice.other)
+        rows = [[point.strategy, *(cell(point) for cell in columns.values())] for point in points]
         tables.append(Grid(f"Another strategy at {choice.max_length:,} saves rows", ("strategy", *columns), rows))
     if choice.longest:
         rows = [[id, f"{tokens:,}"] for id, tokens in choice.longest]
@@ -91,7 +91,7 @@ def _lengths_grid(choice: Choice) -> Grid:
 
 
 def _columns_of(choice: Choice) -> dict[str, Callable[[Point], str]]:
-    """Head of a column → its cell for a point."""
+    """Head of a column → its cell for a point. Pairs that are not packed have no columns of rows."""
     if choice.pairs is None or choice.pairs.are_packed:
         return dict(_COLUMNS)
     return {name: cell for name, cell in _COLUMNS.items() if name not in _OF_ROWS}
@@ -103,7 +103,7 @@ def point_at(choice: Choice, length: int) -> Point:
 
 
 def counted_tokens(choice: Choice) -> str:
-    """What losses are counted in, in words."""
+    """The words for what losses are counted in: trained tokens, or all tokens if none is trained."""
     return "trained tokens" if any(point.labels + point.labels_lost for point in choice.points) else "tokens"
 
 

@@ -91,8 +91,10 @@ class _Sums:
 
 
 def compare_sharing(selected: Selected, lengths: Sequence[ComparedLength]) -> SharedLengths | None:
-    """What `pack.share` stores once at each length: as configured; if that is `none`, `group` where groups have more
-    documents than source rows, else `row`. None if the configuration does not let documents share, or none could.
+    """What documents can share at each length; None if the configuration does not let documents share, or none could.
+
+    The configured value of `pack.share` is compared with `none`. If that is `none` itself, it is `group` where more
+    documents can share by groups than by source rows, else `row`.
     """
     config = selected.config
     if not config.pack.can_share:
@@ -194,8 +196,8 @@ def _share_at_lengths(
 ) -> Iterator[tuple[ComparedLength, list[_SharedGroup]]]:
     """Yield each length with what each group shares there, the longest rows first.
 
-    Most groups are cut at none of two neighbouring lengths, and what they share is known from the length before:
-    comparing them again at each length would take most of the time.
+    At two neighbouring lengths, most groups are not cut at either. Then they share what they shared at the length
+    before: comparing them again would take most of the time.
     """
     reusable: list[_SharedGroup | None] = [None] * len(groups.longest)
     limit_before = 0
