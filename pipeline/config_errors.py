@@ -26,7 +26,8 @@ def describe_errors(
     Args:
         where: the file, for messages.
         data: what was validated: the file's content, with all overrides.
-        origins: what set the keys: `line 3`, or an override.
+        origins: place → what set it: `line 3`, or an override such as `--set seed=x`.
+        model: what the configuration should be.
     """
     # (where it is in the data, pydantic's error) of each mistake
     mistakes: list[tuple[Place, ErrorDetails]] = []
@@ -103,16 +104,14 @@ def _describe_unknown_key(
         is_only_one: whether there is room for all keys that its section has, where none is likely meant.
     """
     known_keys = _fields(model, place[:-1])
-    near_key = did_you_mean(str(place[-1]), known_keys).removeprefix("; ")
+    name = str(place[-1])
     # In any section: `max_length` or `maxLength` at the top means `truncate.max_length`.
-    spelling = _spelling(str(place[-1]))
-    keys_of_this_name = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == spelling]
-    advice = ""
+    keys_of_this_name = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == _spelling(name)]
+    # In its own section, with a typing error: "did you mean max_length?", or "".
+    advice = did_you_mean(name, known_keys).removeprefix("; ")
     if keys_of_this_name:
         advice = f"did you mean {' or '.join(keys_of_this_name)}?"
-    elif near_key:
-        advice = near_key
-    elif is_only_one:
+    elif not advice and is_only_one:
         advice = f"known keys: {', '.join(known_keys)}"
     key = ".".join(map(str, place))
     details = "; ".join(filter(None, (origins.get(place, ""), advice)))

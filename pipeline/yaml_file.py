@@ -124,8 +124,10 @@ def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path:
     keys it keeps the last.
 
     Args:
-        parent: the place of the node.
+        parent: the place of the node; () for the root.
         origins: gets `line 3` for the place of each key and item.
+        path: the file, for messages.
+        limit: the most keys and items that may be noted.
 
     Raises:
         ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than `limit`

@@ -5,7 +5,6 @@ appending to a file changes only the last block.
 """
 
 from collections.abc import Iterable, Iterator
-from functools import partial
 from io import BufferedReader
 from typing import IO, Any
 
@@ -31,7 +30,10 @@ def bounded_lines(file: IO[bytes], shown: str, max_bytes: int) -> Iterator[bytes
     Raises:
         InputError: a line has `max_bytes` or more; an endless one would fill memory.
     """
-    for number, line in enumerate(iter(partial(file.readline, max_bytes), b""), start=1):
+    number = 0
+    # `readline` stops after so many bytes, although the line goes on.
+    while line := file.readline(max_bytes):
+        number += 1
         if len(line) == max_bytes:
             raise InputError(f"{shown}, line {number:,} has {max_bytes >> 20:,} MiB or more; give a file of JSON lines")
         yield line

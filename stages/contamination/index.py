@@ -244,12 +244,14 @@ class ContaminationIndex:
 
     def _shares(self, pairs: _PairMatches) -> NDArray[np.float64]:
         """(pairs,) the share of each text's n-grams that the example has: 0.75 if it has 3 of 4, one of them twice."""
-        # What the example repeats stands together when matches are sorted by their position in the index. That keeps
-        # each pair where it is, because all positions of one text come before those of the next.
+        # Of each n-gram that an example has several times, one match counts. Sorted by their position in the index,
+        # these stand together: of the index positions 7 9 7 of a pair, 7 7 9, of which the first and the third count.
+        # Pairs stay where they are, because all positions of one text come before those of the next.
         index_position = pairs.matches.index_position
         order = np.lexsort((index_position, pairs.example))
         is_new = differs_from_previous(pairs.example[order], index_position[order])
-        found_ngrams = np.add.reduceat(is_new, pairs.pair_starts, dtype=np.int64)  # counted from start to start
+        # (pairs,) how many count, from the start of each pair to that of the next.
+        found_ngrams = np.add.reduceat(is_new, pairs.pair_starts, dtype=np.int64)
         shares: NDArray[np.float64] = found_ngrams / self._ngram_counts[pairs.text[pairs.pair_starts]]
         return shares
 
