@@ -543,6 +543,9 @@ EXECUTOR = Recipe(
                         if not is_done(task):
                             yield function(task)
 
+                def end_idle_workers(self) -> None:
+                    pass
+
                 def close(self) -> None:
                     pass
             """,
