@@ -36,13 +36,13 @@ def split_files(schema: pa.Schema, names: Sequence[str], split: str, origin: str
         names: of its Arrow files.
         origin: fingerprint of what the rows were made from.
     """
-    # `Sequence` is a type that every version of datasets understands.
-    features = {
-        field.name: {"feature": _value(field.type.value_type), "_type": "Sequence"}
-        if pa.types.is_list(field.type)
-        else _value(field.type)
-        for field in schema
-    }
+    features: dict[str, dict[str, Any]] = {}
+    for field in schema:
+        if pa.types.is_list(field.type):
+            # `Sequence` is a type that every version of datasets understands.
+            features[field.name] = {"feature": _value(field.type.value_type), "_type": "Sequence"}
+        else:
+            features[field.name] = _value(field.type)
     yield "dataset_info.json", _json({"features": features})
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in names],
@@ -56,7 +56,7 @@ def split_files(schema: pa.Schema, names: Sequence[str], split: str, origin: str
     yield "state.json", _json(state)
 
 
-def _value(kind: pa.DataType) -> dict[str, str]:
+def _value(kind: pa.DataType) -> dict[str, Any]:
     """How `datasets` writes the type of one number."""
     return {"dtype": str(kind), "_type": "Value"}
 

@@ -138,7 +138,7 @@ def _branches(
     parent = np.arange(len(parents)) - np.where(is_branch, parents, 0)
     too_far = prefixes > prefixes[parent] + lengths[parent]
     yield is_branch & too_far, piece_rows, "a piece continues more tokens than its parent's path has"
-    ancestor = prefixes <= prefixes[parent]
+    ancestor = prefixes <= prefixes[parent]  # an ancestor of the parent has that token
     yield is_branch & ancestor, piece_rows, "a parent does not hold the last token that its branch continues"
     yield is_branch & (lengths < 2), piece_rows, "a branch has no token but the one that it repeats"
     longest = f"a document is longer than max_length ({manifest.longest_piece:,})"
@@ -162,11 +162,15 @@ def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """
     doc_ids = view(batch.column("doc_ids").flatten())
     padded = view(batch.column("seq_lengths").flatten()).astype(np.int64)
-    lengths = view(batch.column(UNPADDED).flatten()).astype(np.int64) if UNPADDED in batch.schema.names else padded
+    lengths = padded
+    has_unpadded = UNPADDED in batch.schema.names
+    if has_unpadded:
+        lengths = view(batch.column(UNPADDED).flatten()).astype(np.int64)
     ids = view(batch.column("input_ids").flatten())
     labels = view(batch.column("labels").flatten())
     begins = starts_of(padded)
-    # Where the first label of each piece stands in it; without one, at its end.
+    # Where the first label of each piece stands in it; without one, at its end. Pieces of 4, 3 and 2 tokens begin at 0,
+    # 4 and 7. With labels at the places 2, 3 and 6, the first ones stand at 2, 2 and, as the third piece has none, 2.
     trained_places = np.append(np.flatnonzero(labels != IGNORE_INDEX), len(ids))
     first_labels = np.minimum(trained_places[np.searchsorted(trained_places, begins)] - begins, lengths)
     rows = np.repeat(np.arange(batch.num_rows), list_lengths(batch.column(SIDES)) // 2)
@@ -174,13 +178,15 @@ def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     has_no_label = first_labels >= lengths
     yield has_no_label[::2] | has_no_label[1::2], rows, "a side of a pair has no label"
     too_long = f"the two sides of a pair are longer than max_length ({manifest.max_length:,})"
-    yield lengths[::2] + lengths[1::2] > _longest_pair(manifest, exact=lengths is not padded), rows, too_long
+    longest = _longest_pair(manifest, exact=has_unpadded)
+    yield lengths[::2] + lengths[1::2] > longest, rows, too_long
     shared = np.zeros(len(rows), np.int64)
     if PARENTS in batch.schema.names:  # what the rejected side continues is the prompt, but for its last token
         shared = view(batch.column("position_ids").flatten())[begins[1::2]].astype(np.int64)
         parents = view(batch.column(PARENTS).flatten())
         yield (parents[::2] != 0) | (parents[1::2] > 1), rows, "a side of a pair continues another pair"
 
+    # Prompts of different lengths differ; of others, the tokens are compared.
     prompts = first_labels[::2]
     differs = shared + first_labels[1::2] != prompts
     compared = np.flatnonzero(~differs & (prompts > 1))

@@ -184,6 +184,7 @@ def _count_copies(entry: SourceLedger, documents: Documents, repeated: str) -> N
     """
     copies = documents.copies.astype(np.int64)
     further_copies = np.maximum(copies - 1, 0)
+    # In rows: repeated tokens stand once more, shared ones only in another document's piece.
     stored = documents.kept + documents.overlap - documents.shared
     entry.tokens_packed += _sum(copies * stored)
     entry.tokens_shared += _sum(copies * documents.shared)

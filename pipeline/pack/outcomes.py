@@ -5,6 +5,7 @@ alone is decided for `table.SLICE` documents at a time.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -148,8 +149,9 @@ def decide_together(table: Table, config: "RunConfig", only: str | None = None) 
         decided = documents.at(rows)
         _leave_out(decided, decided.copies == 0, NOT_DRAWN)
         if only is not None:
-            other_split = decided.has(HELD_OUT) != (only == "holdout")
-            _leave_out(decided, other_split, "holdout" if only == "train" else "train")
+            # The reason is the name of the split that they would be in.
+            other_split = {"train": "holdout", "holdout": "train"}[only]
+            _leave_out(decided, decided.has(HELD_OUT) == (other_split == "holdout"), other_split)
         # The ledger adds up these columns, so what is left out must not stand in them.
         left_out = decided.outcome > 0
         decided.copies[left_out] = 0
@@ -164,7 +166,7 @@ def _set_copies(table: Table, config: "RunConfig") -> None:
         ConfigError: a weight asks for too many copies.
     """
     sources = config.sources
-    rows_of_sources = [slice(*table.bounds[number : number + 2].tolist()) for number in range(len(sources))]
+    rows_of_sources = [slice(first, last) for first, last in pairwise(table.bounds.tolist())]
     tokens_of_sources = [int(_tokens_to_mix(table, rows).sum()) for rows in rows_of_sources]
     passes_of_sources = passes_of(
         tokens_of_sources, [source.weight for source in sources], [source.repeat for source in sources]
@@ -213,7 +215,9 @@ def _drawn_documents(
 
 
 def _tokens_to_mix(table: Table, rows: slice) -> NDArray[np.int64]:
-    """(N,) tokens of one copy of each document that is mixed; 0 for others."""
+    """(N,) tokens of one copy of each document of some rows of the table; 0 for those that no mixture counts, because
+    they are left out or held out.
+    """
     documents = table.documents.at(rows)
     is_mixed = (documents.outcome == 0) & ~documents.has(HELD_OUT)
     return np.where(is_mixed, documents.kept.astype(np.int64) + documents.overlap, 0)

@@ -158,6 +158,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     table = selected.table
     folders = split_folders(config)
     records = Records(out, PackResult)
+    # Shards that an earlier run finished, if they still match their hashes.
     names = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
     finished = records.find_intact([name for name in names if name.endswith(".json")], observer, wrong)
     tokens_left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in finished.values())

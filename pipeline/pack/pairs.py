@@ -51,6 +51,7 @@ def equal_completions(
     equal = np.zeros(len(pairs), dtype=np.bool_)
     # Completions of different lengths differ already.
     same_length = np.flatnonzero(cut.kept.chosen == cut.kept.rejected)
+    # Where what is kept of each completion begins in `tokens`.
     chosen = (pairs.begin + lengths.prompt + cut.begins.chosen)[same_length]
     rejected = (pairs.begin + lengths.prompt + lengths.chosen + cut.begins.rejected)[same_length]
     stretches = zip(chosen.tolist(), rejected.tolist(), cut.kept.chosen[same_length].tolist(), strict=True)
@@ -101,7 +102,8 @@ def plan_sides(
     first_of_chosen = cut.begins.prompt + cut.begins.chosen
     first_of_rejected = cut.begins.prompt + cut.begins.rejected
     chosen = segments.tokens(pairs, first_of_chosen, lengths_of_sides[::2])
-    # Of the rejected side, prompt and completion are two stretches, between which the chosen completion is stored.
+    # Of the rejected side, prompt and completion are two stretches, between which the chosen completion is stored. Of
+    # the prompt, it repeats the last tokens: all that are kept, or one.
     prompts = segments.tokens(pairs, prompt - repeated[1::2], repeated[1::2])
     first_rejected = prompt + lengths.chosen + cut.begins.rejected
     completions = segments.tokens(pairs, first_rejected, cut.kept.rejected)

@@ -133,9 +133,16 @@ def groups_of_several(
 def _groups_in(
     table: Table, documents: slice, copies: NDArray[np.uint16] | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The groups of several documents of a slice, in the order of their first documents; see `groups_of_several`."""
+    """The groups of several documents of a slice, in the order of their first documents: the doc ids, group by group,
+    and (G + 1,) where each group begins among them.
+
+    Args:
+        copies: (N,) how often each document of the table counts; None: as often as it is packed, if it is not cut.
+    """
     columns = table.documents.at(documents)
-    often = np.where(columns.has(SPLIT), 0, columns.copies) if copies is None else copies[documents]
+    often = np.where(columns.has(SPLIT), 0, columns.copies)  # documents that are cut share nothing
+    if copies is not None:
+        often = copies[documents]
     counted = np.flatnonzero(often)
     keys = group_keys_of(table, documents)[counted]
     held_out = columns.has(HELD_OUT)[counted]

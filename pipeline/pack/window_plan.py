@@ -56,6 +56,7 @@ def windows(table: Table, split: str, config: "RunConfig", form: RowForm) -> lis
         return [np.arange(len(totals))]
     documents = table.documents
     for doc_ids in _packed_in(table, split):
+        # What rows hold of one copy: repeated tokens once more, shared ones only in another document's piece.
         stored = documents.kept[doc_ids] + documents.overlap[doc_ids] - documents.shared[doc_ids]
         np.add.at(totals, _blocks_of(table, doc_ids), documents.copies[doc_ids].astype(np.int64) * stored)
     return compose(totals, table.block_sources, config.pack.window_tokens or WINDOW_TOKENS, config.seed)

@@ -119,6 +119,7 @@ def _public_rows(
             counts.rejected += Counter(reject.reason for reject in prepared.rejects)
             if prepared.rejects and not counts.first_reject:
                 first = prepared.rejects[0]
+                # A fetched copy is named by its URL or dataset, as the user knows it.
                 place = f"{file.origin or file.path}, line {block.first_line + first.row + 1}"
                 counts.first_reject = f"{place}: {first.reason}: {first.detail}"
             for example in prepared.examples:

@@ -96,14 +96,17 @@ def run(
     """
     data = data or {}
     loaded, folder = load_config(config, base, settings_of(overrides), {name: describe_data(name) for name in data})
-    kept = Kept(observer or (Observer() if quiet else Printed()))
+    shown_by = observer
+    if shown_by is None:
+        shown_by = Observer() if quiet else Printed()
+    kept = Kept(shown_by)
     work = open_workspace(loaded, folder, kept)
     if data:
         loaded = write_data(loaded, data, work.scratch)
     end = make_dataset(loaded, work)
     if end.is_new:
         manifest = end.dataset.manifest
-        for line, _ in summary_lines(manifest.ledger, packing_of(manifest), work.out.where(REJECTS)):
+        for line, _style in summary_lines(manifest.ledger, packing_of(manifest), work.out.where(REJECTS)):
             kept.note(line)
         if observer is None and quiet:
             for line in describe_losses(manifest.ledger.total(), work.out.where(REJECTS)):

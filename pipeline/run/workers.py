@@ -29,8 +29,9 @@ def count_workers(section: RunSection) -> int:
     """
     if section.workers is not None:
         return section.workers
-    # A container or a batch system may allow fewer cores than the machine has.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # a container or a batch system may allow fewer cores than the machine has
+        cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(cores, memory // 2 // WORKER_BYTES))
 

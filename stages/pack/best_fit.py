@@ -212,22 +212,25 @@ def _resolve(
         by_size: (N,) indices of the sequences, largest first, which is the order in which moves take them.
     """
     order = np.empty(len(by_size), dtype=np.int64)
-    rows, numbers, slots, per_row_of_moves = np.ascontiguousarray(moves.T)
-    ends = np.cumsum(numbers * per_row_of_moves)
-    begins = ends - numbers * per_row_of_moves
+    first_rows, row_counts, slots, per_row_of_moves = np.ascontiguousarray(moves.T)
+    # Which sequences, in the order of `by_size`, each move takes: from `begins` up to `ends`.
+    ends = np.cumsum(row_counts * per_row_of_moves)
+    begins = ends - row_counts * per_row_of_moves
     block_bounds = [*range(0, len(by_size), _BLOCK), len(by_size)]
     for begin, end in pairwise(block_bounds):
-        first = int(np.searchsorted(ends, begin, side="right"))
-        last = int(np.searchsorted(begins, end, side="left"))
-        block = slice(first, last)
+        # The moves of the block: from the first that ends in it or behind it, to the last that begins before its end.
+        first_move = int(np.searchsorted(ends, begin, side="right"))
+        last_move = int(np.searchsorted(begins, end, side="left"))
+        block = slice(first_move, last_move)
         # A move may begin in an earlier block, and end in a later one.
         in_block = np.minimum(ends[block], end) - np.maximum(begins[block], begin)
+        # First the number i of each sequence in its move; then its place in its row; at last its place in `order`.
         place = np.arange(begin, end) - np.repeat(begins[block], in_block)
         per_row = np.repeat(per_row_of_moves[block], in_block)
         row = place // per_row
         place -= row * per_row
         place += np.repeat(slots[block], in_block)
-        row += np.repeat(rows[block], in_block)
+        row += np.repeat(first_rows[block], in_block)
         place += row_offsets[row]
         order[place] = by_size[begin:end]
     return order

@@ -75,21 +75,21 @@ def tight_apart(
         placement = tight_rows(sizes, counts, max_docs, max_of_size, rows_apart)
         if len(placement.row_offsets) - 1 <= _allowed(rows):
             break
-    else:
+    else:  # with every share, it costs too many rows
         placement = plain
     return _exchanged(placement, sizes, same)
 
 
 def max_of_sizes(sizes: NDArray[np.integer], counts: NDArray[np.int64], same: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(C + 1,) how many pieces of each size a row may take at once, without taking two copies of one sequence.
+    """(C + 1,) how many pieces of each size a row may take at once, without taking two copies of one document.
 
-    A row takes neighbours of the order in which pieces are placed, larger ones first. Of pieces of one size that are
-    copies of the sequences `a b a b`, copies are 2 apart, so that a row may take 2 of them at once.
+    A row takes neighbours of the order in which pieces are placed, larger ones first. Where pieces of one size stand in
+    the order `a b a b`, by their documents, copies are 2 apart, so that a row may take 2 of them at once.
 
     Args:
         sizes: (N,) of the pieces, from 1 to C.
         counts: (C + 1,) how many pieces have each size.
-        same: (N,) a number that the copies of a sequence share.
+        same: (N,) a number that the copies of a document share.
     """
     # The place of each piece in the order of placing.
     rank = np.empty(len(sizes), dtype=np.int64)

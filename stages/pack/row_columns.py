@@ -141,7 +141,7 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
         columns: those for which the pieces have values: weights, branches and sides may be None.
     """
     padded_lengths = alignment.padded(pieces.lengths, pieces.row_offsets)
-    offsets = offsets_of(padded_lengths)
+    offsets = offsets_of(padded_lengths)  # where each piece begins among the T tokens of all rows, then T
     begins = offsets[:-1]
     # Pieces of 2 and 3 tokens: 0 1 0 1 2. Counted in 32 bits, because the subtraction is the slowest step.
     positions = np.arange(int(offsets[-1]), dtype=np.int32)

@@ -216,10 +216,12 @@ def _filled(
         largest = stock.present.bit_length() - 1
         stock.take(largest)
         held = {largest: 1}
-        # Pieces left for each row, more than 90 % of those that it may take.
+        # The tokens left fill tokens / capacity rows. Whether each of these has to take more than 90 % of `max_docs`
+        # pieces, so that none is left:
         short_first = pieces * capacity * 100 > _SHORT_FIRST_PERCENT * max_docs * tokens
         _fill_row(stock, held, max_docs - 1, short_first=short_first, chance=chance)
-        # Equal rows at once, which saves most of the time; but not all of them, as tokens and pieces change.
+        # Equal rows at once, which saves most of the time; but at most a 64th of the rows left, because `short_first`
+        # has to be asked again as tokens and pieces change.
         times = 1 + stock.again(held, tokens // capacity // 64)
         pieces -= times * sum(held.values())
         tokens -= times * sum(size * number for size, number in held.items())
@@ -231,10 +233,11 @@ def _filled(
 def _fill_row(
     stock: _Stock, held: dict[int, int], slots: int, *, short_first: bool, chance: Iterator[int] | None = None
 ) -> None:
-    """Add the smallest sizes if they come first; then the largest, until a pair fills the rest.
+    """Fill a row that holds one piece. It takes the smallest sizes if they come first, then the largest ones, until a
+    pair fills the rest.
 
     Args:
-        held: the one size that the row holds.
+        held: the one size that the row holds → 1; what it takes is added.
         slots: pieces that it may still take.
         short_first: short pieces are to be used, so a pair comes before one size that fills the space.
         chance: numbers by which the row sometimes takes another size than the best; None: never.
