@@ -73,9 +73,10 @@ class PackedLoader:
             that share a sequence take the same batches: they have one rank, and each takes its part by `cp_part`.
         seed: seed of the order.
         epochs: number of epochs, without a gap between them; the tail comes after the last.
-        tail: see `Tail`. The number of steps is the same on every rank.
-        order: see `Order`. Use `sequential` for remote shards that do not fit into the cache. Epoch 0 is in stored
-            order if packing shuffled the rows.
+        tail: `drop` leaves out the rows after the last full step; `pad` fills the last step with untrained rows. The
+            number of steps is the same on every rank.
+        order: `full` permutes all rows anew in every epoch, but for epoch 0 if packing shuffled them already;
+            `sequential` reads them in the order of the shards, for remote shards that do not fit into the cache.
         balance: put this many rows of similar cost next to each other in the order. If each rank takes one row a step,
             give the number of ranks: then they do similar work. Ranks that take several rows do not need it, because
             each step's rows are divided by cost anyway.
@@ -93,12 +94,14 @@ class PackedLoader:
             `len` counts all batches.
         reference: for preference pairs, what `reference_logps` returned: each batch then has the reference's
             log-probabilities of its documents as `reference`. It may be set later, as the attribute.
-        cache, cache_bytes, storage_options: for remote shards; see `DatasetFiles`.
+        cache, cache_bytes, storage_options: for remote shards: the folder of their copies, its most bytes, and options
+            of the store, such as credentials.
 
     Raises:
         ConfigError: `rows_per_step` cannot be divided among the ranks (the message names numbers that can), or another
             argument is invalid.
-        InputError, IntegrityError: see `PackedRows`.
+        InputError: there is no finished dataset, or no such split.
+        IntegrityError: the manifest or a shard is damaged.
     """
 
     def __init__(
@@ -366,12 +369,13 @@ def refuse_workers(name: str) -> None:
 
 
 def checked_state(saved: Any, beginning: dict[str, Any], owner: str, counts: Collection[str]) -> dict[str, Any]:
-    """A state that was saved, from untrusted plain data.
+    """Check a saved state, which may be any data, and return it as a dict.
 
     Args:
-        beginning: the state at the beginning.
-        owner: name of the object that it belongs to, for messages.
-        counts: the keys that say where it is, in whole numbers from 0. All others must be as in `beginning`.
+        beginning: the state of the object that shall take it, before its first step.
+        owner: name of that object's class, for messages.
+        counts: the keys that say how far a state is, in whole numbers from 0. The values of all other keys must be
+            equal in both states.
 
     Raises:
         ConfigError: it is of another version or order, damaged, or not a state of this kind; the message names the key.

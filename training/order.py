@@ -128,8 +128,8 @@ def grouped(
     Two groups of two, of rows 5 to 8 with costs 9, 1, 8, 2: sorted by cost the rows are 6 8 7 5, so the groups are
     {6, 8} and {7, 5}. Groups, and the rows within each, are then permuted: 7 5 8 6, for example.
 
-    Rows before the first and after the last whole group keep their places. They are chosen by the order, not by cost,
-    so a run does not always leave out the most expensive rows at its end.
+    Rows before the first and after the last whole group keep their places. Which rows these are does not depend on
+    costs: else a run that leaves out its last rows would always leave out the most expensive ones.
 
     Args:
         rows: (N,) different rows.
@@ -236,7 +236,8 @@ class Steps:
     Epoch 0 is in stored order if packing shuffled the rows.
 
     Args:
-        seed, order: of the rows; see `Order`.
+        seed: chooses the permutations of rows.
+        order: how each epoch is ordered.
         epochs: how often the rows are read.
         balance: rows of a group of similar cost; 1 for no groups.
         rows_per_step: over all ranks, a multiple of `ranks`.

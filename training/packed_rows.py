@@ -43,7 +43,7 @@ class PackedRows:
     Args:
         address: folder or URL that `packtrain run` wrote.
         split: `train`, or `holdout` if there is one.
-        remote: `cache`, `cache_bytes`, `storage_options`: see `DatasetFiles`.
+        remote: `cache`, `cache_bytes` and `storage_options`, which `DatasetFiles` takes for remote files.
 
     Raises:
         InputError: there is no finished dataset, or no such split.
@@ -172,7 +172,12 @@ class PackedRows:
             place += count
 
     def _locate(self, index: int) -> tuple[RowBatch, int]:
-        """The record batch of row `index`, and the number of the row in it. Raises as `row`."""
+        """The record batch of row `index`, and the number of the row in it.
+
+        Raises:
+            IndexError: there is no such row.
+            IntegrityError: its file was changed.
+        """
         shard_number = self.shard_of(index)
         shard: _Shard = self._shard(shard_number)
         return shard.locate(index - self._starts[shard_number])
@@ -192,7 +197,7 @@ class PackedRows:
         return self._reader.origins(set(doc_ids))
 
     def batches(self) -> Iterator[tuple[int, RowBatch]]:
-        """All record batches, each with the number of its first row. Raises IntegrityError as `row`."""
+        """All record batches, each with the number of its first row. Raises IntegrityError if a file was changed."""
         for number, start in enumerate(self._starts[:-1]):
             shard: _Shard = self._shard(number)
             for begin, batch in shard.batches():

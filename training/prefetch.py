@@ -40,8 +40,8 @@ _DOWNLOADS_AT_ONCE = 4
 
 
 class TaskThreads:
-    """Threads that do one task after another. They end with the process, even if one hangs in a store: a process would
-    wait for those of a ThreadPoolExecutor.
+    """Threads that do one task after another. They end with the process, even if one hangs in a store. For the threads
+    of a ThreadPoolExecutor, a process would wait.
     """
 
     def __init__(self, count: int) -> None:
@@ -80,7 +80,7 @@ def _end() -> None:
     for threads in list(_OPEN):
         threads.close()
     deadline = time.monotonic() + _END_SECONDS
-    for thread in threading.enumerate():  # also those that finish a task for what is closed already
+    for thread in threading.enumerate():  # also threads that still finish a task although they were closed before
         if thread.name == _THREAD_NAME:
             thread.join(max(0.0, deadline - time.monotonic()))
 

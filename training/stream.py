@@ -50,7 +50,8 @@ class PackedStream:
         rank, world_size: both or neither; else from torch.distributed, torchrun or Slurm. `place` says which.
         epochs: number of epochs, without a gap between them, each with different windows; the tail comes after the
             last.
-        tail: see `Tail`. The number of steps is equal on every rank.
+        tail: `drop` leaves out the rows after the last full step; `pad` fills the last step with untrained rows. The
+            number of steps is equal on every rank.
         seq_idx: also return the number of each token's document.
         attention: what `use_packed(model)` returned; only `pack.share` needs it.
 
@@ -92,7 +93,7 @@ class PackedStream:
             data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
         )
         self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
-        # Both are those of the whole stream, and so equal on all ranks.
+        # Position and rows count the whole stream, so they are equal on all ranks.
         self._position = (0, 0, 0)
         """Epoch, number of the window in it, and number of the row in that, of the next row."""
         self._rows = 0
@@ -111,14 +112,17 @@ class PackedStream:
         """Yield the rank's batches from the current state on. The state advances as batches are returned.
 
         Raises:
-            InputError, IntegrityError: see `pipeline.stream.live_windows.LiveWindows.walk`.
+            InputError: the stream has no rows; an input changed since it was scanned; or a document cannot be used, and
+                the configuration makes that an error.
+            IntegrityError: the tokenizer engine or a traced template turned out wrong, or a window differs from the one
+                of a saved state.
             ConfigError: no step would be full, and `tail` is `drop`; or this is one of several worker processes of a
                 torch DataLoader.
         """
         refuse_workers("PackedStream")
         self._ledger = Ledger()
         begun: list[PlannedWindow] = []
-        """Windows that are not in the ledger yet."""
+        """Windows that are not in the ledger yet: `_places` appends them, and `_count` takes them out."""
         epoch, first_window, first_row = self._position
         places = self._places(epoch, first_window, first_row, begun)
         try:

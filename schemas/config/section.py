@@ -82,7 +82,7 @@ def alone(key: str, kind: Any) -> BeforeValidator:
 
 
 def _describe_keys(model: type["ConfigModel"], parent: str = "") -> Iterator[str]:
-    """The keys of a section, and those of the sections in it, as in the Args of a docstring:
+    """The keys of a section, and the keys of sections in it, as in the Args of a docstring:
     `truncate.max_length (default 2048): Maximum length of an example, …`.
 
     Args:
@@ -128,7 +128,7 @@ class ConfigModel(BaseModel):
         """The JSON Schema of a section. pydantic would describe it by `__doc__`, with all its keys, and each key once
         more by itself.
         """
-        schema = handler.resolve_ref_schema(handler(core_schema))
+        schema = handler.resolve_ref_schema(handler(core_schema))  # the handler may give only a reference to it
         schema["description"] = cls.summary
         return schema
 

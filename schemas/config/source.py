@@ -192,7 +192,9 @@ class SourceConfig(ConfigModel):
 
     @property
     def _renamable(self) -> tuple[str, ...]:
-        """The columns that `keys` can rename; with `auto`, those of any format."""
+        """The columns that `keys` can rename: of the source's format, or with `auto` of any format. A reader of the
+        user's own has none.
+        """
         if self.format.startswith(PYTHON):
             return ()
         formats = ROW_FORMATS.values() if self.format == AUTO else [ROW_FORMATS[self.format]]

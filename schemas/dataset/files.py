@@ -1,4 +1,4 @@
-"""The files of a dataset: those of a local folder are read where they lie, others through the cache of the machine."""
+"""The files of a dataset. Files of a local folder are read where they lie, others through the cache of the machine."""
 
 import mmap
 import os
@@ -27,7 +27,7 @@ class MappedFile:
         descriptor: of the open file; is closed.
         size: its bytes, as the manifest says.
         where: the file's address, for messages.
-        ahead: let the kernel read all of it at once, where all of it is used.
+        ahead: let the kernel read the whole file at once, for callers that use all of it.
 
     Raises:
         IntegrityError: the file has another size.
@@ -84,7 +84,7 @@ class DatasetFiles:
         address: a local folder, a `file://` URL, or a URL of an object store, of the web or of fsspec.
         cache: folder for remote files, by default `user_folder()`.
         cache_bytes: maximum bytes of the cache, including files of other datasets and processes; None without limit.
-        storage_options: see `Remote`: for object stores obstore's, such as credentials and endpoints.
+        storage_options: options of the store, such as credentials and endpoints; for object stores those of obstore.
         resume: what to do after a temporary failure, for messages.
 
     Raises:
@@ -136,7 +136,7 @@ class DatasetFiles:
         """A file. Of a local one only the size is compared; `packtrain verify --deep` compares hashes.
 
         Args:
-            ahead: see `MappedFile`.
+            ahead: let the kernel read the whole file at once, for callers that use all of it.
 
         Raises:
             IntegrityError: it has another content, or is no regular file inside of the folder.
@@ -169,8 +169,8 @@ class DatasetFiles:
 
     @contextmanager
     def _damage(self, name: str) -> Iterator[None]:
-        """Raise IntegrityError for an OSError, such as that of a link to itself or of a name that is no regular file of
-        the folder. Errors of a missing file pass, because callers treat it in different ways.
+        """Raise IntegrityError for an OSError, as a link to itself gives, or a name that is no regular file of the
+        folder. Errors of a missing file pass, because callers treat it in different ways.
         """
         try:
             yield

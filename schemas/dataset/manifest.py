@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ..config.packing import PackConfig
 
 FORMAT = 7
-"""Version of the manifest's own form. A reader takes no other one."""
+"""Version of the manifest's form. Only this one can be read."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Length = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
-"""Tokens of a document or row: the limit is that of the configuration."""
+"""Tokens of a document or row; the configuration has the same limit."""
 _LARGEST = 1 << 50
 """No file is larger, and no count higher; sums of them fit into 64 bits."""
 _TOKEN_BYTES = 4
@@ -122,7 +122,7 @@ class Manifest(Shown):
         return f"{rows}, {self.ledger.supervision()}; {self.hash[:16]}"
 
     def tables(self) -> Iterator[Table]:
-        """A table of the splits, then that of the ledger."""
+        """A table of the splits, then the ledger's."""
         rows = (
             (name, len(split.shards), split.rows, split.tokens, split.trained) for name, split in self.splits.items()
         )
@@ -288,7 +288,7 @@ def read_manifest(files: NamedFiles) -> Manifest | None:
     """The manifest of a finished dataset; None if there is none.
 
     Raises:
-        IntegrityError: see `Manifest.read`.
+        IntegrityError: it is damaged, of another version, or its hash does not match its content.
     """
     data = files.read(MANIFEST)
     return None if data is None else Manifest.read(data, files.where(MANIFEST))

@@ -72,8 +72,8 @@ class DatasetReader:
     def row_sizes(self, split: str) -> RowSizes:
         """The sizes of a split's rows.
 
-        Preference pairs that are not packed have no such file. Nor has a split without shards: the file's name is made
-        from that of the first one.
+        Preference pairs that are not packed have no such file. Nor has a split without shards: the name of its first
+        shard says where the file is.
 
         Raises:
             IntegrityError: their file is missing or damaged, or does not match the manifest.
@@ -95,7 +95,7 @@ class DatasetReader:
         return read_documents(self.files.map(record), record.hash, columns, conditions)
 
     def origins(self, doc_ids: Collection[int]) -> dict[int, DocumentOrigin]:
-        """Document id → where it came from, for those that the document table has.
+        """Document id → where it came from. Ids that the document table does not have are left out.
 
         Raises:
             IntegrityError: documents.parquet is missing or damaged.

@@ -87,7 +87,7 @@ class RowBatch:
         self._where = where
         self._values: dict[str, NDArray[Any]] = {}
         offsets: dict[Per, NDArray[np.int32]] = {}
-        batch = with_usual_names(batch)  # those of a stream have the names of shards
+        batch = with_usual_names(batch)  # batches of a stream have the names of shards; others have the usual ones
         for name, column in USUAL_COLUMNS.items():
             # In some datasets only. `parents` is one of them without a condition of its own: all columns of rows that
             # share tokens replace the usual ones. Any other column must be there: pyarrow raises KeyError for it.

@@ -1,5 +1,5 @@
-"""The columns of finished rows: of packed rows, of those of preference pairs, or whose documents share tokens, and of
-preference pairs that are not packed.
+"""The columns of finished rows. There are four kinds of rows: packed documents, packed preference pairs, packed
+documents that share tokens, and preference pairs that are not packed.
 
 Whoever writes, checks, shows, exports or reads rows takes the names, types and meanings from here. What computes the
 values of a packed column is in `stages/pack/row_columns.py`.

@@ -94,8 +94,8 @@ OUTCOMES = (
     *("", "empty", "equal", UNPROVED, "contaminated", "min_tokens", "max_tokens", "untrained"),
     *("overlong", CUT_UNTRAINED, "cut_empty", "cut_equal", "duplicate", NOT_DRAWN, "holdout", "train"),
 )
-"""What can become of an encoded document: "" if it is packed, or the reason, in the order in which reasons count: the
-first that holds. The last two are those of a stream for the documents of the other split."""
+"""What can become of an encoded document: "" if it is packed, or the reason for which it is left out. If several hold,
+the first of them counts. Only streams have the last two, for documents of the other split."""
 TOKENS = {
     "alignment": "Padding for `pack.align` and `pack.parallel`; never trained.",
     "end_of_sequence": "The end-of-sequence token after each text.",

@@ -17,8 +17,8 @@ class RowFormat:
     sentence: str
     """What its rows are, for the configuration's key."""
     keys: tuple[str, ...]
-    """Columns that `keys` can rename. `weight` and `group` have no default name: without them, all weights are 1, and
-    groups are those of the format."""
+    """Columns that `keys` can rename. `weight` and `group` have no default name: if `keys` does not name them, all
+    weights are 1, and a row has a group only if its format gives it one."""
     options: tuple[str, ...] = ()
     """Those of `OPTIONS` that it takes: `expand` if its rows can be conversations of several turns, `mask` if masks
     train different tokens of them, `style` if its plain texts can be rendered in several ways."""

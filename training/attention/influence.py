@@ -94,7 +94,7 @@ def _forward(model: Any, call: Callable[[], Any], *, to_the_end: bool) -> tuple[
             pass free the weights that it gathered, and prepare the backward pass.
 
     Raises:
-        UntestedError: the model has no embeddings, or runs them or its decoder not once.
+        UntestedError: the model has no embeddings, or does not run them and its decoder exactly once.
     """
     recorder = _Recorder(to_the_end=to_the_end)
     embedding, decoder = _embedding_and_decoder(unwrap(model))
@@ -127,8 +127,8 @@ def _embedding_and_decoder(model: Any) -> tuple[torch.nn.Module, torch.nn.Module
     if hasattr(model, "get_input_embeddings"):
         embedding = model.get_input_embeddings()
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-        # Some models name themselves as their decoder, such as Llama 4's. The hidden states are those of the part that
-        # holds the embeddings, and not of the whole model, whose output begins with the logits.
+        # Some models name themselves as their decoder, such as Llama 4's. The hidden states come from the part that
+        # holds the embeddings, and not from the whole model, whose output begins with the logits.
         if decoder is model:
             decoder = next((part for part in model.children() if embedding in part.modules()), model)
     else:

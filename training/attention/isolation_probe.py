@@ -59,7 +59,7 @@ def probe(
         call: the same callable that trains, from a batch to outputs with `logits`; by default `model(**batch)`.
         batch: the first batch that trains, as the loader makes it: a few of its documents are also compared with
             themselves alone.
-        device: the device of the batches; by default that of the model's weights.
+        device: the device of the batches; by default the device of the model's weights.
 
     Raises:
         ConfigError: the model is not from transformers.
@@ -87,7 +87,8 @@ def _run_checks(
 
     Args:
         inner: the model without wrappers.
-        call, batch: see `probe`.
+        call: the callable that trains; None for `model(**batch)`.
+        batch: the first batch that trains; None for random documents only.
         device: of the batches.
     """
     # Whether the model can be told to compute a few logits only. A callable of the caller's may not pass that on.

@@ -8,8 +8,8 @@ another is exactly zero. Its price is a loop in Python.
 2.11's takes both but no `enable_gqa`, and passes any number of key heads on to `aten::_flash_attention_forward`, which
 repeats them itself; a check of `enable_gqa` came later.
 
-A piece of a row may continue another one, as documents do that share their first tokens (`branches`). Its queries are
-its own tokens, and its keys those of its whole path: `gather_paths` gives them, and both kernels take other bounds for
+If documents share their first tokens, a piece of a row may continue another one (`branches`). Its queries are its own
+tokens, and its keys are the tokens of its whole path: `gather_paths` gives them, and both kernels take other bounds for
 keys than for queries. Queries are the last tokens of the keys:
 
     queries (own tokens)        q3 q4        query 3 sees keys 0 to 3, query 4 keys 0 to 4
@@ -197,13 +197,13 @@ def per_document(
         window: the number of tokens that each token sees, including itself.
         softcap: c; scores s become c·tanh(s/c).
         sinks: (H,), scores that take part in the softmax but carry no value.
-        key_bounds: the bounds of the keys, where documents share tokens; None: those of the queries.
+        key_bounds: the bounds of the keys, if documents share tokens; None: keys have the bounds of the queries.
 
     Returns:
         (T, H, V).
 
     Raises:
-        AttentionError: the bounds are those of another number of tokens.
+        AttentionError: the bounds do not go from 0 to T.
     """
     bounds = cu.tolist()
     if bounds[0] != 0 or bounds[-1] != len(query):
@@ -233,8 +233,8 @@ def _attend(
 ) -> torch.Tensor:
     """Causal attention within one document: (L, H, E), (P + L, G, E), (P + L, G, V) → (L, H, V).
 
-    P is 0, or of a piece that continues another one the number of tokens that its path has before it. The other
-    arguments are those of `per_document`.
+    P is the number of tokens that a path has before the piece; 0 if documents share none. The other arguments mean what
+    they mean in `per_document`.
     """
     # As torch takes them: (1, H, L, E), (1, G, P + L, E), (1, G, P + L, V).
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (query, key, value))

@@ -27,7 +27,7 @@ def run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.d
     """Run the model as it trains, dropout included.
 
     Returns:
-        The check that failed, or none; and the least exact dtype in which the model computes.
+        A list with the failed check, empty if it runs; and the least exact dtype in which the model computes.
     """
     dtypes = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
@@ -88,7 +88,7 @@ def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], 
     per_token = influence[0].cpu()
     begin, end, path = documents[number]
     on_itself = float(per_token[begin:end].max())
-    per_token[path] = 0  # its own tokens, and those that it shares
+    per_token[path] = 0  # its own tokens, and the tokens that it shares
     per_document = [float(per_token[document.begin : document.end].max()) for document in documents]
     per_document[number] = on_itself
     return per_document
@@ -119,8 +119,8 @@ def check_equivalence(
     differences = []
     try:
         with torch.no_grad():
-            # A document's tokens 0 and 4, whose piece begins at 20, are at 20 and 24 of the row; alone, they come after
-            # the tokens that it shares with other pieces.
+            # Compared tokens are counted within a piece: tokens 0 and 4 of a piece that begins at 20 are at 20 and 24
+            # of the row. Alone, a document begins with the tokens that it shares, so its piece comes after these.
             places = torch.cat([numbers + document.begin for numbers, document in zip(tokens, documents, strict=True)])
             packed_logits = _logits_at(call, batch, places, keeps_logits).split([len(numbers) for numbers in tokens])
             for packed, document, numbers in zip(packed_logits, documents, tokens, strict=True):

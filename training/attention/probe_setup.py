@@ -43,7 +43,7 @@ class PackedDocument(NamedTuple):
     """Where its piece begins in the row."""
     end: int
     path: torch.Tensor
-    """int64 (n,) the places of all its tokens, in order; the last ones are those of its piece."""
+    """int64 (n,) the places of all its tokens in the row, in order; at the end the tokens of its own piece."""
 
     @property
     def shared(self) -> int:

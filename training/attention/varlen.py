@@ -39,7 +39,7 @@ def packed_varlen(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each document. The arguments are those that transformers passes to every attention.
+    """Causal attention within each document. transformers passes these arguments to every attention.
 
     Args:
         module: the layer, for what it does not pass.
@@ -47,7 +47,8 @@ def packed_varlen(
         attention_mask: must be None.
         dropout: must be 0 in training.
         scaling: of the scores; by default 1 / √E.
-        sliding_window: the number of tokens that each token sees, including itself; see `window_of` for None.
+        sliding_window: the number of tokens that each token sees, including itself; by default as `window_of` finds it
+            in the layer.
         softcap: c; scores s become c·tanh(s/c).
         s_aux: (H,), attention sinks.
         is_causal: must be true; by default the layer's own.
@@ -262,11 +263,12 @@ def _checked_bounds(
         key_bounds: `cu_seq_lens_k`, as the layer got it.
 
     Raises:
-        AttentionError: they are not those of one row of this length.
+        AttentionError: they do not belong to one row of this length.
     """
     if longest is None:
         longest = int((bounds[1:] - bounds[:-1]).max())
-    elif not isinstance(longest, int):  # of an int, compiled code would make a constant here
+    elif not isinstance(longest, int):
+        # Only what is no int yet: by `int()` of an int, code would be compiled anew for every other value.
         longest = int(longest)
     is_wrong = rows != 1
     if key_bounds is not None:  # values on a device are not compared, because that waits for it

@@ -8,7 +8,7 @@ class PreferenceKind:
     """What a loss needs."""
 
     needs_reference: bool = False
-    """It compares log-probabilities with those of a reference."""
+    """It compares log-probabilities with a reference model's."""
     per_token: bool = False
     """It compares log-probabilities per trained token, and so needs their number."""
     scores: bool = False

@@ -50,7 +50,7 @@ LOGPS_CHOSEN = "logps/chosen"
 LOGPS_REJECTED = "logps/rejected"
 """Log-probability of the rejected completion, summed over its tokens."""
 _CERTAIN = -1e-12
-"""The largest mean log-probability of which odds are taken: those of a certain completion are infinite."""
+"""The largest mean log-probability of which odds are taken: a certain completion, with 0, has infinite odds."""
 
 
 class DocumentLogps(NamedTuple):
@@ -77,7 +77,7 @@ def document_logps(logits: torch.Tensor, batch: Mapping[str, Any]) -> DocumentLo
     It serves rows whose documents share tokens, too: a document's trained tokens are all in its own piece.
 
     Args:
-        logits: of all positions, (1, T, V), or of an unpacked batch (D, L, V); or (n, V), those that
+        logits: of all positions, (1, T, V), or of an unpacked batch (D, L, V); or (n, V), of the positions that
             `predicting_positions` names.
         batch: `labels`, and where documents begin; as the loader makes it.
     """

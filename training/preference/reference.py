@@ -54,7 +54,7 @@ class Reference:
     bounds: NDArray[np.int64]
     """(R + 1,) where the documents of each row begin, then D."""
     digests: NDArray[np.int64]
-    """(R, 2) the digest of each row's tokens, as two 64-bit numbers; see `digest_of`."""
+    """(R, 2) a hash of each row's tokens, labels and bounds, as two 64-bit numbers."""
 
     def of_row(self, index: int, documents: int) -> NDArray[np.float64]:
         """(documents,) the log-probabilities of the documents of row `index` of the split.
@@ -139,7 +139,7 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
         if logps.null_count or logps.values.null_count or digest.null_count:
             raise ValueError("it has values that are null")
         bounds = view(logps.offsets).astype(np.int64)
-        # A file may have values before those of its first row.
+        # Arrow allows values before the first row's, which belong to no row.
         values = view(logps.values)[bounds[0] : bounds[-1]]
         bounds -= bounds[0]
         if not np.isfinite(values).all():

@@ -64,7 +64,7 @@ def hash_weights(model: torch.nn.Module) -> str:
         raise ConfigError("under ZeRO-3 no rank has a model's weights; take their hash before DeepSpeed divides them")
     hasher = new_hasher()
     for name, tensor in sorted(unwrap(model).state_dict().items()):
-        if not isinstance(tensor, torch.Tensor):  # what a layer keeps besides, such as statistics of its precision
+        if not isinstance(tensor, torch.Tensor):  # a layer may keep other things there, such as scales of FP8
             continue
         weight = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # of all its shards
         for wrapper in _WRAPPERS:  # in the name of a weight of a compiled or checkpointed layer
@@ -128,7 +128,7 @@ def reference_logps(
         loader: of the training, whose rows, ranks and form of batches are taken.
         file: the Arrow file, beside the dataset or the training.
         logps_of: the policy's own forward pass, so that both differ by nothing else than the weights.
-        progress: see `Progress`. The file is written at the end: a pass that is interrupted begins again.
+        progress: called as rows are computed. The file is written at the end: a pass that is interrupted begins again.
 
     Raises:
         ConfigError: the file is of other rows, weights, precision or attention; the data has no preference pairs.
@@ -168,7 +168,7 @@ def stored_reference(
             that a missing file is an error.
         device: of tensors that ranks exchange.
         rows: only the first so many rows of the split; None for all.
-        progress: see `Progress`.
+        progress: called as rows are computed.
 
     Raises:
         ConfigError: the file is of other rows, weights, precision or attention, or is missing and cannot be computed;
@@ -286,7 +286,7 @@ def _computed(
 
 
 def _require_ranks(world_size: int) -> None:
-    """Raise ConfigError if the ranks of the loader are not those that torch.distributed joins."""
+    """Raise ConfigError if torch.distributed joins another number of ranks than the loader divides rows among."""
     joined = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if joined != world_size:
         raise ConfigError(
