@@ -70,8 +70,8 @@ class TokenizerConfig(ConfigModel):
 class LossConfig(ConfigModel):
     """How much each trained token counts in the loss.
 
-    Its weight is that of its message times that of its example times its source's `loss_weight`, divided as `normalize`
-    says. Datasets in which all weights are 1 have no `loss_weights`.
+    A token's weight is its message's weight times its example's weight times its source's `loss_weight`, divided as
+    `normalize` says. Datasets in which all weights are 1 have no `loss_weights`.
     """
 
     normalize: Literal["token", "document"] = "token"

@@ -21,7 +21,7 @@ class Policy:
     """Whether it trains turns of the assistant and nothing between them, so that they must be located."""
     trains_last_turn_only: bool = False
     trains_every_token: bool = False
-    """Whether it makes no difference between kinds; then end-of-turn tokens are always trained."""
+    """Whether it trains tokens of every kind; then `train_end: false` has no effect."""
 
     @property
     def trains_earlier_turns(self) -> bool:
