@@ -104,6 +104,7 @@ def _run_checks(
         shares=batch is not None and "paths" in batch,
     )
     checks, dtype = run_once(model, call, random_batch)
+    # There is a check only if it failed.
     if highest_of_ranks(len(checks), device):
         return checks
     with comparable_gradients(model):

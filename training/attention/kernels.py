@@ -90,7 +90,7 @@ def _options(function: Callable[..., Any]) -> frozenset[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled code cannot read a signature
 def _takes_enable_gqa() -> bool:
-    """Whether `varlen_attn` takes `enable_gqa`, and then refuses fewer key heads than query heads without it."""
+    """Whether `varlen_attn` takes `enable_gqa`; then it must be given where there are fewer key heads than query heads."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in _options(varlen_attn)
@@ -113,9 +113,10 @@ def flash(
         query, key, value: (T, H, E), (K, G, E), (K, G, V) in bf16 or fp16; E and V at most `MAX_HEAD_DIM`.
         cu: int32 (D + 1,), the bounds of the queries, on the device.
         longest: tokens of the longest document; a higher number is allowed.
-        key_bounds: the bounds of the keys, where they are others. The kernel aligns the last query of a document with
-            its last key (FlashAttention since 2.1), windows included.
         window: the number of tokens that each token sees, including itself; None for all earlier ones.
+        key_bounds: the bounds of the keys, if documents share tokens; None: keys have the bounds of the queries. The
+            kernel aligns the last query of a document with its last key (FlashAttention since 2.1), and counts windows
+            from there.
 
     Returns:
         (T, H, V).
@@ -194,7 +195,7 @@ def per_document(
     Args:
         query, key, value: (T, H, E), (K, G, E), (K, G, V); K = T unless documents share tokens.
         cu: int32 (D + 1,), the bounds of the queries.
-        window: the number of tokens that each token sees, including itself.
+        window: the number of tokens that each token sees, including itself; None for all earlier ones.
         softcap: c; scores s become c·tanh(s/c).
         sinks: (H,), scores that take part in the softmax but carry no value.
         key_bounds: the bounds of the keys, if documents share tokens; None: keys have the bounds of the queries.
@@ -248,7 +249,8 @@ def _attend(
         # How far back each key is of each query, which has position P + i; with P = 2 and L = 2:
         # [[2, 1, 0, -1], [3, 2, 1, 0]].
         distance = positions[before:, None] - positions[None, :]
-        mask = (distance >= 0) & (distance < (len(key) if window is None else window))
+        reach = len(key) if window is None else window  # how many keys a query sees, with its own
+        mask = (distance >= 0) & (distance < reach)
     if softcap is None and sinks is None:
         out = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=grouped

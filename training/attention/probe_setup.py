@@ -60,7 +60,7 @@ def random_documents(
         config: the model's configuration, for its vocabulary.
         lengths: of the pieces, in tokens.
         seq_idx: add the number of each token's document.
-        shares: each piece but the first continues the one before it, from the middle of its piece on.
+        shares: each piece but the first continues the piece before it, from the middle of that piece on.
     """
     # Pieces of 4 and 3 tokens that share: positions are 0 1 2 3 and 2 3 4, and the second piece repeats token 2 of the
     # first. Without sharing, positions are 0 1 2 3 and 0 1 2.
@@ -69,14 +69,15 @@ def random_documents(
     counts = np.array(lengths)  # 4 3
     first_positions = starts_of(counts // 2) if shares else 0  # 0 2: half of each piece before comes first
     positions = ranges(first_positions, counts).astype(np.int32)
-    labels = ids.astype(np.int32)
     begins = starts_of(counts)  # 0 4
+    if shares:
+        # The first token of a branch, at 4, repeats the last one that it shares, at 2: the middle of the piece before.
+        ids[begins[1:]] = ids[begins[:-1] + counts[:-1] // 2]
+    labels = ids.astype(np.int32)
     labels[begins] = IGNORE_INDEX
     row = Row(ids, labels, positions, counts.astype(np.int32))
     if shares:
-        # The first token of a branch repeats the last one that it shares, here the middle of the piece before.
-        ids[begins[1:]] = ids[begins[:-1] + counts[:-1] // 2]
-        row.parents = (begins > 0).astype(np.int32)
+        row.parents = (begins > 0).astype(np.int32)  # 0 1: the second continues the piece right before it
     return to_device(flatten([row], seq_idx=seq_idx), device)
 
 
@@ -196,7 +197,7 @@ def chances(modules: Sequence[torch.nn.Module]) -> Iterator[tuple[Any, str, Any]
     """Module, attribute and value of every chance by which a layer changes values at random, such as dropout's."""
     for module in modules:
         is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
-        for name, value in list(vars(module).items()):
+        for name, value in list(vars(module).items()):  # a copy, because callers may set what they get
             # torch's dropout layers call their chance `p`; layers of models have longer names for theirs.
             is_chance = (name == "p") if is_dropout else name.endswith(_CHANCES)
             if is_chance and isinstance(value, float) and 0 < value <= 1:

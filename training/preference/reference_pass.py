@@ -227,6 +227,10 @@ def _computed(
     """The reference of the first `count` rows: rank r of w computes rows r, r + w, r + 2w, … in batches of the policy's
     size.
 
+    Args:
+        key: what `reference_key` gave.
+        device: of tensors that ranks exchange.
+
     Raises:
         ConfigError: `logps_of` does not give one number for each document.
         PacktrainError: a log-probability is not a number.
@@ -238,8 +242,8 @@ def _computed(
     lengths = np.zeros(count, np.int64)
     row_digests = np.zeros((count, 2), np.int64)
     logps_of_rows: dict[int, NDArray[np.float64]] = {}
-    # Sharded models need all ranks in every pass, so all make as many passes, and batches are never smaller. Of 5 rows,
-    # in batches of 3, rank 1 of 2 gets places 1, 3 and 5: rows 1 and 3, and then row 0, which is computed for nothing.
+    # Sharded models need all ranks in every pass, so all ranks make the same number of passes, and all batches have the
+    # same size. Of 5 rows, in batches of 3, rank 1 of 2 gets places 1, 3 and 5: rows 1 and 3, and row 0 to fill up.
     passes = -(-count // (world_size * size))
     _LOG.info("computing the reference of %s in %s", plural(count, "row"), plural(passes, "pass", "passes"))
     for number in range(passes):
@@ -257,7 +261,7 @@ def _computed(
         batch_logps = logps.cpu().double()[is_side].numpy()  # on the CPU: some devices have no float64
         begin = 0  # of a row's documents in the batch
         for row_number in places:
-            if row_number >= count:
+            if row_number >= count:  # from here on rows only fill the batch
                 break
             row = loader.corpus.row(row_number)
             end = begin + len(row.seq_lengths)
