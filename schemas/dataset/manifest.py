@@ -132,7 +132,8 @@ class Manifest(Shown):
     @property
     def all_files(self) -> tuple[FileRecord, ...]:
         """The shards of all splits, and the other files."""
-        return (*(shard for split in self.splits.values() for shard in split.shards), *self.files)
+        shards = [shard for split in self.splits.values() for shard in split.shards]
+        return (*shards, *self.files)
 
     @property
     def hash(self) -> str:
@@ -199,7 +200,7 @@ class Manifest(Shown):
         return {"format": FORMAT, **content, "ledger": content["ledger"]["sources"]}
 
     def to_bytes(self) -> bytes:
-        """The manifest file, to the byte: the payload and its hash."""
+        """The content of the manifest file: the hash, then the payload that it is of."""
         payload = self.payload()
         # The hash stands first, where a person finds it; it is not part of what it hashes.
         return indented_json({"hash": fingerprint(payload), **payload}, 1)
@@ -295,7 +296,7 @@ def read_manifest(files: NamedFiles) -> Manifest | None:
 
 
 def _check_numbers(content: Any) -> None:
-    """Raise ValueError if there is a number beyond any file anywhere in JSON's dicts and lists."""
+    """Raise ValueError if JSON data have, at any depth, a number beyond `_LARGEST`."""
     pending = [content]  # not by recursion, whose depth a file could exhaust
     while pending:
         value = pending.pop()
@@ -303,7 +304,7 @@ def _check_numbers(content: Any) -> None:
             pending += value.values()
         elif isinstance(value, list):
             pending += value
-        # Not `abs(value) > _LARGEST`, which is false of NaN.
+        # Not `abs(value) > _LARGEST`, which is false for NaN.
         elif isinstance(value, int | float) and not abs(value) <= _LARGEST:
             raise ValueError("it has a number that no file can have")
 

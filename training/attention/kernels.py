@@ -90,7 +90,7 @@ def _options(function: Callable[..., Any]) -> frozenset[str]:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled code cannot read a signature
 def _takes_enable_gqa() -> bool:
-    """Whether `varlen_attn` takes `enable_gqa`; then it must be given where there are fewer key heads than query heads."""
+    """Whether `varlen_attn` takes `enable_gqa`, without which it then refuses fewer key heads than query heads."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in _options(varlen_attn)
