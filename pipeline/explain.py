@@ -232,7 +232,7 @@ def _story_of_document(dataset: Finished, document: _Row) -> Story:
         return replace(story, state="dropped", reason=outcome, detail=detail, twin=twin)
     standings: list[Standing] = []
     for split, row in _rows_of(dataset, document["doc_id"]):
-        if dataset.manifest.preference:  # a pair that is not packed is a row of its own, without pieces
+        if dataset.manifest.has_unpacked_pairs:  # a pair that is not packed is a row of its own, without pieces
             standings.append(Standing(split, row, 0, 0))
             continue
         for piece in pieces(dataset, row, split):

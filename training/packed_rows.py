@@ -55,7 +55,7 @@ class PackedRows:
         self.files = DatasetFiles(address, resume="resume", **remote)
         self._reader = DatasetReader(self.files, _finished_manifest(self.files))
         self._split = split
-        if self.manifest.preference:
+        if self.manifest.has_unpacked_pairs:
             raise InputError(
                 f"{address} was packed with pack.strategy: none, which gives preference pairs as columns for TRL's "
                 "DPOTrainer: open it with datasets.load_from_disk, or pack with pack.strategy: bfd for this reader"
@@ -91,7 +91,7 @@ class PackedRows:
     @property
     def has_pairs(self) -> bool:
         """Whether its documents are the sides of preference pairs."""
-        return self.manifest.pairs
+        return self.manifest.has_packed_pairs
 
     @property
     def row_length(self) -> int:

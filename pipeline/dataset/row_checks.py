@@ -24,7 +24,7 @@ def row_problems(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[tuple[in
 
     Tokens are looked at only if all columns of all rows have the lengths that they should have.
     """
-    if manifest.preference:
+    if manifest.has_unpacked_pairs:
         yield from _first_of(_pairs(batch, manifest))
         return
     problems = list(_first_of(_shape(batch, manifest)))

@@ -206,7 +206,7 @@ def _check_shard(dataset: Finished, shard: ShardRecord) -> tuple[list[Finding], 
                 findings.append(Finding(f"{shard.name}, row {first_row + row}", problem))
             first_row += batch.num_rows
             counts.max_docs = max(counts.max_docs, int(list_lengths(batch.column("doc_ids")).max(initial=0)))
-            if manifest.preference:
+            if manifest.has_unpacked_pairs:
                 counts.add_pairs(batch)
             else:
                 counts.add(batch)
@@ -277,7 +277,7 @@ def _check_row_sizes(dataset: Finished, split: str, counts: Sequence[_Counts]) -
         counts: what each shard of the split holds.
     """
     record = dataset.manifest.splits[split]
-    if dataset.manifest.preference or not record.shards:
+    if dataset.manifest.has_unpacked_pairs or not record.shards:
         return
     name = row_sizes_name(record)
     if not any(file.name == name for file in dataset.manifest.files):

@@ -104,12 +104,12 @@ def _require_exportable(dataset: str | Path, manifest: Manifest, to: str) -> Non
         ConfigError: the format would lose weights.
         InputError: it has preference pairs, or documents that share tokens.
     """
-    if manifest.pairs:
+    if manifest.has_packed_pairs:
         raise InputError(
             f"{dataset} holds preference pairs, whose two sides other trainers would train as two documents; "
             "packtrain's loader reads them, and pack.strategy none writes them for TRL's DPOTrainer"
         )
-    if manifest.preference:
+    if manifest.has_unpacked_pairs:
         raise InputError(
             f"{dataset} holds preference pairs, which are not packed; datasets.load_from_disk reads them as they are"
         )

@@ -76,9 +76,9 @@ def _front(manifest: Manifest) -> dict[str, Any]:
             # One pattern stands without brackets, as people write it.
             data_files.append({"split": name, "path": patterns[0] if len(patterns) == 1 else patterns})
     tags = ["packtrain"]
-    if not manifest.preference:
+    if not manifest.has_unpacked_pairs:
         tags.append("packed")
-    if manifest.preference or manifest.pairs:
+    if manifest.has_unpacked_pairs or manifest.has_packed_pairs:
         tags.append("preference")
     tags.append("tokenized")
     return {
@@ -116,9 +116,9 @@ def _text(manifest: Manifest, address: str) -> str:
     chosen_split = '["train"]' if len(manifest.splits) > 1 or not is_own_place else ""
     # `Markup` marks texts of packtrain's own, which `_shown` inserts as they are.
     return _template().render(
-        unpacked_pairs=manifest.preference,
-        pairs=manifest.pairs,
-        kind="preference pairs" if manifest.pairs else "training rows",
+        unpacked_pairs=manifest.has_unpacked_pairs,
+        pairs=manifest.has_packed_pairs,
+        kind="preference pairs" if manifest.has_packed_pairs else "training rows",
         rows=sum(split.rows for split in manifest.splits.values()),
         tokens=sum(split.tokens for split in manifest.splits.values()),
         row_length=manifest.row_length,

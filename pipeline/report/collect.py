@@ -222,7 +222,7 @@ def packing_of(manifest: Manifest) -> Packing:
     """How the splits that have rows are packed."""
     # With `pack.strategy: none`, each row is a preference pair that is not packed (`preference`). Packed rows may hold
     # pairs, too, two pieces each (`pairs`).
-    is_packed = not manifest.preference
+    is_packed = not manifest.has_unpacked_pairs
     splits = []
     for name, split in manifest.splits.items():
         if not split.rows:
@@ -241,4 +241,4 @@ def packing_of(manifest: Manifest) -> Packing:
         )
         splits.append(figures)
     strategy = manifest.pack.strategy if is_packed else "pairs"
-    return Packing(manifest.row_length, strategy, splits, manifest.pack.padded_for, manifest.pairs)
+    return Packing(manifest.row_length, strategy, splits, manifest.pack.padded_for, manifest.has_packed_pairs)

@@ -158,7 +158,7 @@ def _open(folder: str | Path) -> Finished:
             f"{folder} is damaged: files that its manifest names are missing, or have another size; "
             "`packtrain verify` says which, `packtrain verify --repair` rebuilds them"
         )
-    if dataset.manifest.preference:
+    if dataset.manifest.has_unpacked_pairs:
         raise InputError(
             f"{folder} has preference pairs that are not packed (pack.strategy none); only packed rows can be compared"
         )

@@ -78,7 +78,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         InputError: the row or the split does not exist.
         IntegrityError: a file is missing or damaged.
     """
-    if dataset.manifest.preference:
+    if dataset.manifest.has_unpacked_pairs:
         return _pair(dataset, split, number, decoder, room)
     pieces_of_row = pieces(dataset, number, split)
     listed = pieces_of_row

@@ -311,7 +311,7 @@ class RunConfig(ConfigModel):
         """Refuse rows that cannot be padded as `pack.align` and `pack.parallel` ask.
 
         Raises:
-            ValueError: names the nearest lengths that can be.
+            ValueError: names the nearest lengths that fit, or the keys that exclude each other.
         """
         pack = self.pack
         length = self.row_length

@@ -141,17 +141,13 @@ class Manifest(Shown):
         return fingerprint(self.payload())
 
     @property
-    def preference(self) -> bool:
-        """Whether each row is one preference pair that is not packed (`pack.strategy: none`), for TRL's trainers.
-        Packed pairs are in `pairs`.
-        """
+    def has_unpacked_pairs(self) -> bool:
+        """Whether each row is one preference pair that is not packed (`pack.strategy: none`), for TRL's trainers."""
         return "chosen_ids" in self.schema
 
     @property
-    def pairs(self) -> bool:
-        """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one. Pairs that are
-        not packed are in `preference`.
-        """
+    def has_packed_pairs(self) -> bool:
+        """Whether its packed rows hold preference pairs: the chosen side of each, then its rejected one."""
         from ..tables.columns import SIDES  # here, because it imports pyarrow
 
         return SIDES in self.schema
@@ -262,7 +258,7 @@ class Manifest(Shown):
         Raises:
             ValueError: names the shard.
         """
-        most_docs = 1 if self.preference else min(shard.tokens, self.row_length)
+        most_docs = 1 if self.has_unpacked_pairs else min(shard.tokens, self.row_length)
         # A row has a token at least, and a label belongs to a token.
         for name, count, limit in (
             ("tokens", shard.tokens, shard.bytes // _TOKEN_BYTES),
