@@ -56,7 +56,7 @@ class TaskThreads:
         _OPEN.add(self)
 
     def submit(self, task: Callable[[], _Result]) -> "Future[_Result]":
-        """Have a task done."""
+        """Have a task done by the next free thread. If `close` drops it, its future never has a result."""
         future: Future[_Result] = Future()
         self._tasks.put((future, task))
         return future
