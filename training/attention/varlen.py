@@ -193,8 +193,9 @@ def _require_supported(
 def window_of(module: torch.nn.Module, passed: int | None) -> int | None:
     """The number of tokens that each token sees, including itself; None if it sees all earlier tokens.
 
-    transformers expresses windows in the mask, and there is none here. Most layers also pass their window; for those
-    that do not (Qwen2-MoE, PhiMoE) it is read from the configuration.
+    transformers expresses windows in the mask, and there is none here. Most layers also pass their window. If a layer
+    does not (Qwen2-MoE, PhiMoE), it is the layer's own attribute, else the window of the configuration; unless the
+    configuration says that this layer has none.
 
     Args:
         passed: the window that the layer passes.
@@ -206,7 +207,7 @@ def window_of(module: torch.nn.Module, passed: int | None) -> int | None:
     layer_types = getattr(config, "layer_types", None)
     index = getattr(module, "layer_idx", None)
     if layer_types is not None and index is not None and index < len(layer_types):
-        # The configuration says which layers have one, such as ["full_attention", "sliding_attention", …].
+        # The configuration says which layers have a window, such as ["full_attention", "sliding_attention", …].
         if layer_types[index] != "sliding_attention":
             return None
         may_take_config = True
@@ -273,7 +274,7 @@ def _checked_bounds(
     is_wrong = rows != 1
     if key_bounds is not None:  # values on a device are not compared, because that waits for it
         is_wrong |= key_bounds.shape != bounds.shape
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling():  # compiled code would stop at such comparisons, or be compiled anew
         is_wrong |= longest > length
         if bounds.device.type == "cpu":
             is_wrong |= int(bounds[-1]) != length
@@ -296,12 +297,12 @@ def _bounds_of_positions(positions: torch.Tensor, rows: int, length: int, layer:
         bounds       0 3 5 7 10
 
     Args:
-        positions: (B, T) or (1, T); or of several kinds, as image models have them.
+        positions: (B, T) or (1, T); or (kinds, B, T), as image models have them.
 
     Raises:
         AttentionError: they are of another number of tokens; or a branch begins, whose path is not known.
     """
-    if positions.ndim == 3:  # several kinds, in image models: text is first
+    if positions.ndim == 3:  # several kinds, in image models: the positions of texts come first
         positions = positions[0]
     if positions.shape[-1] != length:
         raise AttentionError(
