@@ -12,7 +12,7 @@ TRL_SETTINGS = {"packing": False, "padding_free": True, "max_length": None}
 LOSSES_THAT_DO_NOT_SHIFT = ("nemo_automodel", "torchtitan")
 """Trainers which want labels that stand at the token before them already."""
 _BELOW = ("torch", "accelerate", "peft", "transformers", "packtrain", "lightning", "pytorch_lightning")
-"""Packages of frames that call a model for others."""
+"""Packages that call a model for a trainer or a loop, and so are not what has to change."""
 ADVICE = {
     "llamafactory": "LLaMA-Factory: take tokenized_path of packtrain export --to llama-factory, and neat_packing: true",
     "swift": "ms-swift: take cached_dataset of packtrain export --to ms-swift, padding_free: true and attn_impl: "
@@ -24,7 +24,7 @@ ADVICE = {
     "data_collator=packtrain.training.collate, and SFTConfig remove_unused_columns=False and "
     "dataset_kwargs={'skip_prepare_dataset': True}; where it has these, take TRL itself",
 }
-"""By a part of the name of a trainer's modules."""
+"""A part of the name of a trainer's modules → what to do where documents see each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,22 @@ class Caller:
     trainer: Any
     """The object that computes the loss; None if there is none with a method `compute_loss`."""
     package: str
-    """The package of the nearest frame that is a trainer's or the user's; empty if there is none."""
+    """The package of the nearest frame outside of `_BELOW`: a trainer's or the user's; empty if there is none."""
     names: str
-    """The modules of the trainer's classes and of the frames, in lower case."""
+    """The trainer's classes, with their modules, and the modules of such frames; one text in lower case."""
     labels: tuple[torch.Tensor, ...]
-    """Labels that frames hold, those of the nearest first."""
+    """Labels that frames hold in variables or batches, those of the nearest frame first."""
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """What messages call it: the trainer's class, or else the package."""
         if self.trainer is not None:
             return type(self.trainer).__name__
         return "this loop" if self.package in ("", "__main__") else self.package
 
     @property
     def wants_shifted_labels(self) -> bool:
-        """Whether its loss is known not to shift labels."""
+        """Whether its loss is known not to shift labels; False also if nothing is known of it."""
         return any(name in self.names for name in LOSSES_THAT_DO_NOT_SHIFT)
 
 
@@ -60,7 +60,7 @@ def find_caller() -> Caller:
     batch: the stack is the one place where both can be seen, whatever the trainer is.
     """
     trainer: Any = None
-    packages: list[str] = []
+    modules: list[str] = []
     labels: list[Any] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -75,11 +75,11 @@ def find_caller() -> Caller:
             if trainer is None and hasattr(type(values.get("self")), "compute_loss"):
                 trainer = values["self"]
         if package not in _BELOW:
-            packages.append(name)
+            modules.append(name)
         frame = frame.f_back
     classes = type(trainer).__mro__ if trainer is not None else ()
-    names = [f"{kind.__module__}.{kind.__name__}" for kind in classes] + packages
-    nearest = packages[0].partition(".")[0] if packages else ""
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in classes] + modules
+    nearest = modules[0].partition(".")[0] if modules else ""
     tensors = tuple(value for value in labels if isinstance(value, torch.Tensor))
     return Caller(trainer, nearest, " ".join(names).lower(), tensors)
 
@@ -94,8 +94,9 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
     Returns:
         Empty if there is no advice.
     """
+    sees_others = " see " in problem  # `find_leak` writes that other documents see one
     for name, advice in ADVICE.items():
-        if name in caller.names and " see " in problem:
+        if name in caller.names and sees_others:
             return advice
     if "rejected answers" in problem:
         return "take packtrain train, or a loop with packtrain.training.preference_loss"
@@ -111,7 +112,7 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
         sentences.append("the batch has an attention_mask of ones: leave it out")
     if batch.get("position_ids") is None and batch.get("cu_seq_lens_q") is None:
         sentences.append("neither position_ids nor cu_seq_lens_q reach the model: take packtrain.training.collate")
-    if batch.get("use_cache") is not False and " see " in problem:
+    if batch.get("use_cache") is not False and sees_others:  # a cache's mask lets them
         sentences.append("pass use_cache=False")
     return "; ".join(sentences)
 
@@ -120,7 +121,7 @@ def _advise_on_trainer(caller: Caller) -> str:
     """The settings of TRL's SFTTrainer to change, or the collator of a Trainer; empty if they are right or not seen."""
     trainer = caller.trainer
     if "sft_trainer.sfttrainer" in caller.names:
-        actual = {name: getattr(trainer.args, name, "?") for name in TRL_SETTINGS}
+        actual = {name: getattr(trainer.args, name, "?") for name in TRL_SETTINGS}  # "?": this version lacks it
         wrong = [f"{name}={value} (is {actual[name]})" for name, value in TRL_SETTINGS.items() if actual[name] != value]
         return f"in SFTConfig set {', '.join(wrong)}" if wrong else ""
     collator = getattr(trainer, "data_collator", None)

@@ -21,14 +21,16 @@ KEY = 8
 """Most tokens by whose hash a stretch is looked up."""
 COMPARED_FIRST = (1.0, 0.5, 0.75, 0.25, 0.9)
 """Places in a stretch that are compared before all of it: many chats begin with the same system prompt."""
+# Odd, so that no token is multiplied to 0.
 _FACTORS = np.random.default_rng(0).integers(1, 2**63, KEY, np.uint64) | np.uint64(1)
 Windows = tuple[NDArray[np.uint64], NDArray[np.int64]]
-"""The keys of stretches that may begin in the batch, sorted; and the places where, counted through all rows."""
+"""(N,) the keys of stretches that may begin in the batch, sorted; and (N,) where each begins, in the tokens of all rows
+end to end."""
 
 
 class BatchSpan(NamedTuple):
-    """Neighbouring tokens of a row of the batch; `end` is behind the last one. A gap is one that is neither a document
-    nor padding.
+    """Neighbouring tokens of a row of the batch; `end` is behind the last one. A *gap* is a span that is neither a
+    document nor padding.
     """
 
     row: int
@@ -43,7 +45,8 @@ class FoundDocument(NamedTuple):
     begin: int
     end: int
     labels: list[NDArray[np.int32]]
-    """Its labels in the dataset; several, if pieces with these tokens have different ones."""
+    """Its labels in the dataset. Several variants, if the dataset has these tokens several times with other labels, for
+    example in sources with different masks."""
 
     @property
     def place(self) -> tuple[int, slice]:
@@ -68,12 +71,15 @@ class DocumentFinder:
         Raises:
             IntegrityError: a shard is damaged.
         """
+        # Where a piece of the dataset was found → the different labels that the dataset has for it.
         labels_of: dict[BatchSpan, list[NDArray[np.int32]]] = {}
+        # So far nothing was found: all that is not padding is a gap.
         documents, gaps = _without_parts(ids, padding, labels_of)
         # Twice: a document of fewer than `KEY` tokens is looked for only where nothing else is beside it, and what is
         # beside it may be found later in the first pass.
         for _ in range(2):
             windows = _windows(ids, gaps)
+            # The first member, dropped here, is where the rows lie.
             for _, batch in self._rows.batches():
                 found_before = len(labels_of)
                 for where, labels in _matches(ids, windows, batch.pieces()):
@@ -91,7 +97,8 @@ class DocumentFinder:
         worst.
         """
         part = ids[gap.row, gap.begin : gap.end]
-        # How often its last token stands at its end, 3 for 7 8 0 0 0. More than once is likely padding.
+        # How often its last token stands at its end, 3 for 7 8 0 0 0. More than once is likely padding. A gap has two
+        # different tokens at least, so there is a first one that differs.
         repeated = int(np.argmax(part[::-1] != part[-1]))
         part = part[:-repeated] if repeated > 1 else part
         where = f"tokens {gap.begin:,} to {gap.begin + len(part):,} of row {gap.row} of the batch"
@@ -125,7 +132,7 @@ def _windows(ids: NDArray[np.int64], gaps: list[BatchSpan]) -> Windows:
         places += range(row * width + begin, row * width + end - KEY + 1)
         lengths += [KEY] * max(0, end - begin - KEY + 1)
         # Padding is one token again and again at an end: of 0 0 5 6 7, what stands alone begins at place 2 at the
-        # latest, and ends at place 4 at the earliest.
+        # latest, and ends before place 4 at the earliest. So three tokens may begin at 1 or 2, and two only at 2.
         tokens = ids[row, begin:end]
         latest_begin = begin + int(np.argmax(tokens != tokens[0]))
         earliest_end = end - int(np.argmax(tokens[::-1] != tokens[-1]))
@@ -140,12 +147,12 @@ def _windows(ids: NDArray[np.int64], gaps: list[BatchSpan]) -> Windows:
 
 
 def _keys(tokens: NDArray[np.integer], begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """(N,) the keys of stretches of T tokens, by where they begin and how long they are."""
+    """(N,) the keys of N stretches of `tokens`, by (N,) where they begin and (N,) how long they are."""
     offsets = np.arange(KEY)
     places = np.minimum(begins[:, None] + offsets, len(tokens) - 1)
     # -1, which is no token, behind the end of a shorter one.
     first_tokens = np.where(offsets < lengths[:, None], tokens[places].astype(np.int64), -1)
-    # The factors are odd, so no token is multiplied to 0; equal hashes are compared token by token anyway.
+    # Different tokens may have one key: `_matches` compares what has equal keys token by token.
     keys: NDArray[np.uint64] = (first_tokens.astype(np.uint64) * _FACTORS).sum(-1, dtype=np.uint64)
     return keys
 
@@ -158,7 +165,7 @@ def _matches(
     Args:
         ids: (B, T) tokens of the batch.
         windows: where a stretch may begin in it.
-        pieces: of some rows of the dataset.
+        pieces: of some rows of the dataset, with their tokens and labels end to end.
     """
     window_keys, window_places = windows
     flat = ids.ravel()
@@ -177,6 +184,7 @@ def _matches(
     high = np.searchsorted(window_keys, keys, "right")
     stretch = np.repeat(np.arange(len(keys)), high - low)  # an entry for each pair of a stretch and a place
     start = window_places[ranges(low, high - low)]
+    # A stretch must end in the row in which it begins.
     is_match = start % width + lengths[stretch] <= width
     # A few tokens are compared before all of them: the pairs that are left go through a loop in Python.
     for share in COMPARED_FIRST:
@@ -193,7 +201,7 @@ def _matches(
             piece_begin = int(pieces.begins[piece])
             piece_length = int(pieces.lengths[piece])
             row, place = divmod(at + piece_begin - begin, width)
-            if piece_length:
+            if piece_length:  # a row may have pieces without tokens
                 yield (
                     BatchSpan(row, place, place + piece_length),
                     pieces.labels[piece_begin : piece_begin + piece_length],
@@ -224,6 +232,6 @@ def _without_parts(
         edges = np.flatnonzero(np.diff(np.concatenate(([0], unknown.view(np.int8), [0]))))
         for begin, end in edges.reshape(-1, 2).tolist():
             part = ids[number, begin:end]
-            if (part != part[0]).any():  # else it is padding
+            if (part != part[0]).any():  # one token again and again is padding
                 gaps.append(BatchSpan(number, begin, end))
     return sorted(documents, key=lambda document: document[:2]), gaps

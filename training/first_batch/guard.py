@@ -34,14 +34,14 @@ _CALL_WHAT_THEY_WRAP = ("DistributedDataParallel", "FullyShardedDataParallel", "
 
 
 class Findings(NamedTuple):
-    """What a batch is, beside the dataset."""
+    """What is known of a batch after it was compared with the dataset."""
 
     documents: list[FoundDocument]
     """The documents in it."""
     problems: list[str]
     """What is wrong with its tokens, labels and positions; empty if nothing is."""
     unjudged: str
-    """What could not be judged of its labels; empty if all could."""
+    """Why its labels could not be judged; empty if they could."""
 
 
 class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -67,19 +67,22 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
             )
         self._finder = DocumentFinder(self._rows)
         self._hooks: list[RemovableHandle] = []
+        """Of the model and its wrappers; empty while no batch is looked at."""
         self._checking = False
+        """Whether a check is under way, whose own passes run the hooks again."""
         self._batches = 0
+        """Batches looked at so far."""
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """See transformers."""
+        """Put the hash of the dataset's manifest into the model's configuration."""
         name_dataset(_model_in(model), self._rows)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """See transformers."""
+        """Look at the batches from here on."""
         self.watch(model)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See transformers."""
+        """Raise LeakError if no batch was seen before a step: then the guard watches a model that is not called."""
         if self._hooks and not self._batches:
             raise LeakError(
                 "the guard saw no batch: the trainer does not call the model that it shows to callbacks. Call "
@@ -90,9 +93,9 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         """Look at the batches of a model in training, until one has shown that all is right."""
         self._stop()
         self._batches = 0
-        # A hook on each: some trainers call the wrapper, some what it wraps; the first one that runs looks.
+        # A hook on each: some trainers call the wrapper, some what it wraps. Of several that run, the first one looks.
         for module in wrappers_of(_model_in(model)):
-            # These call what they wrap by its `__call__`, so that its own hook runs, and would look twice with another.
+            # Without one of their own, because they run the hooks of what they wrap: two would look at a batch twice.
             if type(module).__name__ not in _CALL_WHAT_THEY_WRAP:
                 self._hooks.append(module.register_forward_pre_hook(self._look, with_kwargs=True, prepend=True))
 
@@ -104,8 +107,9 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _look(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The hook: check the batch with which a module is called, if the module trains."""
         if self._checking or not self._hooks or not module.training or not torch.is_grad_enabled():
-            return  # a pass of the check itself or one after it, an evaluation, or a generation
+            return  # a pass of the check itself, a pass after the last check, an evaluation, or a generation
         self._checking = True
         try:
             self._check(module, args, kwargs)
@@ -132,7 +136,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         documents = findings.documents
         problems = findings.problems
         # The passes are collective where the model is sharded: all ranks make them, or none does.
-        some_rank_has_none = bool(highest_of_ranks(int(not documents), device))
+        some_rank_has_none = bool(highest_of_ranks(int(not documents), device))  # no documents, so nothing to test
         if ids is not None and not some_rank_has_none:
             leak = find_leak(module, args, kwargs, (ids.shape[0], ids.shape[1]), documents)
             if leak:
@@ -185,6 +189,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         if verdict.problem:
             problems.append(verdict.problem)
         positions = kwargs.get("position_ids", kwargs.get("input_pos"))
+        # Positions of another shape, as of models with several position axes, are not judged.
         if isinstance(positions, torch.Tensor) and positions.shape == ids.shape:
             places = positions.cpu().numpy()
             wrong = [
@@ -207,7 +212,7 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
         split: the one that trains.
 
     Raises:
-        ConfigError: it has no model.
+        ConfigError: `trainer_or_model` is neither of the two.
         InputError, IntegrityError: see `PackedRows`. In training LeakError, see `PackedGuard`.
     """
     packed_guard = PackedGuard(data, split)
@@ -235,11 +240,11 @@ def _model_in(model: Any) -> Any:
 
 def _ids_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """(B, T) the tokens with which a model is called; None if there are none."""
-    # Models of transformers take `input_ids`, torchtune's `tokens`; others their first argument.
+    # Models of transformers take `input_ids`, models of torchtune `tokens`, and others get them as the first argument.
     ids = kwargs.get("input_ids", kwargs.get("tokens", args[0] if args else None))
-    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():  # the latter are embeddings
         return None
-    return ids.reshape(-1, ids.shape[-1])
+    return ids.reshape(-1, ids.shape[-1])  # also of (T,) tokens without a dimension of rows
 
 
 def _describe(problems: list[str], caller: Caller, batch: dict[str, Any]) -> str:

@@ -29,28 +29,32 @@ def find_leak(
         module: what the trainer calls.
         args, kwargs: with which it calls it.
         shape: (B, T) of the batch.
+        documents: in the batch, at least one.
     """
     device = next(module.parameters()).device
-    numbers = np.full(shape, -1)  # of each token's document
+    numbers = np.full(shape, -1)  # (B, T) the number of each token's document; -1 for padding and gaps
     for number, document in enumerate(documents):
         numbers[document.place] = number
     number_at = torch.from_numpy(numbers).to(device)
     is_inside = number_at >= 0
-    # 5 documents have the numbers 000 to 100 and so 3 bits. All ranks take those of the rank with most documents.
+    # 5 documents have the numbers 000 to 100 and so 3 bits; a single one is tested with 1 bit, too. All ranks take as
+    # many bits as the rank with most documents.
     bits = highest_of_ranks((len(documents) - 1).bit_length() or 1, device)
-    # Any two documents differ in some bit, so some group has the one and not the other.
+    # Two groups for each bit: documents whose numbers have a 0 there, and documents with a 1. Any two documents differ
+    # in some bit, so some group has the one and not the other.
     groups = [is_inside & ((number_at >> bit) % 2 == value) for bit, value in product(range(bits), (0, 1))]
     with undisturbed(module), comparable_gradients(module):
         try:
             influence_of_groups = influences(module, lambda: module(*args, **kwargs), groups)
         except UntestedError as error:
             return f"isolation could not be tested: {error}"
+    # (B, T): how strongly the hidden states of the group depend on each token.
     for group, influence in zip(groups, influence_of_groups, strict=True):
         if not bool(influence[is_inside].isfinite().all()):
             return "isolation could not be tested: gradients are not numbers (NaN or infinite)"
         if bool(group.any()) and not float(influence[group].max()) > 0:
             return "isolation could not be tested: documents have no gradient with respect to themselves"
-        leak = influence.masked_fill(group | ~is_inside, 0)
+        leak = influence.masked_fill(group | ~is_inside, 0)  # what is left are tokens of documents outside of the group
         if float(leak.max()) > 0:
             document = documents[numbers.flat[int(leak.argmax())]]
             return (

@@ -16,9 +16,9 @@ class LabelVerdict(NamedTuple):
     """What is known of the labels of a batch; both are empty if they are right."""
 
     unjudged: str = ""
-    """Why they could not be judged."""
+    """Why they could not be judged; empty if they were."""
     problem: str = ""
-    """What is wrong."""
+    """What is wrong; empty if nothing is, or nothing could be judged."""
 
 
 def judge_labels(
@@ -30,7 +30,7 @@ def judge_labels(
     Args:
         batch: what the model gets. Labels that were taken out of it before are looked for in the calling frames.
         shape: (B, T) of the batch.
-        complete: all of it that is not padding is documents.
+        complete: whether every token of the batch that is not padding is in one of `documents`.
     """
     labels, is_shifted_later = _labels_of(batch, caller, shape)
     if labels is None:
@@ -68,7 +68,7 @@ def _labels_of(
         labels = batch.get(name)
         if isinstance(labels, torch.Tensor) and labels.numel() == shape[0] * shape[1]:
             return labels.reshape(shape).cpu().numpy(), shifts
-    # A loss outside of the model takes them: whether it shifts them is known of some trainers only.
+    # A loss outside of the model takes them. Some trainers are known not to shift them; of the others nothing is known.
     is_shifted_later = False if caller.wants_shifted_labels else None
     for labels in caller.labels:
         if labels.shape == shape:
@@ -80,15 +80,18 @@ def _differences(labels: NDArray[np.int64], documents: list[FoundDocument], comp
     """How labels (B, T) differ from the dataset's, in words; empty if they do not.
 
     Args:
-        complete: as in `judge_labels`. If not, labels outside may be those of documents that were not found.
+        documents: found in the batch. Each has one or several variants of labels, because a dataset may have the same
+            tokens more than once and train other parts of them, for example in sources with different masks.
+        complete: whether every token that is not padding is in one of `documents`. If not, labels outside of them may
+            be those of documents that were not found, and say nothing.
     """
     expected = np.full_like(labels, IGNORE_INDEX)
     is_inside = np.zeros(labels.shape, bool)
     for document in documents:
         is_inside[document.place] = True
         actual = labels[document.place]
-        # Several documents may have these tokens and different labels: those that fit are expected, if any do. They are
-        # compared without the first label, which may be anything at the beginning of a row.
+        # The variant that the batch has is expected; if it has none of them, the first one. They are compared without
+        # the first label, which may be anything at the beginning of a row.
         fitting = (variant for variant in document.labels if np.array_equal(variant[1:], actual[1:]))
         expected[document.place] = next(fitting, document.labels[0])
     expected[:, 0] = labels[:, 0]  # no token predicts the first one of a row, so its label does not matter

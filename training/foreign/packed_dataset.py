@@ -15,10 +15,14 @@ from ...schemas.tables.columns import WEIGHTS
 from ..batch import FixedShape
 from ..packed_rows import PackedRows
 
+Item = Callable[[Row, NDArray[np.int32], Row], Any]
+"""`item(row, labels, padding)` → what a trainer takes. `labels` are the row's, beside it because a trainer whose
+loss does not shift gets each one at the token before it; `padding` fills the row up to the length of all items."""
+
 
 def torchtune_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, torch.Tensor]:
-    """For `padded_collate_packed` of torchtune 0.6.1: padding is in documents of its own."""
-    lengths = np.concatenate([row.seq_lengths, padding.seq_lengths])  # (D,), with 0 where there is no padding
+    """For `padded_collate_packed` of torchtune 0.6.1: padding is in documents of its own. Its loss shifts labels."""
+    lengths = np.concatenate([row.seq_lengths, padding.seq_lengths])  # (D,), of which empty padding documents are 0
     return {
         "tokens": _tensor(row.input_ids, padding.input_ids),
         "labels": _tensor(labels, padding.labels),
@@ -38,7 +42,9 @@ def verl_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, to
 
 
 def torchtitan_item(row: Row, labels: NDArray[np.int32], padding: Row) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """For the `Trainer` of torchtitan 0.3.0: (inputs, labels), where documents begin at position 0."""
+    """For the `Trainer` of torchtitan 0.3.0: (inputs, labels), where documents begin at position 0. Its loss does not
+    shift, so `labels` are shifted already.
+    """
     inputs = {
         "input": _tensor(row.input_ids, padding.input_ids),
         "positions": _tensor(row.position_ids, padding.position_ids),
@@ -49,7 +55,8 @@ def torchtitan_item(row: Row, labels: NDArray[np.int32], padding: Row) -> tuple[
 def automodel_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[str, torch.Tensor | list[int]]:
     """For `packed_sequence_thd_collater` and `neat_packed_collater` of NeMo Automodel 0.7.0.
 
-    The mask numbers documents from 1, and has 0 at padding, which belongs to the last one in `seq_lens_padded`.
+    The mask numbers documents from 1, and has 0 at padding. `seq_lens_padded` counts all padding to the last document.
+    Its loss does not shift, so `labels` are shifted already.
     """
     gap = len(padding.input_ids)
     lengths = row.seq_lengths.tolist()
@@ -64,15 +71,13 @@ def automodel_item(row: Row, labels: NDArray[np.int32], padding: Row) -> dict[st
     }
 
 
-Item = Callable[[Row, NDArray[np.int32], Row], Any]
-"""(row, its labels, what fills it up) → what a trainer takes."""
 ITEMS: dict[str, tuple[Item, bool]] = {
     "torchtune": (torchtune_item, False),
     "verl": (verl_item, False),
     "torchtitan": (torchtitan_item, True),
     "nemo-automodel": (automodel_item, True),
 }
-"""By trainer: its item, and whether it wants each label at the token before it, because its loss does not shift."""
+"""Trainer → its item, and whether it wants each label at the token before it, because its loss does not shift them."""
 
 
 class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is not followed
@@ -93,7 +98,7 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
     """
 
     packed = True
-    """What torchtune asks of datasets."""
+    """torchtune reads this attribute, and takes only datasets that have it as packed."""
 
     def __init__(
         self,
@@ -130,12 +135,12 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
             raise ConfigError(
                 f"length={length:,}: rows have up to {self._rows.row_length:,} tokens; give at least as many"
             )
-        # Trainers stack rows: all have this length, and as many documents as the fullest.
+        # Trainers stack rows: all items have this length, and as many documents as the fullest row.
         self._shape = FixedShape.of(self._rows)._replace(length=length)
 
     @property
     def lineage(self) -> Mapping[str, str]:
-        """See `PackedLoader.lineage`."""
+        """Names and values that say which dataset this is, for a log or a model's configuration."""
         return self._rows.lineage
 
     def __len__(self) -> int:
@@ -150,4 +155,5 @@ class PackedDataset(torch.utils.data.Dataset):  # type: ignore[misc]  # torch is
 
 
 def _tensor(*parts: NDArray[Any]) -> torch.Tensor:
+    """int64: the parts end to end. int64, because trainers stack items and index with labels."""
     return torch.from_numpy(np.concatenate(parts, dtype=np.int64))

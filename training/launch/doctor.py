@@ -25,6 +25,7 @@ LEAST_SHARED = 1 << 30
 default.
 """
 GOOD = "good"
+"""As it should be."""
 NOTE = "note"
 """Training works, but may lack something."""
 BROKEN = "broken"
@@ -34,7 +35,11 @@ _Finding = tuple[str, str, str]
 
 
 def report(say: Callable[[str], None]) -> bool:
-    """Examine this machine and print a line for each finding. Whether all is well enough to train."""
+    """Examine this machine and print a line for each finding.
+
+    Returns:
+        Whether nothing is broken.
+    """
     findings: list[_Finding] = []
     for check in (_packages, _devices, _attention, _shared_memory):
         try:
@@ -125,4 +130,7 @@ def _shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[_Finding]:
         "; NCCL and DataLoader workers talk through it, and die of a bus error. Give the container more: docker run "
         "--shm-size=8g, or an emptyDir of medium Memory on Kubernetes"
     )
-    yield "/dev/shm", GOOD if free >= LEAST_SHARED else NOTE, f"{size(free)} free{'' if free >= LEAST_SHARED else fix}"
+    if free >= LEAST_SHARED:
+        yield "/dev/shm", GOOD, f"{size(free)} free"
+    else:
+        yield "/dev/shm", NOTE, f"{size(free)} free{fix}"

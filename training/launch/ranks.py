@@ -29,19 +29,20 @@ NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 VARIABLES = (*NEEDED, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "SLURM_PROCID", "SLURM_NODEID", "SLURM_NNODES")
 """Variables that identify a process, in display order."""
 SECONDS = 60.0
-"""Seconds that a rank may take."""
+"""For how many seconds rank 0 waits for the reports of the others."""
 _GRACE = 10.0
 """Additional seconds that the others wait for rank 0's verdict."""
 _OPEN: list[Any] = []
-"""Keeps rank 0's stores alive: otherwise its server would end before the process group connects."""
+"""The stores of all calls of `rank_check` in this process. They keep rank 0's server alive, which would end before the
+process group connects; and their number tells calls apart."""
 
 
 def read_launch(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Rank and number of ranks, from the environment; None for a process alone.
 
     Raises:
-        ConfigError: half of the variables are set, one is not a number, or Slurm started several tasks without them:
-            each process would silently train by itself.
+        ConfigError: only some of the variables are set, one is not a number, or Slurm started several tasks without
+            them. Each process would silently train by itself.
     """
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         if (tasks := environ.get("SLURM_STEP_NUM_TASKS") or "1") != "1":
@@ -78,7 +79,7 @@ def rank_check() -> None:
 
     Raises:
         ConfigError: the launcher's variables are incomplete or contradict each other.
-        PacktrainError: a rank is missing, or they count differently many; on every rank that is there.
+        PacktrainError: a rank is missing, or ranks disagree on how many there are. Every rank that is there raises it.
     """
     launch = read_launch()
     if launch is None:
@@ -91,6 +92,7 @@ def rank_check() -> None:
     _LOG.info("%s: %s", this_rank, saw)
     deadline = time.monotonic() + seconds
     try:
+        # Longer than `_meet` waits by itself (seconds + _GRACE), so that its own error, which says more, comes first.
         verdict = _within(seconds + 1.2 * _GRACE, lambda: _meet(rank, ranks, saw, deadline, seconds))
     except (RuntimeError, TimeoutError, OSError) as error:
         raise PacktrainError(
@@ -105,7 +107,9 @@ def rank_check() -> None:
 
 
 def _passed(ranks: int) -> str:
-    """The verdict if no rank is missing. It has their number: a rank that counts otherwise expects another one."""
+    """The verdict if no rank is missing. It says how many there are, so that a rank whose WORLD_SIZE is another one
+    expects another text, and fails.
+    """
     return f"all {ranks} ranks are there"
 
 
@@ -127,15 +131,15 @@ def _within(seconds: float, work: Callable[[], str]) -> str:
 
 
 def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> str:
-    """Leave a report and wait for the verdict, which rank 0 makes.
+    """Leave a report and wait for the verdict, which rank 0 makes: the text of `_passed`, or which ranks are missing.
 
     Keys have a prefix of this call and of the launcher's attempt: the store outlives both, and what an earlier attempt
     left in it says nothing of this one.
 
     Args:
         saw: this rank's variables, for the verdict.
-        deadline: of `time.monotonic`, until when rank 0 waits for reports.
-        seconds: that a rank may take, for the store and the verdict.
+        deadline: when rank 0 ends waiting for reports, by `time.monotonic`.
+        seconds: how long that is altogether, also for connecting to the store.
     """
     import torch.distributed as dist
 
@@ -152,6 +156,7 @@ def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> s
     )
     _OPEN.append(shared_store)
     attempt = f"{environ.get('TORCHELASTIC_RUN_ID', '')}/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    # Every rank calls this as often, so the number of the call is the same on all.
     store = dist.PrefixStore(f"packtrain/ranks/{len(_OPEN)}/{attempt}", shared_store)
     store.set(f"host/{rank}", socket.gethostname())
     if rank != 0:
@@ -175,8 +180,9 @@ def _missing(hosts: Mapping[int, str], ranks: int, saw: str, seconds: float) -> 
     """Which ranks are missing, in one sentence.
 
     Args:
-        hosts: the host of each rank that is there.
-        saw: the variables of rank 0.
+        hosts: rank → its host, of the ranks that are there.
+        saw: the variables of rank 0, as text.
+        seconds: for how long it waited.
     """
     missing = [rank for rank in range(ranks) if rank not in hosts]
     present = [

@@ -20,16 +20,18 @@ from ...schemas.jsontext import parse_json
 
 CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-"""The names of which peft takes the first that is there; without either it would ask a hub."""
+"""Files of weights. peft takes the first one that is there; without either it would ask a hub."""
 PATTERN_SECONDS = 10.0
-"""How long all patterns of an adapter may take on the names of a model's modules; they take milliseconds."""
+"""How long all patterns of an adapter may take on the names of a model's modules; honest ones take milliseconds."""
 _MOST_RANK = 1 << 14
+"""The highest rank of an adapter that is loaded."""
 _OUTSIDE = ("corda_config", "eva_config", "lora_ga_config", "megatron_config", "layer_replication")
 """Keys that let peft import modules, open other files, or repeat layers; a finished adapter needs none of them."""
 _DRAWN = (None, True, False, "gaussian", "orthogonal", "eva")
-"""Ways to draw first weights that leave the model's own alone; all of them are replaced by the adapter's."""
+"""Values of init_lora_weights that draw the adapter's first weights alone; the adapter's file replaces all of them."""
 _TURNED = re.compile(r"pissa(_niter_[1-6]?[0-9])?|olora|loftq")
-"""Ways that turn the model's own weights, which the adapter's belong to."""
+"""Values of init_lora_weights that also change the model's own weights. The adapter was trained on the changed ones, so
+peft must change them again when it loads the adapter."""
 _TRY = """
 import json, re, sys
 patterns, names = json.load(sys.stdin)
@@ -37,6 +39,7 @@ for pattern in map(re.compile, patterns):
     for name in names:
         pattern.match(name)
 """
+"""The program that tries patterns, in a process of its own."""
 
 
 def read_adapter(folder: Path) -> dict[str, Any]:
@@ -97,19 +100,21 @@ def put_adapter(model: Any, folder: Path) -> Any:
     for key in ("runtime_config", "auto_mapping"):  # a class to import, which only peft's own loader asks for
         data.pop(key, None)
     if data.get("init_lora_weights", True) in _DRAWN:
-        # The adapter's weights replace what is drawn here. Other ways to draw would decompose weights, or need data.
+        # The adapter's weights replace what is drawn, so the cheapest way to draw serves: orthogonal weights would be
+        # computed for nothing.
         data["init_lora_weights"] = True
     try:
         config = peft.LoraConfig.from_peft_type(**peft.LoraConfig.check_kwargs(**data))
         adapted = peft.PeftModel.from_pretrained(model, str(folder), config=config)
         mapping = getattr(model, "_checkpoint_conversion_mapping", {})
-        # Once more, because peft only warns of what it does not find.
+        # Loaded once more for the report: `from_pretrained` only warns of weights that it does not find.
         weights = peft.load_peft_weights(str(folder), device="cpu", key_mapping=mapping)
         report = peft.set_peft_model_state_dict(adapted, weights)
     except Exception as error:  # of a damaged or hostile folder
         reason = " ".join(str(error).split())[:400] or type(error).__name__
         raise ConfigError(f"MODEL: peft cannot load the adapter {folder}: {reason}") from error
-    # Other missing weights are those of the model, which an adapter does not hold.
+    # The names of an adapter's weights have one of these parts. Other missing weights are the model's own, which an
+    # adapter does not hold.
     parts = ("lora_", "modules_to_save", "trainable_tokens")
     missing = sorted(key for key in report.missing_keys if any(part in key for part in parts))
     if missing:
@@ -126,7 +131,7 @@ def put_adapter(model: Any, folder: Path) -> Any:
 
 
 def import_peft() -> Any:
-    """The package. Raises ConfigError if it is missing."""
+    """The package peft. Raises ConfigError if it is missing."""
     try:
         import peft
     except ImportError as error:
@@ -139,7 +144,7 @@ def _try_patterns(where: Path, data: dict[str, Any], names: list[str]) -> None:
     ended.
 
     Raises:
-        ConfigError: they take too long, or are none.
+        ConfigError: they take too long, or one of them is no regular expression.
     """
     patterns = list(_patterns(data))
     if not patterns:
@@ -164,7 +169,7 @@ def _try_patterns(where: Path, data: dict[str, Any], names: list[str]) -> None:
 
 
 def _patterns(data: dict[str, Any]) -> Iterator[str]:
-    """The regular expressions that peft makes of a configuration."""
+    """The regular expressions that peft makes of a configuration, written as peft writes them."""
     for key in ("target_modules", "exclude_modules"):
         if isinstance(data.get(key), str):
             yield rf"(?:{data[key]})\Z"
@@ -178,7 +183,7 @@ def _patterns(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _values(value: Any) -> list[Any]:
-    """The entries of a list or the values of an object; a single value as the only one."""
+    """The entries of a list, or the values of an object; a single value as the only entry; no entries for None."""
     if isinstance(value, dict):
         return list(value.values())
     if isinstance(value, list):

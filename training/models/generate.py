@@ -21,7 +21,7 @@ from .adapter import CONFIG, put_adapter, read_adapter
 from .model import load_weights, read_config
 
 SEQUENCES = {"cpu": 16, "cuda": 64}
-"""Sequences at once, where no number is given, by type of device."""
+"""Type of device → how many sequences are drawn at once, where no number is given."""
 _WEIGHTS = (".safetensors", ".bin")
 
 
@@ -48,7 +48,7 @@ class GenerateEngine:
         )
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
-        """See `SampleEngine`.
+        """The answers to all requests, in their order. A group is drawn when its first answer is asked for.
 
         Raises:
             ConfigError: memory ran out.
@@ -61,7 +61,7 @@ class GenerateEngine:
                 yield SampleAnswer("length" if end is None else "stop", tuple(tokens[:end]))
 
     def _generate(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
-        """The number of tokens of the longest prompt; and (N, T) prompts and answers."""
+        """Where all answers begin, which is the length of the longest prompt; and (N, T) prompts with their answers."""
         width = max(len(request.token_ids) for request in group)
         ids = torch.full((len(group), width), self._padding, dtype=torch.long)
         mask = torch.zeros_like(ids)
@@ -71,7 +71,7 @@ class GenerateEngine:
             ids[row, begin:] = torch.tensor(request.token_ids)
             mask[row, begin:] = 1
         device = self._model.device
-        torch.manual_seed(group[0].seed)
+        torch.manual_seed(group[0].seed)  # the group's own: all answers of a group are drawn together
         try:
             with torch.inference_mode():
                 sequences: torch.Tensor = self._model.generate(
@@ -89,10 +89,11 @@ def load_for_generation(place: "ModelFolder", *, dtype: str, device: torch.devic
     """A model (transformers.PreTrainedModel) in evaluation mode, whose own generation settings are forgotten.
 
     Args:
+        place: of the model, and of its adapter, which is merged into it.
         dtype: `float32`, `bfloat16`, `float16`, or `auto` for what the weights have.
 
     Raises:
-        ConfigError: see `load_weights` and `put_adapter`; or the device has no room.
+        ConfigError: the model or its adapter cannot be loaded, or the device has no room.
     """
     from transformers import GenerationConfig
     from transformers.utils import logging
@@ -123,16 +124,17 @@ class ModelFolder:
     folder: Path
     """The whole model, or the model under the adapter."""
     adapter: Path | None
+    """The adapter on it; None for a whole model."""
     vocabulary: int
     """Token ids with embeddings, as the configuration says."""
     positions: int | None
     """`max_position_embeddings`; None if the model does not say."""
     stop_ids: tuple[int, ...]
-    """End-of-sequence tokens of generation_config.json and config.json."""
+    """The ids of end-of-sequence tokens, first those of generation_config.json, then those of config.json."""
 
     @property
     def digest(self) -> str:
-        """Says that the model is another: a hash of the sizes and times of its files, wherever they lie."""
+        """A hash that changes with the model: of the names, sizes and times of its files, but not of where they lie."""
         folders = [self.folder] if self.adapter is None else [self.folder, self.adapter]
         files = [path for folder in folders for path in sorted(folder.glob("*.*")) if path.is_file()]
         lines = [f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files]
@@ -151,7 +153,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     if not model.is_dir():
         raise ConfigError(f"MODEL: there is no folder {model}; give a model's folder, such as the export of a training")
     adapter = None
-    if (model / CONFIG).exists():
+    if (model / CONFIG).exists():  # adapter_config.json
         adapter = model
         adapted_model = base or Path(str(read_adapter(model).get("base_model_name_or_path") or ""))
         if not (adapted_model / "config.json").is_file():
@@ -183,6 +185,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    """The settings in a file of JSON. Raises ConfigError if it is no JSON object."""
     try:
         settings = parse_json(read_regular(path, SETTINGS_BYTES))
     except (OSError, ValueError) as error:

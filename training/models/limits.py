@@ -28,8 +28,9 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
     """Refuse data with token ids or positions that a model does not have: on a GPU they would fail unclearly, and late.
 
     Args:
-        name: what the rows are called in the error.
-        padded: the rest of every row is padding, in documents of their own, which may be as long as `max_length`.
+        name: what the error calls the rows.
+        padded: batches fill up every row with padding. It stands in documents of its own, which may be as long as the
+            longest document that the data may have.
 
     Raises:
         InputError: says how far the data goes, and how far the model.
@@ -43,11 +44,12 @@ def check_fits(model: Any, name: str, rows: PackedRows, *, padded: bool = False)
             f"(model.config.vocab_size: at least {highest + 1:,})"
         )
     limit = longest_document(model)
-    # Nearly always: the longest document that the data may have is known without reading any.
+    # The usual case: the longest document that the data may have is known without reading any.
     if limit is None or rows.longest_allowed <= limit.tokens:
         return
     longest = rows.longest_allowed if padded else rows.longest  # the latter reads the document table
     if longest > limit.tokens:
+        # Where packing cuts documents at the end of a row, the length of rows limits them.
         key = "pack.row_length" if rows.manifest.pack.cuts_documents else "truncate.max_length"
         raise InputError(
             f"{name} has {'padding' if padded else 'a document'} of {longest:,} tokens, more than the model takes: "

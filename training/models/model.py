@@ -45,7 +45,7 @@ def read_config(folder: Path) -> Any:
     """A model's configuration (transformers.PretrainedConfig), which cannot name code.
 
     Raises:
-        ConfigError: it cannot be read, or wants code that is not installed.
+        ConfigError: it cannot be read, has more layers than any model, or wants code that is not installed.
     """
     from transformers import AutoConfig
 
@@ -84,7 +84,7 @@ def draw_weights(config: Any, seed: int, *, scores: bool = False, **options: Any
     try:
         with _seeded(seed):
             return _loader_of(config, scores).from_config(config, **options)
-    except Exception as error:  # as above
+    except Exception as error:  # architectures raise all kinds of errors if they cannot be built
         raise ConfigError(
             f"model: {config.model_type}: transformers cannot build this model: {message_of(error)}"
         ) from error
@@ -92,14 +92,17 @@ def draw_weights(config: Any, seed: int, *, scores: bool = False, **options: Any
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """A context with random numbers of a seed, after which generators are as they were."""
+    """A context with random numbers of a seed on the CPU, after which its generator is as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def _loader_of(config: Any, scores: bool) -> Any:
-    """The class of transformers that makes a model; for a reward model, the configuration gets one label."""
+    """The class of transformers that makes a model.
+
+    For a reward model (`scores`), the configuration is changed: it gets one label, so that the head gives one score.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
     if not scores:
@@ -112,24 +115,24 @@ def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options
     """A model (transformers.PreTrainedModel) with its weights, all of which must be there.
 
     Args:
-        scores: a reward model, as in `draw_weights`. The head of a causal language model is left out, and the one that
-            scores is drawn, unless the folder has it.
-        seed: of the head that scores.
+        scores: a reward model, as in `draw_weights`. The head of a causal language model is left out. The head that
+            scores is read, or drawn if the folder has none.
+        seed: for drawing that head.
         options: of transformers' `from_pretrained`.
 
     Raises:
-        ConfigError: a file is missing, damaged, outside of the folder or holds more than weights, or it is no causal
-            language model.
+        ConfigError: a file is missing, damaged, outside of the folder or holds more than weights; or the folder holds
+            no causal language model.
     """
     options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
         for index in folder.glob("*.index.json"):
             for name in parse_json(read_regular(index, LISTING_BYTES))["weight_map"].values():
-                check_name(name)  # transformers would open what lies elsewhere
+                check_name(name)  # refuses paths out of the folder, which transformers would open
         with _seeded(seed):
             loader = _loader_of(options["config"], scores)
             model, report = loader.from_pretrained(str(folder), output_loading_info=True, **options)
-    except Exception as error:  # of a damaged or hostile folder, and of any architecture
+    except Exception as error:  # a damaged or hostile folder may cause any error, and so may an architecture
         raise _not_loaded(folder, error) from error
     missing = sorted(name for name in report["missing_keys"] if not scores or name != SCORE_WEIGHT)
     if missing and "quantization_config" not in options:
@@ -142,7 +145,7 @@ def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options
 
 def _not_loaded(folder: Path, error: Exception) -> ConfigError:
     """The error for a model that transformers could not load."""
-    if isinstance(error, UnpicklingError):  # torch reads tensors alone, and advises otherwise
+    if isinstance(error, UnpicklingError):  # torch's own message would advise to load it all the same
         return ConfigError(
             f"model: {folder} holds a pickle with more than weights, which is not loaded; take weights in *.safetensors"
         )
@@ -189,8 +192,10 @@ def load_model(config: "ModelConfig", base: Path, seed: int, *, scores: bool = F
     options: dict[str, Any] = {}
     if config.quantization:
         options["quantization_config"] = AutoQuantizationConfig.from_dict(dict(config.quantization))
-    if config.dtype != "auto" or not config.quantization:
-        options["dtype"] = getattr(torch, "float32" if config.dtype == "auto" else config.dtype)
+    if config.dtype != "auto":
+        options["dtype"] = getattr(torch, config.dtype)
+    elif not config.quantization:  # a quantised model's configuration says it
+        options["dtype"] = torch.float32
     if config.path is not None:
         folder = base / Path(config.path).expanduser()
         if not folder.is_dir():
@@ -210,9 +215,10 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int, *, s
     """The model with adapters, whose weights alone are trained, in float32; without settings the model itself.
 
     Args:
+        settings: keys of peft.LoraConfig; None for no adapters. Defaults: rank 16, alpha twice the rank, all linear
+            layers but the head.
+        seed: of the adapters' random weights.
         scores: it is a reward model, whose head is trained, too.
-        settings: keys of peft.LoraConfig. Defaults: rank 16, alpha twice the rank, all linear layers but the head.
-        seed: of their random weights.
 
     Raises:
         ConfigError: peft is not installed, or refuses the settings.
@@ -231,7 +237,7 @@ def add_adapters(model: Any, settings: Mapping[str, Any] | None, seed: int, *, s
 
 
 def name_dataset(model: Any, rows: PackedRows) -> None:
-    """Put the hash of the dataset's manifest into the model's configuration, if it has one.
+    """Put the hash of the dataset's manifest into the model's configuration, if the model has a configuration.
 
     TensorBoard, Weights & Biases, MLflow, trackio and others show that configuration as transformers' own callbacks log
     it, and every checkpoint and finished model holds it in config.json.

@@ -6,7 +6,9 @@ import torch
 
 
 def attention_layers(model: torch.nn.Module) -> list[Any]:
-    """The modules of self-attention that call transformers' attention interface, judged by their attributes."""
+    """The modules of causal self-attention that call transformers' attention interface. They have no class in common,
+    and are known by their attributes.
+    """
     attributes = {"is_causal", "layer_idx", "config"}
     return [layer for layer in model.modules() if attributes <= vars(layer).keys() and vars(layer)["is_causal"]]
 
@@ -35,12 +37,12 @@ def wrappers_of(model: Any) -> list[Any]:
 
 
 def configs_of(config: Any) -> list[Any]:
-    """A configuration and all configurations within it."""
+    """A configuration and all configurations within it, such as those of the text and the images of a model."""
     configs: list[Any] = []
     waiting = [config]
     while waiting:
         inner = waiting.pop()
-        # By identity: configurations of a text and of its images may be equal, and both must be changed.
+        # By identity: two configurations may be equal, and a caller that changes them needs both.
         if inner is None or any(inner is earlier for earlier in configs):
             continue
         configs.append(inner)

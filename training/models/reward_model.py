@@ -23,8 +23,8 @@ def score_every_position(model: Any, pad_id: int) -> None:
 
     Args:
         model: of transformers, not wrapped.
-        pad_id: of the data. Where the model's configuration has none, it gets this, by which transformers finds the
-            last token of padded rows when the finished model is used.
+        pad_id: the padding token of the data. The model's configuration gets it, unless it has one: transformers finds
+            the last token of padded rows by it when the finished model is used.
 
     Raises:
         ConfigError: its architecture has no head that scores single positions.
@@ -53,16 +53,16 @@ def score_every_position(model: Any, pad_id: int) -> None:
 
 
 def last_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
-    """int64 (D,): the place of the last token of each document that is no padding, in a batch's tokens end to end.
+    """int64 (D,): the place of each document's last token before its padding, in a batch's tokens end to end.
 
-    Of a document without tokens, as fill up batches of fixed shapes, it is a place that exists, and means nothing.
+    Batches of fixed shapes are filled up with documents without tokens. Their place exists, and means nothing.
     """
     bounds = document_bounds(batch).long()
     if "cu_seq_lens_unpadded" in batch:
         # Each document's padding comes behind its tokens: bounds 0 8 16 with lengths 5 and 7 end at 4 and 14.
         lengths = batch["cu_seq_lens_unpadded"].long().diff()
     elif "attention_mask" in batch:
-        lengths = batch["attention_mask"].sum(1)
+        lengths = batch["attention_mask"].sum(1)  # each row is one document, padded at its end
     else:
         lengths = bounds.diff()
     return (bounds[:-1] + lengths - 1).clamp(min=0)

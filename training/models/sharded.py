@@ -24,6 +24,7 @@ _BESIDE = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt",
 )  # fmt: skip
+"""Files beside a checkpoint's shards that belong to the model, and are copied."""
 _INDEX = ".metadata"
 _CHECKPOINT = "torch.distributed.checkpoint."
 _CLASSES = {
@@ -36,8 +37,10 @@ _CLASSES = {
     "collections": {"OrderedDict"},
     "builtins": {"set"},
 }  # fmt: skip
+"""Module → names in it that an index may use."""
 _SLACK = 4
-"""How much larger than the files the tensors may be: a file that was cut short is named when it is read."""
+"""The tensors may take this many times as many bytes as the files: more is never allocated. It is not 1, because a file
+that was cut short is better named when it is read."""
 _WRAPPERS = re.compile(r"(_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 """What wrappers of a model put before the names of its weights, anywhere."""
 
@@ -52,7 +55,8 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
     """Gather a checkpoint's weights into a folder that transformers loads. The whole model must fit into memory.
 
     Args:
-        checkpoint: as a training with FSDP leaves it.
+        checkpoint: a folder `checkpoint-N` of a training with FSDP.
+        out: a folder that does not exist yet.
 
     Raises:
         ConfigError: the folder is no sharded checkpoint, is damaged, or the configuration is missing.
@@ -108,13 +112,13 @@ def read_weights(folder: Path) -> dict[str, Any]:
         """Has the index that was read."""
 
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-            """See torch."""
+            """The index, which torch would unpickle without a look at its classes."""
             return metadata
 
     listed = metadata.state_dict_metadata
     tensors = {key: entry for key, entry in listed.items() if isinstance(entry, TensorStorageMetadata)}
     for key, tensor in tensors.items():
-        # Otherwise what the memory held before would become weights.
+        # The pieces must fill the tensor: elsewhere, what the memory held before would become weights.
         if math.prod(tensor.size) != sum(math.prod(piece.sizes) for piece in tensor.chunks):
             raise IntegrityError(f"{folder / _INDEX} does not list all pieces of {key}; copy the checkpoint again")
     # accelerate puts `model.` before all names.
@@ -124,6 +128,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             f"{folder} holds a model with adapters; the export at the end of the training is the adapter alone: take "
             "that, or resume the training to its end"
         )
+    # A damaged or hostile index could ask for more memory than there is.
     needed = sum(math.prod(tensor.size) * tensor.properties.dtype.itemsize for tensor in tensors.values())
     held = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     if not 0 <= needed <= _SLACK * held:
@@ -171,7 +176,9 @@ class _IndexReader(pickle.Unpickler):
     """An unpickler that knows the classes of an index, and refuses all others."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """See `pickle.Unpickler`."""
+        """The class or function that a pickle names; pickle calls it for each. Raises UnpicklingError for others than
+        those of an index.
+        """
         import torch
 
         if module == "torch" and (name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)):

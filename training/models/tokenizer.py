@@ -25,7 +25,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
     The dataset's notes may come from elsewhere: their template counts only if it has the hash in the manifest.
 
     Args:
-        configured: the folder that the configuration names.
+        configured: the folder that the configuration names; None if it names none.
         rows: the training data, whose run noted what it used.
 
     Raises:
@@ -36,7 +36,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
     if configured is not None and not configured.is_dir():
         raise ConfigError(f"tokenizer: there is no folder {configured}; check the spelling")
     if rows.files.is_local:  # the folder of another machine says nothing here
-        # A note that is damaged or missing is as good as none: datasets that were copied have none.
+        # Without the note, or with a damaged one, only the configured folder is left.
         with suppress(OSError, ValueError, KeyError, TypeError):
             note = parse_json(rows.files.read(_RUN) or b"")
             folder = configured or Path(note["tokenizer"])
@@ -59,6 +59,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
     packed_with = rows.manifest.plan.get("tokenizer", {}).get("template")  # the hash of the template's text
     if hash_bytes(template) == packed_with:
         tokenizer.chat_template = template.decode()
+    # Nothing to say if no template was used, or the tokenizer's own is the one.
     elif packed_with and hash_bytes(str(tokenizer.chat_template).encode(errors="replace")) != packed_with:
         _LOG.warning("the chat template that packed the data was not found; the tokenizer's own is exported")
     return tokenizer

@@ -9,5 +9,5 @@ Say = Callable[[str], None]
 
 
 def print_line(text: str) -> None:
-    """Print untrusted text, escaped."""
+    """Print a line. Control characters are escaped: it may quote data, and a terminal would obey them."""
     print(escape(text))

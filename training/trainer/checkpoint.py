@@ -27,9 +27,13 @@ from .train_config import PreferenceConfig
 
 _LOG = logging.getLogger(__name__)
 MARKER = "packtrain.json"
+"""The file whose presence says that a checkpoint is whole."""
 FORMAT = 2
+"""Of the marker; others are not read."""
 LOCK = ".training.lock"
+"""The file in `out` that a training locks."""
 _NAME = re.compile(r"checkpoint-(\d+)")
+"""How transformers names the folder of a checkpoint, by its step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,18 @@ class CheckpointState:
     loader: dict[str, Any]
     """The loader's state at the beginning, which says what its order depends on."""
     files: dict[str, int] = field(default_factory=dict)
-    """Size in bytes of every other file, by path within the folder; `write_marker` fills it in."""
+    """Path within the folder → size in bytes, of every file but the marker; `write_marker` fills it in."""
 
-    def refuse_other(self, configured: dict[str, Any], where: Path) -> None:
-        """Raise ConfigError if steps after resuming would differ from those of the interrupted training."""
+    def refuse_other_settings(self, configured: dict[str, Any], where: Path) -> None:
+        """Refuse to resume with other settings, as steps would differ from those of the interrupted training.
+
+        Args:
+            configured: what `settings_of` gives now.
+            where: the checkpoint's folder, for the message.
+
+        Raises:
+            ConfigError: names a setting, and both of its values.
+        """
         for name, stored in self.settings.items():
             if configured.get(name, stored) != stored:
                 raise ConfigError(
@@ -57,7 +69,10 @@ class CheckpointState:
 
 
 def settings_of(args: Any, model: Any, rows_per_step: int, preference: PreferenceConfig | None) -> dict[str, Any]:
-    """What an optimizer's state holds and a step consists of; changing it before resuming would be ignored, or fail.
+    """The settings that a training must be resumed with, by name.
+
+    An optimizer's state holds its own settings, so that a change before resuming would be ignored; another number of
+    weights would fail; and with other rows or another loss, later steps would be those of another training.
 
     Args:
         args: transformers.TrainingArguments.
@@ -120,7 +135,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
 
 @contextmanager
 def writing(description: str) -> Iterator[None]:
-    """A context for writing files.
+    """A context for writing files, whose errors become one that says what to do.
 
     Args:
         description: what is written, to name it in the error.
@@ -130,7 +145,7 @@ def writing(description: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, SafetensorError, RuntimeError) as error:  # the last of torch.save
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch.save raises RuntimeError
         raise StoreError(
             f"{description} could not be written: {' '.join(str(error).split())}. Free some space; the same command "
             "then continues from the last whole checkpoint, or begins again if there is none"
@@ -138,8 +153,11 @@ def writing(description: str) -> Iterator[None]:
 
 
 def last_whole(out: Path, max_step: int | None = None) -> Path | None:
-    """The newest complete checkpoint, of at most `max_step` steps. Incomplete ones, and those with weights that are not
-    finite, are skipped, with a warning.
+    """The folder of the newest whole checkpoint; None if there is none. Checkpoints that were cut short, or whose
+    weights hold NaN or infinity, are skipped with a warning.
+
+    Args:
+        max_step: no checkpoint after this step; None for any.
     """
     checkpoints = [(int(match[1]), path) for path in out.glob("*/") if (match := _NAME.fullmatch(path.name))]
     for step, path in sorted(checkpoints, reverse=True):
@@ -155,12 +173,13 @@ def last_whole(out: Path, max_step: int | None = None) -> Path | None:
 
 
 def _refuse_not_finite(folder: Path, state: CheckpointState) -> None:
-    """Read the weights of a checkpoint, one tensor at a time: whoever wrote it may not have looked at them.
+    """Read the weights of a checkpoint, one tensor at a time, and refuse NaN and infinity. Weights are looked at before
+    they are saved, but files of the right size may have been damaged since.
 
     Sharded weights are not in *.safetensors; the trainer looks at them when they are loaded.
 
     Raises:
-        ConfigError: some are not numbers, or a file is damaged.
+        ConfigError: a weight is NaN or infinite, or a file is damaged.
     """
     for name in state.files:
         if not name.endswith(".safetensors"):
@@ -184,7 +203,7 @@ def find_not_finite(weights: Iterable[tuple[str, Any]]) -> str | None:
     saved is looked at first.
 
     Args:
-        weights: names and tensors. Of sharded ones, this rank's part is looked at.
+        weights: names and tensors. Of sharded ones only this rank's part is looked at.
     """
     for name, weight in weights:
         if not weight.is_floating_point():
@@ -224,7 +243,7 @@ def locked(out: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> dict[str, int]:
-    """The size in bytes of every file in a checkpoint but its marker, by path within the folder."""
+    """Path within the folder → size in bytes, of every file in a checkpoint but its marker and the draft of that."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))

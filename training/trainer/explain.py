@@ -1,4 +1,4 @@
-"""The documents of a step by their losses: whose loss it was when that of a step jumps.
+"""The documents of a step with their losses: when the loss of a step jumps, they show which documents made it jump.
 
 The step's rows come from the loader in their order, and the weights from the newest whole checkpoint before it; so a
 loss is that of these weights, not of the step's own.
@@ -31,14 +31,15 @@ class DocumentLoss(StepDocument):
     loss: float
     """Mean over its trained tokens."""
     share: float
-    """Of the step's loss."""
+    """The document's part of the step's summed loss, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLoss:
-    """A step, as a checkpoint before it sees it."""
+    """A step, with the losses by the weights of a checkpoint before it."""
 
     step: int
+    """From 1."""
     data: str
     """Folder or URL of the dataset."""
     checkpoint: str
@@ -46,12 +47,13 @@ class StepLoss:
     loss: float
     """Mean over the step's trained tokens."""
     tokens: int
+    """The step's trained tokens."""
     documents: list[DocumentLoss]
-    """Those with a trained token, the highest loss first."""
+    """The documents with a trained token, the highest loss first."""
 
 
 def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
-    """The documents of a step by their losses.
+    """The documents of a step with their losses, the highest first. One process looks at all of the step's rows.
 
     Args:
         base: where the configuration's relative paths start.
@@ -69,11 +71,13 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     data = config.place(config.data, base)
     rows = config.rows_per_step
     options = {**config.loader_options(base), "static_shapes": False}
+    # As many micro-batches as rows, so that a batch has one row, and needs little memory.
     loader = PackedLoader(data, rows_per_step=rows, accumulate=rows, rank=0, world_size=1, **options)
     steps = len(loader) // rows
     if not 1 <= step <= steps:
         raise InputError(f"the training has no step {step:,}; its data gives {steps:,}")
     folder = last_whole(base / config.out, max_step=step - 1)
+    # A checkpoint's state holds the order of its training: the loader refuses it if the configuration has another.
     state = loader.state_dict() if folder is None else read_checkpoint(folder).loader
     loader.load_state_dict({**state, "rows": (step - 1) * rows})
     model = _load(config, base, folder)
@@ -82,6 +86,7 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     loader.attention = use_packed(model, config.attention)
     check_fits(model, "the data", loader.corpus)
     forward = Forward(model)
+    # The training's precision, because in another one losses differ.
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     half = next((dtype for key, dtype in halves if config.trainer.get(key)), None)
     # Each with the number of its trained tokens and the sum of their losses.
@@ -94,7 +99,8 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
             losses = token_losses(forward.logits(model, moved, targets.to(device)), targets.tokens.to(device))
         sums = targets.document_sums(losses, batch).tolist()
         counts = targets.document_sums(torch.ones_like(losses), batch).tolist()
-        # `documents` goes on over all batches: each takes as many as it has sums.
+        # `documents` goes on over all batches: each batch takes as many as it has sums. It stands last, because `zip`
+        # ends at the first iterator without a value, and would have taken one from those before it.
         for loss, count, document in zip(sums, counts, documents, strict=False):
             if count:
                 trained_documents.append((document, int(count), loss))

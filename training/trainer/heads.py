@@ -25,11 +25,11 @@ _LOG = logging.getLogger(__name__)
 _MAX_CHUNKS = 8
 """Most chunks of the chunked loss in bf16 and fp16."""
 _MIN_CHUNK_ROWS = 512
-"""Fewest rows of such a chunk."""
+"""Fewest rows of such a chunk, where a row is a trained token."""
 LOGITS_BYTES = 2 << 30
-"""Where the logits of single tokens would take more than this, they are computed in chunks,"""
+"""Losses of single tokens are computed in chunks where all their logits together would take more than this."""
 CHUNK_BYTES = 256 << 20
-"""of so much each."""
+"""What the logits of one such chunk take."""
 _SHAPED = ("logits_scaling", "logit_scale", "lm_head_multiplier", "final_logit_softcapping")
 """Keys of models that change their logits between head and loss."""
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
@@ -37,11 +37,12 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor
 
 
 def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
-    """Prepare a causal language model to compute its loss in its head; None where it computes logits.
+    """Prepare a causal language model to compute its loss in its head; None if it is to compute logits.
 
     Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
 
     Args:
+        cuda: whether the model trains on a GPU.
         kind: `none`: the logits of all trained tokens at once. `chunked`: torch's function. `liger`: Liger's, on a GPU.
             `auto`: `chunked` on a GPU if the model's head allows it, else `none`. All give the same, up to rounding.
 
@@ -73,15 +74,15 @@ def fuse_loss(model: nn.Module, kind: str, *, cuda: bool) -> "FusedHead | None":
 
 
 def _changes_of_logits(text_config: Any) -> list[str]:
-    """The keys by which a model changes its logits behind its head."""
+    """The keys by which a model changes its logits behind its head. None, and a factor of 1, change nothing."""
     return [name for name in _SHAPED if getattr(text_config, name, None) not in (None, 1, 1.0)]
 
 
 class _ReplacedHead:
-    """A model's head, which within `of` gives losses in the place of logits.
+    """A model's head, which within the context `of` gives losses in the place of logits.
 
     Args:
-        head: its `forward` is replaced, for as long as the model lives. Outside of `of` it does what it did.
+        head: its `forward` is replaced, for as long as the model lives. Outside of the context it does what it did.
     """
 
     def __init__(self, head: Any) -> None:
@@ -92,7 +93,9 @@ class _ReplacedHead:
 
     @contextmanager
     def of(self, targets: Targets) -> Iterator[None]:
-        """A context in which the model's logits are the losses of these tokens, in the shape of the class."""
+        """A context in which what the model returns as logits are the losses of these tokens. Each class has its own
+        shape of them.
+        """
         self._targets = targets
         try:
             yield
@@ -100,15 +103,22 @@ class _ReplacedHead:
             self._targets = None
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the model calls as its head: losses within `of`, else logits."""
         return self._project(hidden) if self._targets is None else self._losses(hidden, self._targets)
 
     def _losses(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:
-        """The losses, from the hidden states of all positions, or of the trained ones alone."""
+        """The losses. `hidden` holds the states of all positions, or of the trained ones alone if the model takes
+        `logits_to_keep`.
+        """
         raise NotImplementedError
 
 
 class FusedHead(_ReplacedHead):
-    """A model's head, which within `of` returns the mean of the losses (1, 1, 1) in the place of logits."""
+    """A model's head, which within `of` returns the mean of the losses (1, 1, 1) in the place of logits.
+
+    Args:
+        name: of the kernel, `chunked` for torch's or `liger`.
+    """
 
     def __init__(self, head: Any, name: str) -> None:
         self.name = name
@@ -132,7 +142,7 @@ class FusedHead(_ReplacedHead):
                 parts.append(bias[:0])
             return torch.stack([part.float().sum() for part in parts]).sum().view(1, 1, 1)
         total = self._kernel(rows.to(dtype), self._head.weight.to(dtype), bias, targets.tokens).float()
-        return (total / max(1, len(rows))).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
+        return (total / len(rows)).view(1, 1, 1)  # wrappers may cast it to float16, which cannot hold the sum
 
 
 def chunked_options(rows: int, dtype: torch.dtype) -> Any:
@@ -153,13 +163,13 @@ def chunked_options(rows: int, dtype: torch.dtype) -> Any:
 
 
 def _torch(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, tokens: torch.Tensor) -> Any:
-    """A `Kernel`: torch's."""
+    """The `Kernel` of torch, for `loss_kernel: chunked`."""
     options = chunked_options(len(hidden), hidden.dtype)
     return functional.linear_cross_entropy(hidden, weight, tokens, linear_bias=bias, reduction="sum", options=options)
 
 
 def _liger() -> Kernel:
-    """Liger's kernel. Raises ConfigError if it cannot be imported."""
+    """The `Kernel` of Liger. Raises ConfigError if Liger cannot be imported."""
     try:
         from liger_kernel.transformers.functional import liger_fused_linear_cross_entropy as kernel
     except ImportError as error:
@@ -187,13 +197,13 @@ def chunk_losses(model: nn.Module, tokens: int) -> "ChunkedHead | None":
     Call it before the model is compiled or wrapped by DDP or FSDP; a PEFT model may be given as it is.
 
     Args:
-        tokens: most trained tokens that a batch may have.
+        tokens: the most trained tokens that a batch may have.
     """
     from transformers.integrations import is_deepspeed_zero3_enabled
 
     base: Any = unwrap(model)
     text_config = base.config.get_text_config()
-    if tokens * text_config.vocab_size * 4 <= LOGITS_BYTES:
+    if tokens * text_config.vocab_size * 4 <= LOGITS_BYTES:  # 4 bytes for each logit, as losses are float32
         return None
     changed = _changes_of_logits(text_config)
     if changed or is_deepspeed_zero3_enabled():
@@ -214,7 +224,7 @@ class ChunkedHead(_ReplacedHead):
         super().__init__(head)
 
     def is_worth(self, tokens: int) -> bool:
-        """Whether the logits of so many tokens take too much memory."""
+        """Whether the logits of so many tokens would take more than `LOGITS_BYTES`, so that chunks save memory."""
         return tokens * self._vocabulary * 4 > LOGITS_BYTES
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

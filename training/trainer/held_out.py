@@ -33,20 +33,20 @@ class DocumentSources(NamedTuple):
     doc_ids: NDArray[np.int64]
     """(N,) the documents, ascending."""
     numbers: NDArray[np.int64]
-    """(N,) the source of each, as its place in `names`."""
+    """(N,) the source of each document, as its place in `names`."""
 
     def numbers_of(self, doc_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(D,) the sources of some of the documents."""
+        """(D,) the sources of some of the documents, as places in `names`. Each of `doc_ids` must be among the N."""
         return self.numbers[np.searchsorted(self.doc_ids, doc_ids)]
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The packed rows on which the loss is measured, in the order in which they lie.
+    """The packed rows on which the loss is measured, in the order of their files.
 
     Args:
         rows: all held-out rows.
-        limit: only so many of them, the first ones.
+        limit: measure on the first rows only, this many; None for all.
         rows_per_device: rows of one forward pass on one device.
 
     Raises:
@@ -69,7 +69,7 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> DocumentSources:
-        """The source of each document in the rows. Reads all rows, once."""
+        """The source of each document in the rows. Reads all rows, once, because the document table may have others."""
         doc_ids = np.unique(np.concatenate([self.rows.row(index).doc_ids for index in range(len(self))]))
         origins = self.rows.origins(doc_ids.tolist())
         # Numbered in the order in which they first come, so that trainings on this data log the same columns.
@@ -80,38 +80,38 @@ class HeldOut:
     def batches(
         self, rank: int, world_size: int, reference: Reference | None = None
     ) -> Iterator[tuple[dict[str, Any], NDArray[np.int64]]]:
-        """A rank's batches, and (D,) the number of the source of each document (piece) in them.
+        """A rank's batches, each with (D,) the source of each document (piece) in it, as its place in `sources.names`.
 
         Args:
-            reference: log-probabilities of the rows' documents, which batches get.
+            reference: the log-probabilities of the rows' documents, which batches get; None for losses without any.
         """
         rows_of_ranks = self.rows_per_device * world_size
         for begin in range(0, len(self), rows_of_ranks):
             # With 2 rows a device, rank 1 takes rows 2 and 3, then 6 and 7 where there are two ranks.
             first = begin + rank * self.rows_per_device
-            numbers = range(first, first + self.rows_per_device)
-            rows = [self._row(index) for index in numbers]
+            indices = range(first, first + self.rows_per_device)  # beyond the last row, where it fills up the batch
+            rows = [self._row(index) for index in indices]
             doc_ids = np.concatenate([row.doc_ids for row in rows])
             logps = None
             if reference is not None:
                 logps = [
-                    reference.of_row(self._number(index), len(row.seq_lengths))
-                    for index, row in zip(numbers, rows, strict=True)
+                    reference.of_row(self._row_number(index), len(row.seq_lengths))
+                    for index, row in zip(indices, rows, strict=True)
                 ]
             yield flatten(rows, reference=logps), self.sources.numbers_of(doc_ids)
 
     def _row(self, index: int) -> Row:
-        """A row; beyond the last one, a row without trained tokens, which fills up the last batch."""
-        row = self.rows.row(self._number(index))
+        """Row `index`; beyond the last one, the first row without its trained tokens, which fills up the last batch."""
+        row = self.rows.row(self._row_number(index))
         return row if index < len(self) else untrained(row)
 
-    def _number(self, index: int) -> int:
-        """The number of a row of the batches; beyond the last one, of the row that fills up."""
+    def _row_number(self, index: int) -> int:
+        """The row that is read for an index: the row itself; beyond the last one, row 0."""
         return index if index < len(self) else 0
 
 
 def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
-    """The rows that are evaluated; None if none are."""
+    """The held-out rows that are evaluated; None if the configuration has no `eval`."""
     if config.eval is None:
         return None
     folder = config.place(config.eval.data or config.data, base)
@@ -120,13 +120,13 @@ def open_held_out(config: TrainConfig, base: Path) -> HeldOut | None:
 
 
 def held_out_loader(config: TrainConfig, base: Path, ranks: int) -> PackedLoader | None:
-    """A loader of the rows that are evaluated, in their order, for the pass that computes their reference; None if none
-    are.
+    """A loader of the held-out rows in their order, for the pass that computes their reference; None if the
+    configuration has no `eval`.
     """
     if config.eval is None:
         return None
     folder = config.place(config.eval.data or config.data, base)
-    rows = config.rows_per_device * ranks
+    rows = config.rows_per_device * ranks  # one batch a rank; the last ones are filled up, so that no row is left out
     options = config.remote(base)
     return PackedLoader(folder, rows_per_step=rows, split=config.eval.split, order="sequential", tail="pad", **options)
 
@@ -134,14 +134,15 @@ def held_out_loader(config: TrainConfig, base: Path, ranks: int) -> PackedLoader
 def held_out_metrics(
     sums: torch.Tensor, columns: Sequence[str], sources: Sequence[str], prefix: str
 ) -> dict[str, float]:
-    """`{prefix}_loss`, `{prefix}_loss_{source}` and the number of tokens or pairs; further columns as the loss.
+    """`{prefix}_loss`, `{prefix}_loss_{source}` and the number of tokens or pairs, such as `eval_tokens`. Each further
+    figure is a mean as the loss is, and named in the same way.
 
-    A source without a trained token, or pair, has no loss, and is left out.
+    A source without a trained token, or pair, has no loss, and is left out. The loss over all is then NaN.
 
     Args:
-        sums: (S, M) of all ranks together.
-        columns: names of M, see `Objective.columns`: `loss`, `weight`, what is counted, then further figures.
-        sources: names of S.
+        sums: (S, M) for each source the sum of each column, of all ranks together.
+        columns: the M names, see `Objective.columns`: `loss`, `weight`, what is counted, then further figures.
+        sources: the S names.
     """
     means = [columns[0], *columns[3:]]  # the loss and further figures; between them stand weight and count
     count_name = columns[2]

@@ -43,7 +43,8 @@ class Forward:
         bare: the model of transformers, not wrapped: its signature says what it takes.
         fused: what computes the loss in the model's head; None for a model that gives logits.
         every_position: compute the logits of all positions, so that shapes never change.
-        chunked: the model's head, where single tokens' losses may be computed in chunks.
+        chunked: the model's head, which can compute the losses of single tokens in chunks; None if it cannot, or
+            batches are too small for that.
     """
 
     def __init__(
@@ -57,10 +58,13 @@ class Forward:
         self.fused = fused
         self.chunked = chunked
         self._is_compared = fused is None and chunked is None
+        """Whether losses of the head were compared with plain ones; also true if the head gives no losses."""
         self._keeps_logits = (
             "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
         )
+        """Whether the model takes `logits_to_keep`, and computes the logits of trained tokens alone."""
         self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
+        """The factor of the auxiliary loss of a mixture of experts; 0 if the model has none."""
         self._name = type(unwrap(bare)).__name__
 
     def logits(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> torch.Tensor:
@@ -88,7 +92,7 @@ class Forward:
     def token_losses(
         self, model: Any, batch: Mapping[str, Any], targets: Targets
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(n,) the cross-entropies of the trained tokens, and the mean auxiliary loss, if there is one."""
+        """(n,) the cross-entropies of the trained tokens; and the mean auxiliary loss, None if the model has none."""
         chunked = self.chunked
         if chunked is not None and not self._is_compared:
             self._compare_chunks(model, batch, targets)
@@ -104,7 +108,11 @@ class Forward:
     def scores(
         self, model: Any, batch: Mapping[str, Any], places: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(D,) the scores of a reward model at some places, and the mean auxiliary loss, if there is one."""
+        """(D,) the scores of a reward model at some places; and the mean auxiliary loss, or None if it has none.
+
+        Args:
+            places: int64 (D,) positions in the tokens of all rows end to end.
+        """
         outputs = model(**{key: value for key, value in batch.items() if key not in ("labels", "loss_weights")})
         scores: torch.Tensor = outputs["logits"].flatten()[places]
         return scores, outputs.get("aux_loss") if self._auxiliary else None
@@ -116,8 +124,8 @@ class Forward:
     def _sum(
         self, model: Any, batch: Mapping[str, Any], targets: Targets, fused: FusedHead | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The sum of the tokens' losses, each times its weight; and the mean auxiliary loss, if there is one."""
-        if fused is None or targets.weights is not None:
+        """The sum of the tokens' losses, each times its weight; and the mean auxiliary loss, None if there is none."""
+        if fused is None or targets.weights is not None:  # a fused head gives one sum, in which all weigh the same
             outputs = self._outputs(model, batch, targets)
             losses = token_losses(self._logits(outputs, targets), targets.tokens)
             total = losses.sum() if targets.weights is None else (losses * targets.weights).sum()
@@ -128,10 +136,11 @@ class Forward:
         return total, outputs.get("aux_loss") if self._auxiliary else None
 
     def _compare(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:
-        """Compute the loss of some tokens in both ways, with the same random numbers, and draw none.
+        """Compare the fused loss of some tokens with the plain one. Both passes draw the same random numbers, and leave
+        the generators as they were.
 
-        A batch may have no trained tokens, as those that fill up the last step: then its first tokens are predicted,
-        because nothing is shown by none, and all ranks must compare in the same step.
+        Raises:
+            ConfigError: the losses differ.
         """
         assert self.fused is not None
         compared = _some_targets(batch, targets)
@@ -146,8 +155,11 @@ class Forward:
         forget_compiled(model)
 
     def _compare_chunks(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:
-        """As `_compare`, for the losses of single tokens in chunks; on all ranks, whether their own batch needs chunks
-        or not.
+        """Compare the losses of some tokens in chunks with the plain ones. Every rank does so in the same step, whether
+        its own batch needs chunks or not, because passes of a sharded model are collective.
+
+        Raises:
+            ConfigError: the losses differ.
         """
         assert self.chunked is not None
         compared = _some_targets(batch, targets)
@@ -171,21 +183,25 @@ class Forward:
             return self._sum(model, batch, targets, fused)[0].float()
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> Any:
+        """What the model returns for a batch. It gets no labels, as it would compute a loss of its own."""
         inputs = {key: value for key, value in batch.items() if key not in ("labels", "loss_weights")}
         if self._keeps_logits:
             inputs["logits_to_keep"] = targets.index
         return model(**inputs)
 
     def _logits(self, outputs: Any, targets: Targets) -> torch.Tensor:
+        """(n, V): the logits that predict the trained tokens, among those that the model returned."""
         logits: torch.Tensor = outputs["logits"].flatten(0, 1)
         return logits if self._keeps_logits else logits[targets.index]
 
 
 def _some_targets(batch: Mapping[str, Any], targets: Targets) -> Targets:
-    """A few of a batch's targets; if it has none, its first tokens, whatever their labels."""
+    """At most `_COMPARED` of a batch's targets, without weights. A batch that fills up the last step has none: then its
+    first tokens, whatever their labels, because all ranks must compare in the same step, and no token shows nothing.
+    """
     if len(targets.tokens):
         return Targets(targets.index[:_COMPARED], targets.tokens[:_COMPARED])
-    tokens = batch["input_ids"][0, 1 : _COMPARED + 1]
+    tokens = batch["input_ids"][0, 1 : _COMPARED + 1]  # position 0 predicts token 1, and so on
     return Targets(torch.arange(len(tokens), device=tokens.device), tokens.to(targets.tokens.device))
 
 

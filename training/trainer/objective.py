@@ -18,12 +18,14 @@ class Objective(Protocol):
     """What a training minimises. D documents of a batch."""
 
     columns: tuple[str, ...]
-    """Names of what `document_columns` sums: a loss, a weight, what is counted; and figures that are means by weight,
-    as the loss."""
+    """Names of the columns of `document_columns`, always in this order: the loss; the weight, by whose sum the sum of
+    losses is divided; the count; and further figures, which are divided by the sum of weights as the loss is."""
 
     def targets(self, batch: dict[str, Any]) -> Any:
-        """What a batch, as the loader makes it, is trained on; removes from it what the model does not take. It has
-        `units`, the batch's part of what the step's loss is divided by, and `to(device)`.
+        """What a batch is trained on. Removes from the batch, which the loader made, what the model does not take.
+
+        Returns:
+            Has `units`, the batch's part of what the step's loss is divided by, and `to(device)`.
         """
 
     def loss(
@@ -42,11 +44,11 @@ class Objective(Protocol):
             batch, targets: on the model's device.
             units: of the whole step: the sum of `units` of all targets, on all ranks.
             share: 1 / (ranks · micro-batches), this micro-batch's weight in a mean over all of the step.
-            is_first_step: no step was made before, so the weights are those that training starts from.
+            is_first_step: no step was made before, so the weights are still those that training starts from.
         """
 
     def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Any) -> torch.Tensor:
-        """float64 (D, columns): sums over each document."""
+        """float64 (D, columns): the sum of each column over each document, for evaluation."""
 
     def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
         """Means since the last call, over all ranks, for the log; every rank calls it."""
@@ -61,9 +63,9 @@ class TokenObjective:
         self._forward = forward
 
     def targets(self, batch: dict[str, Any]) -> Targets:
-        """See `Objective`. Weights are among the targets."""
+        """The trained tokens of a batch, with their loss weights if there are any."""
         targets = find_targets(batch)
-        batch.pop("loss_weights", None)
+        batch.pop("loss_weights", None)  # they are among the targets, and the model does not take them
         return targets
 
     def loss(
@@ -76,16 +78,22 @@ class TokenObjective:
         share: float,
         is_first_step: bool,
     ) -> torch.Tensor:
-        """See `Objective`, and `Forward.loss` for what it raises."""
+        """This micro-batch's sum of losses, divided by the trained tokens (or their weights) of the whole step.
+
+        Raises:
+            ConfigError: see `Forward.loss`.
+        """
         return self._forward.loss(model, batch, targets, units, share=share)
 
     def document_columns(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> torch.Tensor:
-        """See `Objective`."""
+        """float64 (D, 3): for each document the sum of its losses, each times its weight; of its weights, which are 1
+        for data without weights; and the number of its trained tokens.
+        """
         losses = token_losses(self._forward.logits(model, batch, targets), targets.tokens)
         counts = torch.ones_like(losses)
         weights = counts if targets.weights is None else targets.weights
         return torch.stack([targets.document_sums(values, batch) for values in (losses * weights, weights, counts)], 1)
 
     def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
-        """See `Objective`: none besides the loss, which transformers logs."""
+        """None besides the loss, which transformers logs by itself."""
         return {}

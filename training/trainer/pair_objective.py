@@ -49,10 +49,11 @@ class PairTargets:
     tokens: Targets
     """The trained tokens of its completions."""
     pairs: Pairs
+    """Which documents are chosen, and which are rejected."""
     places: torch.Tensor
-    """int64 (D,) the last token of each document."""
+    """int64 (D,) the place of the last token of each document, in the tokens of all rows end to end."""
     reference: torch.Tensor | None = None
-    """float64 (D,) log-probabilities by the reference."""
+    """float64 (D,) log-probabilities of the documents by the reference; None if the loss compares with none."""
 
     @property
     def units(self) -> float:
@@ -72,7 +73,7 @@ class PairObjective:
     Args:
         config: which loss.
         forward: calls the model.
-        proof: of the first step; None if its loss may be anything.
+        proof: compares the loss of the first step with what it must be; None if it may be anything.
     """
 
     def __init__(self, config: PreferenceConfig, forward: Forward, proof: FirstLossProof | None) -> None:
@@ -92,9 +93,11 @@ class PairObjective:
         pairs = find_pairs(batch.pop("sides"))
         reference = batch.pop("reference", None)
         tokens = find_targets(batch)
+        # A reward model scores a side by its last token, whether tokens of it are trained or not.
         if not self.config.scores:
             counts = tokens.document_sums(torch.ones(len(tokens.tokens)), batch)
-            if not bool((counts[torch.cat(pairs)] > 0).all()):
+            sides = torch.cat(pairs)  # the numbers of the chosen documents, then of the rejected ones
+            if not bool((counts[sides] > 0).all()):
                 raise InputError(
                     "a pair has a side without a trained token, so its completion has no log-probability; pack the "
                     "data again, which leaves such pairs out"
@@ -111,10 +114,10 @@ class PairObjective:
         share: float,
         is_first_step: bool,
     ) -> torch.Tensor:
-        """See `Objective`.
+        """This micro-batch's sum of losses over pairs, divided by the pairs of the whole step.
 
         Raises:
-            ReferenceMismatchError: in the first step, a model compared with itself differs.
+            ReferenceMismatchError: in the first step, when the model is its own reference, the loss is not ln 2.
         """
         result, auxiliary = self._losses(model, batch, targets)
         if self._proof is not None and is_first_step:
@@ -124,7 +127,9 @@ class PairObjective:
         return self.forward.with_auxiliary((result.total / units).float(), auxiliary, share)
 
     def document_columns(self, model: Any, batch: Mapping[str, Any], targets: PairTargets) -> torch.Tensor:
-        """See `Objective`. The values of a pair stand at its chosen document; the others' are 0."""
+        """float64 (D, columns): loss, weight 1, count 1 and figures of each pair, at its chosen document. The rows of
+        rejected documents are 0, so that sums over documents are sums over pairs.
+        """
         result, _ = self._losses(model, batch, targets)
         ones = torch.ones_like(result.losses)
         columns = torch.stack([result.losses, ones, ones, *result.metrics.values()], dim=1)
@@ -132,13 +137,16 @@ class PairObjective:
         return documents.index_add_(0, targets.pairs.chosen, columns)
 
     def figures(self, reduce: Reduce, device: torch.device) -> dict[str, float]:
-        """See `Objective`: means over pairs, `rewards/accuracy` and the others of `preference_loss`."""
+        """Means over the pairs since the last call, on all ranks: `rewards/accuracy` and others of `preference_loss`.
+        Every rank calls it.
+        """
         return self._figures.collect(reduce, device)
 
     def _losses(
         self, model: Any, batch: Mapping[str, Any], targets: PairTargets
     ) -> tuple[PairLosses, torch.Tensor | None]:
         """The losses of a batch's pairs, and the mean auxiliary loss of a mixture of experts, if there is one."""
+        # (D,) each document's score, or its log-probability and the number of tokens that it is summed over.
         counts = None
         if self.config.scores:
             values, auxiliary = self.forward.scores(model, batch, targets.places)
@@ -157,16 +165,18 @@ class PairObjective:
         return result, auxiliary
 
     def logps(self, model: Any, batch: Mapping[str, Any], targets: PairTargets) -> torch.Tensor:
-        """float64 (D,): the log-probabilities of documents, computed as for the loss: those of a reference."""
+        """float64 (D,): the log-probabilities of documents, computed as for the loss, so that a reference made of them
+        agrees with it.
+        """
         losses, _ = self.forward.token_losses(model, batch, targets.tokens)
         return sum_logps(losses, targets.tokens, batch).sums
 
 
 class PairFigures:
-    """Sums over pairs since the last log line, on one rank.
+    """Sums of the figures of pairs since the last log line, on one rank.
 
     Args:
-        scores: of a reward model, which has no log-probabilities.
+        scores: a reward model is trained, which has no log-probabilities.
     """
 
     def __init__(self, *, scores: bool) -> None:
@@ -197,8 +207,11 @@ class PairFigures:
         return {name: total / pairs for name, total in zip(self.names, totals[:-1], strict=True)}
 
 
-def refuse_other_rows(config: PreferenceConfig | None, rows: PackedRows) -> None:
-    """Refuse pairs without a loss of pairs, and a loss of pairs without pairs.
+def check_rows_fit_loss(config: PreferenceConfig | None, rows: PackedRows) -> None:
+    """Refuse pairs without a loss of pairs, a loss of pairs without pairs, and pairs with loss weights.
+
+    Args:
+        config: the loss of pairs; None if tokens are trained.
 
     Raises:
         ConfigError: says which it is, and what to do.

@@ -28,8 +28,8 @@ SECONDS = 10.0
 LN_2 = math.log(2)
 """The dpo loss of a model that is its own reference."""
 _FLOAT32_TOLERANCES = (1e-6, 1e-7)
-"""(absolute, relative): in float32, the first loss may be so far from ln 2, or `relative` times β times the size of the
-log-probabilities, whichever is more. The difference of two log-probabilities has the rounding of both."""
+"""(absolute, relative), for float32. The first loss may differ from ln 2 by `absolute`, or by `relative` times β times
+the size of log-probabilities, if that is more: the difference of two large numbers has the rounding of both."""
 _HALF_TOLERANCES = (2e-2, 5e-4)
 """The same in bf16 and fp16."""
 
@@ -38,15 +38,16 @@ class PairReference:
     """The log-probabilities that the pairs of a training are compared with.
 
     Args:
-        file: of the training rows. That of held-out rows is beside it.
+        file: holds those of the training rows. Those of held-out rows are in a file beside it.
         weights: hash of the weights that training starts from.
-        held_out: gives the held-out rows, the first `held_out_rows` of which are evaluated; None if none are.
+        held_out: gives the held-out rows; None if none are evaluated.
+        held_out_rows: how many of them are evaluated, from the first on.
     """
 
     def __init__(self, file: Path, weights: str, held_out: PackedLoader | None, held_out_rows: int) -> None:
         self.file = file
         self.held_out: Reference | None = None
-        """Of held-out rows, once `prepare` has read or computed it."""
+        """The log-probabilities of held-out rows; None before `prepare`, or if none are evaluated."""
         self._weights = weights
         self._held_out_loader = held_out
         self._held_out_rows = held_out_rows
@@ -83,6 +84,7 @@ class PairReference:
         )
         if self._held_out_loader is None:
             return
+        # reference.arrow → reference.holdout.arrow
         file = self.file.with_name(f"{self.file.stem}.holdout{self.file.suffix}")
         _describe_reference("held-out", file, say)
         self.held_out = stored_reference(
@@ -103,7 +105,13 @@ def _describe_reference(name: str, file: Path, say: Say) -> None:
 
 
 class _Progress:
-    """Says every `SECONDS` how many rows of a reference are computed: a pass over all rows may take hours."""
+    """Says every `SECONDS` how many rows of a reference are computed: a pass over all rows may take hours. It is called
+    with the number of rows that are done, and of all rows.
+
+    Args:
+        name: what the rows are called, `training` or `held-out`.
+        say: prints a line.
+    """
 
     def __init__(self, name: str, say: Say) -> None:
         self._name = name
@@ -125,9 +133,9 @@ class FirstLossProof:
 
     Args:
         beta: of the loss.
-        file: the reference, which the error names.
+        file: of the reference; the error names it.
         model: what is trained.
-        is_half: it computes in bf16 or fp16, whatever its weights.
+        is_half: it computes in bf16 or fp16, whatever the dtype of its weights.
         say: prints a line.
     """
 
@@ -140,18 +148,20 @@ class FirstLossProof:
         self._has_said = False
 
     def require(self, result: PairLosses) -> None:
-        """Compare the loss of a micro-batch of the first step. One without pairs shows nothing, and neither does a
-        model that drops values at random.
+        """Require that the loss of a micro-batch of the first step is ln 2. A micro-batch without pairs shows nothing,
+        and neither does a model with dropout.
 
         Raises:
-            ReferenceMismatchError: it is another one, so the step is not taken.
+            ReferenceMismatchError: the loss is another number, so the step is not taken.
         """
         if not result.pairs:
             return
+        # `chances` finds the layers that drop values at random: with any, the model differs from itself in every pass.
         if next(chances(list(self._model.modules())), None) is not None:
             self._say_once("the first loss is not compared with ln 2, because the model drops values at random")
             return
         loss = float(result.total.detach()) / result.pairs
+        # The mean size of what is subtracted, for the rounding that is allowed.
         size = float((result.metrics[LOGPS_CHOSEN].abs() + result.metrics[LOGPS_REJECTED].abs()).mean())
         full = (torch.float32, torch.float64)
         is_half = self._is_half or any(weight.dtype not in full for weight in self._model.parameters())
@@ -166,7 +176,7 @@ class FirstLossProof:
         self._say_once(f"first loss proved: {loss:.7g} = ln 2")
 
     def _say_once(self, text: str) -> None:
-        """Say it of the first micro-batch alone."""
+        """Say the text, unless something was said of an earlier micro-batch."""
         if not self._has_said:
             self._say(text)
         self._has_said = True

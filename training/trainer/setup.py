@@ -26,7 +26,7 @@ from .heads import chunk_losses, fuse_loss
 from .held_out import HeldOut, held_out_loader, open_held_out
 from .loss import Forward
 from .objective import Objective, TokenObjective
-from .pair_objective import PairObjective, refuse_other_rows
+from .pair_objective import PairObjective, check_rows_fit_loss
 from .pair_reference import REFERENCE, FirstLossProof, PairReference
 from .train_config import PreferenceConfig, TrainConfig, training_arguments
 
@@ -48,6 +48,7 @@ class TrainingSetup:
     model: Any
     """With its adapters, its attention and the head for its loss; on the CPU, unless it is quantised."""
     attention: Applied
+    """The attention that the model has now, and its kernel."""
     reference: PairReference | None
     """The log-probabilities that preference pairs are compared with; None if the loss compares with none."""
     objective: Objective
@@ -77,13 +78,15 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
         **config.loader_options(base),
     )
     held_out = open_held_out(config, base)
+    # `corpus` are the rows that the loader reads.
     packed = [loader.corpus] if held_out is None else [loader.corpus, held_out.rows]
     for rows in packed:
-        refuse_other_rows(config.preference, rows)
+        check_rows_fit_loss(config.preference, rows)
     tokenizer = find_tokenizer(base / config.tokenizer if config.tokenizer else None, loader.corpus)
     if tokenizer is not None and config.model.path is not None:
         refuse_other_tokenizer(base / config.model.path, tokenizer)
 
+    # Whether a reward model is trained: it scores documents in place of predicting tokens.
     scores = config.preference is not None and config.preference.scores
     model = load_model(config.model, base, config.seed, scores=scores)
     if scores:
@@ -92,11 +95,11 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
     reference = _reference(config, base, model, 0 if held_out is None else len(held_out))
     model = add_adapters(model, config.lora, config.seed, scores=scores)
     check_fits(model, "the data", loader.corpus, padded=config.loader.static_shapes)
-    if held_out is not None:
+    if held_out is not None:  # its batches are never padded to static shapes
         check_fits(model, "the held-out data", held_out.rows)
     name_dataset(model, loader.corpus)
 
-    _set_steps(args, config, len(loader) // micro_batches)
+    _set_steps(args, config, len(loader) // micro_batches)  # the loader counts micro-batches
     if args.n_gpu > 1:
         _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
         args._n_gpu = 1  # transformers would split batches by nn.DataParallel
@@ -105,6 +108,7 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
     settings = settings_of(args, model, config.rows_per_step, config.preference)
 
     attention = use_packed(model, config.attention)
+    # Only some kinds of attention can follow documents that share tokens. The loader needs it for such rows, too.
     for rows in packed:
         if rows.shares_tokens and not loader.unpacked:
             require_attention(attention, rows.files.address)
@@ -118,10 +122,12 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
 
 
 def _reference(config: TrainConfig, base: Path, model: Any, held_out_rows: int) -> PairReference | None:
-    """The reference of a loss of pairs, by the model as it is loaded, also on resuming; None if the loss has none.
+    """The reference of a loss of pairs; None if tokens are trained, or the loss compares with none.
 
     Args:
-        held_out_rows: how many rows are evaluated.
+        model: as it is loaded, before adapters and before the weights of a checkpoint. The hash of its weights says
+            whose log-probabilities the reference's file must hold.
+        held_out_rows: how many held-out rows are evaluated.
     """
     preference = config.preference
     if preference is None or not preference.needs_reference:
@@ -136,7 +142,7 @@ def _set_steps(args: Any, config: TrainConfig, steps: int) -> None:
 
     Args:
         args: transformers.TrainingArguments.
-        steps: what the data gives.
+        steps: how many the data gives.
 
     Raises:
         ConfigError: more steps are configured.
@@ -146,7 +152,8 @@ def _set_steps(args: Any, config: TrainConfig, steps: int) -> None:
             f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
             f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"
         )
-    args.max_steps = args.max_steps if args.max_steps > 0 else steps
+    if args.max_steps <= 0:  # -1 where the configuration sets none
+        args.max_steps = steps
     if config.eval is not None and config.eval.every is None:
         args.eval_steps = args.max_steps  # once, at the end
 
@@ -170,9 +177,11 @@ def _pair_objective(
     Args:
         row_length: most tokens of a row.
     """
+    # With `none`, the logits of all tokens are wanted at once. A reward model has no logits of tokens.
     chunked = None
     if config.loss_kernel == "auto" and not preference.scores:
         chunked = chunk_losses(model, config.rows_per_device * row_length)
+    # Of dpo alone is the first loss known: ln 2.
     proof = None
     if preference.loss == "dpo" and reference is not None:
         is_half = bool(config.trainer.get("bf16") or config.trainer.get("fp16"))

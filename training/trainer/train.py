@@ -35,11 +35,12 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
     """
     from ..launch.ranks import end_with_launcher, rank_check
 
-    end_with_launcher()
+    end_with_launcher()  # workers of a launcher that was killed would go on training
     config = validated(config)
     base = base or Path.cwd()
     if find_spec("accelerate") is None:
         raise ConfigError("training needs accelerate; pip install 'packtrain[train]'")
+    # Before transformers joins the process group: that would wait ten minutes, and not say which rank is missing.
     rank_check()
     from .checkpoint import locked
 
@@ -49,7 +50,12 @@ def train(config: TrainConfig | Mapping[str, Any], base: Path | None = None, say
 
 
 def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
-    """Train, in a folder that is locked and with all ranks there. See `train`."""
+    """Train, and export the finished model. `train` has checked that all ranks are there, and holds the folder's lock.
+
+    Raises:
+        ConfigError: settings that do not go together, or memory ran out; says what to change.
+        IntegrityError: the checkpoint that training would go on from cannot be loaded.
+    """
     from transformers.utils.logging import disable_progress_bar
 
     from ..models.model import is_out_of_memory, message_of
@@ -72,7 +78,7 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
     except PacktrainError:
         raise
     except Exception as error:
-        # Before the first batch, transformers reads what the checkpoint holds.
+        # transformers loads the checkpoint before the first batch, so an error until then is likely the checkpoint's.
         if resume is not None and not trainer.meter.running:
             raise IntegrityError(
                 f"resuming from {resume} failed before its first batch: {message_of(error)}. If it is damaged, delete "
@@ -80,12 +86,14 @@ def _run(config: TrainConfig, base: Path, say: Say) -> "PackedTrainer":
             ) from error
         if not is_out_of_memory(error):
             raise
-        shorter_documents = trainer.loader.corpus.manifest.max_length < trainer.loader.corpus.row_length
-        key = "pack.row_length" if shorter_documents else "truncate.max_length"
-        less = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
+        # Memory goes with the length of rows. Where documents are shorter than rows, `pack.row_length` is that length;
+        # elsewhere rows are as long as the longest document may be, and `truncate.max_length` says both.
+        has_shorter_documents = trainer.loader.corpus.manifest.max_length < trainer.loader.corpus.row_length
+        key = "pack.row_length" if has_shorter_documents else "truncate.max_length"
+        setting = "rows_per_device: 1" if config.rows_per_device > 1 else "trainer: {gradient_checkpointing: true}"
         raise ConfigError(
             f"memory ran out in a batch of {plural(config.rows_per_device, 'row')} ({str(error).splitlines()[0]}). Set "
-            f"{less}, loss_kernel: chunked or offload_activations: true, or pack with a smaller {key}"
+            f"{setting}, loss_kernel: chunked or offload_activations: true, or pack with a smaller {key}"
         ) from error
     if export is not None:
         trainer.export(export)

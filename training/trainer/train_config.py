@@ -62,9 +62,9 @@ class LoaderConfig(ConfigModel):
     """Options of the loader that a training rarely needs; docs/loader.md explains them."""
 
     order: OrderName = "full"
-    """For remote shards that the cache cannot hold, `sequential`."""
+    """In which order rows are read. For remote shards that the cache cannot hold, `sequential`."""
     balance: int = Field(default=1, ge=1)
-    """With one row a rank, the number of ranks: rows of similar cost are placed together."""
+    """Rows of similar cost are placed together, in groups of so many. With one row a rank, give the number of ranks."""
     tail: Literal["drop", "pad"] = "drop"
     """What happens to the rows after the last full step."""
     static_shapes: bool = False
@@ -108,6 +108,7 @@ class PreferenceConfig(ConfigModel):
     @field_validator("loss", mode="before")
     @classmethod
     def _trainable(cls, value: Any) -> Any:
+        """Refuse a loss that cannot be trained, with the reason where it is a loss that people know from elsewhere."""
         refusal = refuse_loss(str(value))
         if refusal is not None:
             raise ValueError(refusal)
@@ -115,7 +116,7 @@ class PreferenceConfig(ConfigModel):
 
     @property
     def identity(self) -> str:
-        """What the steps of a training depend on."""
+        """The loss and those of its numbers that it uses, as text: another text is another training."""
         gamma = f", gamma: {self.gamma:g}" if self.loss == "simpo" else ""
         beta = "" if self.scores else f", beta: {self.beta:g}"
         return f"{{loss: {self.loss}{beta}{gamma}}}"
@@ -177,11 +178,13 @@ class TrainConfig(ConfigModel):
     @field_validator("model", mode="before")
     @classmethod
     def _model_path(cls, value: Any) -> Any:
+        """A path alone is `{path: …}`."""
         return {"path": value} if isinstance(value, str) else value
 
     @field_validator("trainer")
     @classmethod
     def _owned(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """Refuse keys of `trainer:` that packtrain decides, all of them in one error."""
         problems = [f"trainer.{key} cannot be set: {OWNED[key]}" for key in value if key in OWNED]
         for name in ("save_strategy", "logging_strategy"):
             if value.get(name) == "epoch":
@@ -193,6 +196,7 @@ class TrainConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _fits(self) -> "TrainConfig":
+        """Refuse keys that exclude each other."""
         if self.rows_per_step % self.rows_per_device:
             raise ValueError(
                 f"rows_per_step ({self.rows_per_step}) must be a multiple of rows_per_device ({self.rows_per_device}); "
@@ -215,14 +219,14 @@ class TrainConfig(ConfigModel):
         return text if "://" in text else str(base / text)
 
     def remote(self, base: Path) -> dict[str, Any]:
-        """How shards are opened, as `PackedRows` takes it."""
+        """The options by which `PackedRows` opens remote shards; those that are not configured are left out."""
         options = self.loader.model_dump(include={"cache", "cache_bytes", "storage_options"}, exclude_none=True)
         if "cache" in options:
             options["cache"] = str(base / options["cache"])
         return options
 
     def loader_options(self, base: Path) -> dict[str, Any]:
-        """All options of `PackedLoader` but rows and ranks."""
+        """The options of `PackedLoader`, but for the rows of a step and the ranks."""
         order = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
         return {"seed": self.seed, "epochs": self.epochs, **order, **self.remote(base)}
 
@@ -239,6 +243,7 @@ def validated(config: TrainConfig | Mapping[str, Any]) -> TrainConfig:
         lines = [
             f"the configuration: {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
         ]
+        # pydantic puts "Value error, " before the message of a validator.
         raise ConfigError("\n".join(lines).replace("Value error, ", "")) from None
 
 
@@ -260,9 +265,11 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
         arguments.setdefault("use_cpu", True)  # transformers asks for it before it computes in bfloat16 on a CPU
     if config.eval is not None:
         arguments["eval_strategy"] = "steps"
+        # Without `every`, `set_up` sets it when the number of steps is known. Until then it is the interval of
+        # checkpoints, because transformers compares the two, and refuses load_best_model_at_end where they do not fit.
         arguments["eval_steps"] = config.eval.every or arguments.get("save_steps", 500)
-    shares = ranks * config.rows_per_device
-    parts = divisible(config.rows_per_step, shares) // shares
+    rows_of_ranks = ranks * config.rows_per_device
+    micro_batches = divisible(config.rows_per_step, rows_of_ranks) // rows_of_ranks  # refused if not a whole number
     try:
         return TrainingArguments(
             **arguments,
@@ -270,7 +277,7 @@ def training_arguments(config: TrainConfig, base: Path, ranks: int) -> Any:
             seed=config.seed,
             # DeepSpeed's "auto" values are computed from these two when the arguments are made.
             per_device_train_batch_size=config.rows_per_device,
-            gradient_accumulation_steps=parts,
+            gradient_accumulation_steps=micro_batches,
             remove_unused_columns=False,
             ignore_data_skip=True,
         )

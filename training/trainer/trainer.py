@@ -54,9 +54,14 @@ TARGETS = "targets"
 
 
 class _Batches:
-    """The batches of a loader that are left. `len()` counts the whole training, also after resuming.
+    """The batches of a loader that are left, for transformers.
+
+    `len()` counts the micro-batches of the whole training, also after resuming: transformers computes from it how many
+    steps an epoch has.
 
     Args:
+        loader: stands where training begins or goes on.
+        count: what `len()` gives.
         prepare: is called before the first batch is made, when the model is on its device, and wrapped.
     """
 
@@ -107,16 +112,19 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.reference = setup.reference
         self.objective = setup.objective
         self.settings = setup.settings
+        """What must be the same when the training is resumed."""
         self.applied = setup.attention
+        """What computes attention: as set up, and from the first batch on as on the device of the model."""
         self.offloads = config.offload_activations
+        """Whether activations wait in the host's memory for the backward pass."""
         self.has_proof = config.probe
         """Whether isolation is to be proved."""
         self.proved: ProbeReport | None = None
-        """The proof of isolation, once it was made."""
+        """The proof of isolation; None until it is made."""
         self.begun = False
         """Whether there was a first batch."""
         self.resumed_from: Path | None = None
-        """The checkpoint that training was resumed from."""
+        """The checkpoint that training was resumed from; None if it began at the beginning."""
         self.meter = Meter()
         # From here on the model is wrapped and moved.
         super().__init__(model=setup.model, args=setup.args, eval_dataset=setup.held_out, callbacks=list(callbacks))
@@ -143,14 +151,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return _Batches(self.loader, count, self._prepare_reference)
 
     def _prepare_reference(self) -> None:
-        """Read or compute the log-probabilities that pairs are compared with, where they are compared with any."""
+        """Read or compute the log-probabilities of the reference; nothing to do for a loss that compares with none."""
         if self.reference is None:
             return
         device = self.args.device
-        # A resumed training has weights that are trained already, and must find the file.
+        # None: the weights of a resumed training are trained already, so its reference must be in the file.
         logps_of = self._reference_logps if self.resumed_from is None else None
         was_training = self.model.training
-        self.model_wrapped.eval()
+        self.model_wrapped.eval()  # dropout would make the log-probabilities random
         with self.meter.paused(), self.accelerator.autocast():
             attention = applied_on(self.model, device)
             self.reference.prepare(self.loader, self.model, attention, logps_of, device, self.say)
@@ -168,7 +176,9 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: Any
     ) -> tuple[list[dict[str, Any]], torch.Tensor | None]:
-        """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks."""
+        """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks; no
+        micro-batches and None at the end of the data.
+        """
         samples: list[dict[str, Any]] = []
         for _ in range(num_batches):
             began = time.perf_counter()
@@ -193,6 +203,10 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     ) -> torch.Tensor:
         """This micro-batch's part of the step's loss, times the number of ranks, because gradients are averaged over
         ranks.
+
+        Args:
+            inputs: a micro-batch of `get_batch_samples`.
+            num_items_in_batch: what the step's loss is divided by, also of `get_batch_samples`.
         """
         batch = dict(inputs)
         targets = batch.pop(TARGETS).to(self.args.device)
@@ -222,7 +236,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
         Raises:
             LeakError: documents see each other, with what to do.
-            PacktrainError: the weights of the checkpoint are not finite.
+            PacktrainError: weights of the checkpoint are NaN or infinite.
         """
         self.applied = applied_on(self.model, batch["input_ids"].device)
         self.say(f"attention: {self.applied.name}, {self.applied.kernel} ({self.applied.reason})")
@@ -233,12 +247,16 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             with self.meter.paused(), self.accelerator.autocast():
                 report = probe(self.model_wrapped, batch=batch, device=self.args.device)
             self.proved = report.require()
-            forget_compiled(self.model_wrapped)
+            forget_compiled(self.model_wrapped)  # torch compiles for few kinds of inputs, and the probe has its own
             self.say(f"isolation proved: {report.values}")
         self.begun = True
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Log, with the meter's figures since the last line, over all ranks."""
+        """Log, with the figures of the objective and the meter since the last line, over all ranks.
+
+        Raises:
+            PacktrainError: the loss, or a weight, is NaN or infinite.
+        """
         if "loss" in logs:
             logs.update(self.objective.figures(self._sum_of_ranks, self.args.device))
             logs.update(self.meter.collect())
@@ -250,6 +268,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                 "nothing more is saved. Lower trainer.learning_rate, warm up longer, or look at the data and at the "
                 "model's weights. Checkpoints before it are kept"
             )
+        # Such a norm does no harm if the step was skipped, so the weights decide.
         if not math.isfinite(logs.get("grad_norm", 0)):
             self._require_finite_weights()
 
@@ -261,7 +280,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         return summed
 
     def _require_finite_weights(self) -> None:
-        """Every rank must call it: weights may be sharded.
+        """Look for NaN and infinity in all weights. Every rank must call it: weights may be sharded.
 
         Raises:
             PacktrainError: some weights are NaN or infinite, on any rank.
@@ -284,7 +303,14 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     def evaluate(
         self, eval_dataset: HeldOut | None = None, ignore_keys: Any = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """The loss on held-out rows: `eval_loss`, and `eval_loss_{source}` for each source."""
+        """The loss on held-out rows: `eval_loss`, and `eval_loss_{source}` for each source; see `held_out_metrics`.
+
+        Args:
+            eval_dataset: the rows; None for those of the configuration.
+
+        Raises:
+            ConfigError: there are none.
+        """
         held_out = eval_dataset if eval_dataset is not None else self.eval_dataset
         if held_out is None:
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
@@ -292,11 +318,12 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         columns = self.objective.columns
         sums = torch.zeros(len(source_names), len(columns), dtype=torch.float64)
         reference = None if self.reference is None else self.reference.held_out
-        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        rank = self.accelerator.process_index
+        ranks = self.accelerator.num_processes
         was_training = self.model.training
         self.model_wrapped.eval()
         with self.meter.paused(), torch.no_grad():
-            for batch, sources in held_out.batches(*ranks, reference):
+            for batch, sources in held_out.batches(rank, ranks, reference):
                 targets = self.objective.targets(batch).to(self.args.device)
                 inputs = self._prepare_inputs(batch)
                 # By document first, because a batch has documents of several sources.
@@ -323,10 +350,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if resume_from_checkpoint is not None:
             folder = Path(resume_from_checkpoint)
             resumed = checkpoint.read_checkpoint(folder)
-            resumed.refuse_other(self.settings, folder)
+            resumed.refuse_other_settings(self.settings, folder)
             self.resumed_from = folder
             step = resumed.step
             state = resumed.loader
+        # Of the checkpoint's state only the order counts; how many rows were read follows from the steps.
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
         if step >= self.args.max_steps:
             self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
@@ -362,13 +390,15 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                         self.tokenizer.save_pretrained(str(folder))
                     state = checkpoint.CheckpointState(self.state.global_step, self.settings, self.beginning)
                     checkpoint.write_marker(folder, state)
+                # As transformers would have done it.
                 rotate_checkpoints(str(folder.parent), keep, self.state.best_model_checkpoint, use_mtime=True)
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer. Every rank calls it: weights may be sharded.
 
         Raises:
-            PacktrainError: weights are not finite.
+            PacktrainError: weights are NaN or infinite.
+            StoreError: writing failed.
         """
         self._require_finite_weights()
         config = self.model.config

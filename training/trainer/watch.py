@@ -16,11 +16,11 @@ _LOG = logging.getLogger(__name__)
 EARLY = 50
 """Number of first steps in which warnings are given."""
 WORSE_THAN_GUESSING = 1.3
-"""A warning is given where the first loss is above this multiple of that of guessing,"""
+"""A first loss above this multiple of the loss of guessing gives a warning."""
 RISEN = 1.5
-"""a later loss above this multiple of the first,"""
+"""A later loss above this multiple of the first one gives a warning."""
 STEEP = 10.0
-"""or a gradient norm above this multiple of the smallest so far."""
+"""A gradient norm above this multiple of the smallest one so far gives a warning."""
 _RATE = "too high a learning rate, too short a warm-up or no gradient clipping"
 
 
@@ -30,22 +30,22 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     Args:
         guessing: the loss of a model that guesses, such as ln(V) for tokens, V the size of the vocabulary; None if
-            nothing follows from it.
+            such a model may have any loss, so that the first one cannot be judged.
     """
 
     def __init__(self, guessing: float | None) -> None:
         self.guessing = guessing
         self.findings: dict[str, str] = {}
-        """Warnings given so far, by kind."""
+        """Kind of warning → its text, of those given so far."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See transformers."""
+        """Begin to watch, also after resuming: the steps that follow are again the first ones."""
         self._until = state.global_step + EARLY
         self._first: float | None = None
         self._least_norm = math.inf
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """See transformers."""
+        """Judge the loss and the gradient norm of a step that is logged."""
         if not state.is_world_process_zero or not logs or "loss" not in logs or state.global_step > self._until:
             return
         loss = float(logs["loss"])
@@ -88,7 +88,8 @@ def loss_of_guessing(config: PreferenceConfig | None, vocabulary: int) -> float 
     tokens = math.log(max(2, vocabulary))
     if config is None:
         return tokens
-    # Of ipo it is 1/(4·β²) whatever the model, and of simpo it depends on the margin alone.
+    # A model that cannot tell two answers apart has the loss −log σ(0) = ln 2. Of ipo it is 1/(4·β²) for any model that
+    # is its own reference, and of simpo it depends on the margin gamma alone: neither says whether a model is good.
     pairs = math.log(2)
     return {"dpo": pairs, "reward": pairs, "orpo": tokens + config.beta * pairs}.get(config.loss)
 
@@ -97,13 +98,15 @@ class Meter:
     """How fast a training is: sums of one rank since the last log line.
 
     Args:
-        clock: seconds.
+        clock: gives the time in seconds, from any beginning.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self._begun: float | None = None
+        """When the time that counts began, by the clock; None before the first batch."""
         self._waited = 0.0
+        """Seconds that the trainer waited for batches."""
         self._tokens = 0
 
     @property
@@ -125,15 +128,15 @@ class Meter:
         try:
             yield
         finally:
-            if self._begun is not None:
+            if self._begun is not None:  # a later beginning, so that these seconds fall out
                 self._begun += self.clock() - began
 
     def collect(self) -> dict[str, float]:
         """The figures since the last call, over all ranks; every rank must call it, after the same step.
 
         Returns:
-            `tokens_per_second`, per device; `loader_wait` (share of the time that the rank which waited longest waited
-            for batches). Empty where nothing was done.
+            `tokens_per_second`, per device; and `loader_wait`, the share of the time for which the rank that waited
+            longest waited for batches. Empty if there was no batch since the last call.
         """
         from accelerate.utils import gather_object
 
@@ -143,7 +146,7 @@ class Meter:
         self._begun = None if self._begun is None else time_now
         self._waited = 0.0
         self._tokens = 0
-        # All ranks wait for the slowest in every step, so its time is that of the step.
+        # All ranks wait for the slowest one in every step, so a step takes as long as that rank.
         slowest = max(rank_seconds for rank_seconds, _, _ in ranks)
         longest_wait = max(rank_waited for _, rank_waited, _ in ranks)
         tokens = sum(rank_tokens for _, _, rank_tokens in ranks)
@@ -153,12 +156,12 @@ class Meter:
 
 
 class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
-    """Prints a line at every logging step, of which the last step is one, and for every evaluation. Counts epochs by
-    rows, because steps may cross them.
+    """Prints a line at every logging step, after the last step, and for every evaluation. It counts epochs by rows,
+    because a step may have rows of two epochs.
 
     Args:
         say: prints a line.
-        epochs_per_step: how often a step reads the data.
+        epochs_per_step: which part of the data a step reads, as 0.01 for a hundred steps an epoch.
     """
 
     def __init__(self, say: Say, epochs_per_step: float) -> None:
@@ -166,13 +169,13 @@ class ConsoleLog(TrainerCallback):  # type: ignore[misc]  # transformers is not 
         self.epochs_per_step = epochs_per_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """See transformers."""
+        """Set the epoch, and have the last step logged."""
         # For transformers the whole training is one epoch, because it goes through the loader's batches once.
         state.epoch = state.global_step * self.epochs_per_step
         control.should_log = control.should_log or state.global_step >= state.max_steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """See transformers."""
+        """Print the figures of a step or an evaluation."""
         # Not the line at the end of a training, whose figures are those of transformers' own clock.
         if logs and {"loss", "eval_loss"} & logs.keys():
             shown = "  ".join(f"{key} {value:.5g}" for key, value in logs.items() if isinstance(value, int | float))
