@@ -85,7 +85,11 @@ def check_messages(messages: Messages, key: str, unread: Counter[str]) -> Messag
 
 
 def calls_of(value: Any, where: str) -> list[dict[str, Any]]:
-    """The `tool_calls` of a call or a list of calls, or of their JSON.
+    """Calls in the form of `tool_calls`.
+
+    Args:
+        value: a call, a list of calls, or the JSON of one of these.
+        where: names the value in errors.
 
     Raises:
         RowRejectedError: `bad_tool_call`.
@@ -176,6 +180,7 @@ def _with_flags(message: Message, train: bool | None, where: str) -> Message:
     weight = next(iter(weights.values()), 1.0)  # of several, all are equal
     if foreign_keys:
         message = {key: value for key, value in message.items() if key not in _FLAGS}
+        # A weight of 1 needs no key, and one of 0 becomes `train: false` below.
         if weight not in (0, 1):
             message["weight"] = weight
     is_trained = weight != 0 and all(flags.values())
@@ -189,7 +194,9 @@ def _flag(key: str, value: Any, where: str) -> bool:
     if not isinstance(value, bool | int | float) or value not in (0, 1):
         rule = f"`{where}` is {repr(value)[:40]}: a flag is true or false"
         raise RowRejectedError("weight", f"{rule}; `weight` says how much a message counts")
-    return not value if key in MASKED_IF_TRUE else bool(value)
+    if key in MASKED_IF_TRUE:
+        return not value
+    return bool(value)
 
 
 def _require_agreement(message: Message, flags: Mapping[str, bool], weights: Mapping[str, float], where: str) -> None:
@@ -200,9 +207,11 @@ def _require_agreement(message: Message, flags: Mapping[str, bool], weights: Map
         flags: key → whether it says that the message is trained.
         weights: key → the weight that it gives.
     """
-    is_flagged = any(flags.values())
-    has_zero_weight = next(iter(weights.values()), 1.0) == 0
-    if len(set(weights.values())) > 1 or len(set(flags.values())) > 1 or (is_flagged and has_zero_weight):
+    weights_differ = len(set(weights.values())) > 1
+    flags_differ = len(set(flags.values())) > 1
+    # As `train: true` beside `weight: 0`.
+    is_trained_without_weight = any(flags.values()) and 0 in weights.values()
+    if weights_differ or flags_differ or is_trained_without_weight:
         contradiction = " and ".join(f"{key}: {_as_json(message[key])}" for key in (*flags, *weights))
         raise RowRejectedError("weight", f"`{where}` says {contradiction}; say one")
 

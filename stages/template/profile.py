@@ -134,13 +134,13 @@ def _last_stops(gaps: TemplateGaps, after_turns: Sequence[str]) -> list[str]:
     for gap in after_turns:
         end = gaps.end_of_text(gap) or ""
         begin, stop = gaps.tokens.closing_span(end)
-        tokens += gaps.special_tokens.findall(end, begin, stop)[-1:]
+        tokens += gaps.special_tokens.findall(end, begin, stop)[-1:]  # none, if the end has no special token
     return list(dict.fromkeys(tokens))
 
 
 def _thought_closing_tag(samples: SampleGaps) -> str:
-    """The first tag after the thought of a last answer; "" if there is none: "</think>", where the template writes
-    `<think>c</think>b`.
+    """The first tag that the template writes behind the thought of a last answer: "</think>", if it writes
+    `<think>c</think>b`. "" if there is none.
     """
     # Under every key, because a template reads only one of them.
     answer = ANSWER | dict.fromkeys(REASONING_KEYS, _SAMPLE_THOUGHT)
@@ -157,10 +157,13 @@ def _thought_closing_tag(samples: SampleGaps) -> str:
 
 def _header_stops(gaps: TemplateGaps) -> Iterator[str]:
     """The special tokens with which the message after a turn begins, for a template that ends no turn itself."""
-    turns = [(ANSWER, _SECOND_QUESTION), *((call, TOOL_RESULT) for call in sample_calls())]
+    turns = [(ANSWER, _SECOND_QUESTION)]
+    for call in sample_calls():
+        turns.append((call, TOOL_RESULT))
     for turn, next_message in turns:
+        # With tools, because some templates refuse calls without any.
         gap = gaps.samples.between([USER, turn, next_message], 1, 2, tools=True)
-        token = gaps.special_tokens.search(gap) if gap is not None else None
+        token = gaps.special_tokens.search(gap or "")
         if token is not None:
             yield token.group()
 
@@ -182,7 +185,8 @@ def has_fixed_prompt(tree: nodes.Template) -> bool:
     if sum(map(_count_of_switch, branches)) != _count_of_switch(tree):
         return False  # it is used elsewhere, too: in a loop or an assignment
     changing_names = _NAMES_OF_ROWS | _assigned_names(tree)
-    return not any(name.name in changing_names for branch in branches for name in _names(branch))
+    names_in_branches = {name.name for branch in branches for name in _names(branch)}
+    return changing_names.isdisjoint(names_in_branches)
 
 
 def _searched_texts(tree: nodes.Template) -> Iterator[str]:

@@ -91,7 +91,7 @@ class TrackedMessages:
 
     def _track_text(self, text: str, origin: int) -> TrackedStr:
         """A text that came from one place, which the rendered text has to show."""
-        self._require(text, origin)
+        self._require_shown(text, origin)
         return tracked(text, origin)
 
     def _track_calls(self, calls: list[Any], index: int) -> list[Any]:
@@ -103,12 +103,12 @@ class TrackedMessages:
             # Numbers begin at 1, because 0 stands for all calls of a message.
             origin = origin_of(index, number, TOOL_CALL)
             tracked_calls.append(_track_call(call, origin))
-            if call:
+            if call:  # an empty one has nothing to show
                 self.contents[origin] = call
         return tracked_calls
 
     def _track_content(self, text: str, index: int, role: str) -> TrackedStr:
-        """A content; the thought with which one of the assistant begins has an origin of its own."""
+        """A content. If the assistant's begins with a thought, the thought has an origin of its own."""
         content_origin = origin_of(index)
         if role != ASSISTANT or TAG_END not in text:
             return self._track_text(text, content_origin)
@@ -119,14 +119,14 @@ class TrackedMessages:
             self.with_several_thoughts = index
             end = 0
         thought_origin = origin_of(index, kind=TAGGED_THOUGHT)
-        self._require(text[:end], thought_origin)
+        self._require_shown(text[:end], thought_origin)
         # A content that is only a thought leaves its closing tag, which no text has to show.
         if without_tags(text[end:]):
-            self._require(text[end:], content_origin)
+            self._require_shown(text[end:], content_origin)
         spans = (SourceSpan(0, end, thought_origin), SourceSpan(end, len(text), content_origin))
         return TrackedStr(text, tuple([span for span in spans if span.begin < span.end]))
 
-    def _require(self, text: str, origin: int) -> None:
+    def _require_shown(self, text: str, origin: int) -> None:
         """Note what the rendered text has to show, unless it is only white space."""
         if not is_blank(text):
             # The first counts: reasoning under two keys has one origin.
@@ -148,7 +148,9 @@ def loss_weight(message: Mapping[str, Any]) -> float:
     weight = message.get("weight")
     if message.get("train") is False or weight == 0:
         return False
-    return True if weight is None or weight == 1 else float(weight)
+    if weight is None or weight == 1:
+        return True
+    return float(weight)
 
 
 # Thoughts in contents
@@ -223,8 +225,8 @@ def common_origin(value: Any) -> int | None:
     is_list_of_calls = type(value) is list and bool(value) and type(value[0]) is TrackedDict
     if not is_list_of_calls:
         return sole_origin(value)
-    # `{{ message.tool_calls | tojson }}`: one text of all calls.
     first_origin: int = value[0]._origin
     if all(type(item) is TrackedDict and item._origin == first_origin for item in value):
-        return first_origin
+        return first_origin  # a single call, or a list of objects in the arguments of one
+    # `{{ message.tool_calls | tojson }}`: one text of all calls.
     return origin_of(message_of(first_origin), 0, TOOL_CALL)
