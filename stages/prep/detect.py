@@ -86,7 +86,7 @@ def _fitting_formats(counts: Sequence[tuple[Format, int]], rows: int) -> list[tu
     """
     # Half, because a file may begin with rows that cannot be used; they are rejected later, with a reason each.
     fitting = [(format, count) for format, count in counts if count and 2 * count >= rows]
-    if {format.name for format, _ in fitting} - {"text", "tokenized"}:
+    if any(format.name not in ("text", "tokenized") for format, _ in fitting):
         # A `text` beside a conversation is the rendered conversation.
         fitting = [(format, count) for format, count in fitting if format.name != "text"]
     return fitting

@@ -166,16 +166,20 @@ class _Comparison:
             if origin in self._written or all_calls in self._written:
                 return _Fate.KEPT
             texts = [part for part in parts_of_call(content) if isinstance(part, str)]
-            return _Fate.UNTRACKED if texts and all(map(self._is_in_template_text, texts)) else _Fate.LOST
+            if texts and all(map(self._is_in_template_text, texts)):
+                return _Fate.UNTRACKED
+            return _Fate.LOST
         written_texts = self._written.get(origin)
         if written_texts is None:
             if not self._is_in_template_text(content):
                 return _Fate.LOST
             # The text has the words, but nothing shows that they are the content's. If the template's source has the
-            # same words, they are the template's own, and the content is lost.
-            # That is not assumed of a thought: if it was in the text after all, it would be trained as the answer.
-            is_in_source = without_tags(content) in self._template_source
-            return _Fate.LOST if is_in_source and not origin & THOUGHT else _Fate.UNTRACKED
+            # same words, they are the template's own, and the content is lost. That is not assumed of a thought: if it
+            # was in the text after all, it would be trained as the answer.
+            is_thought = bool(origin & THOUGHT)
+            if not is_thought and without_tags(content) in self._template_source:
+                return _Fate.LOST
+            return _Fate.UNTRACKED
         # A single span can have no more of a content than all of it. This is quick, and true of almost all contents;
         # sizes are counted over all characters.
         if len(written_texts) == 1 and len(written_texts[0].strip()) >= len(content.strip()):

@@ -60,7 +60,10 @@ class RenderedChat(NamedTuple):
     """Whether its contents are a row's; False in a trace, where they stand for those of many rows."""
 
     def rendered_before(self, index: int) -> TrackedRendering:
-        """The messages before an index with a generation prompt.
+        """The messages before one, rendered with a generation prompt.
+
+        Args:
+            index: of the message that is not rendered.
 
         Raises:
             RowRejectedError: the template refuses them.

@@ -85,7 +85,7 @@ class _CharacterLabels:
             ends=tuple([character + 1 for character in last_characters]),
             kinds=tuple([label & _KIND_MASK for label in span_labels]),
             turns=tuple([label >> _KIND_BITS for label in span_labels]),
-            # Weights of 0 and 1 are written as False and True, as in traces: digests cover how they are written.
+            # 0 and 1 become False and True, as in traces: digests cover how weights are written.
             weights=tuple([bool(weight) if weight in (0, 1) else weight for weight in span_weights]),
         )
 
@@ -311,6 +311,7 @@ def _character_weights(chat: RenderedChat, turns: Sequence[Turn]) -> NDArray[np.
         end_before = span.end
         message_before = span.message
     weights[end_before:] = min(loss_weights[message_before:], default=True)
+    # What the template wrote within a turn counts as much as the turn.
     for turn in turns:
         weights[turn.begin : max(turn.end, turn.next_stop_end)] = loss_weights[turn.message]
     return weights

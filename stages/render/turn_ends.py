@@ -252,7 +252,8 @@ def with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Tur
     token = chat.profile.header_stop_tokens.match(chat.text, header_begin)
     if token is None or turn.end < completion_begin < token.end():
         return turn
-    # A token within the next message's content is the content's, and no part of a header.
+    # A token within the next message's content is the content's, and no part of a header. The content is the first span
+    # behind the turn that is another message's.
     first_later = bisect_left(chat.source_spans, (turn.end, 0, 0))
     for span in chat.source_spans[first_later:]:
         if span.origin >= 0 and span.message != turn.message:

@@ -89,13 +89,15 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     # 3. No prompt.
     if prompt_length == 0:
         return first_content if chat.tracked.roles[0] == ASSISTANT else 0
-    # 4. Where the text departs from the prompt's own rendering. The stop of an earlier turn is the prompt's, too.
-    prompt_end = max([prompt_end, *(turn.end for turn in turns if turn.message < prompt_length)])
+    # 4. Where the text departs from the prompt's own rendering.
+    for turn in turns:
+        if turn.message < prompt_length:
+            prompt_end = max(prompt_end, turn.end)  # the stop of an earlier turn is the prompt's, too
     prompt_alone = chat.rendered_before(prompt_length)
     shared_end = shared_prefix_length(prompt_alone.text, text)
     contents_end_alone = max((span.end for span in prompt_alone.source_spans), default=0)
     has_all_contents = shared_end >= max(prompt_end, contents_end_alone)
-    # An empty first content of the completion may stand within what both share: what follows it there is not generated.
+    # An empty first content of the completion may stand within what both share. All that both share is the prompt.
     if has_all_contents or shared_end >= first_content:
         return max(shared_end, prompt_end)
     return first_content

@@ -114,6 +114,7 @@ class TemplateGaps:
             return ()  # the template writes it after the question, whatever follows
         if role not in self._headers:
             headers = list(self._headers_at_beginning(role))
+            # How messages of these roles end is known from a text that ends with one.
             for previous_role in ("user", "system"):
                 after = self.samples.after(previous_role, role)
                 if after is not None:
@@ -135,8 +136,8 @@ class TemplateGaps:
         if not gap.startswith(end):
             return ""
         header = gap.removeprefix(end).lstrip()
-        # A last message ends with nothing, but an earlier one may still be closed before the next header: then the
-        # whole gap is no header.
+        # If nothing ends a last message, something may still close an earlier one, and stand here before the header.
+        # That is not so if a text can begin with all that is left.
         if end or self._begins_texts(header, role):
             return header
         return ""

@@ -102,7 +102,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         expressions while it compiles.
 
         Raises:
-            StoppedTemplateError: see `run_limited`.
+            StoppedTemplateError: that took too much memory, or nested too deeply.
         """
         code = run_limited(lambda: self.compile(self.parse(source)), self.name)
         # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.

@@ -129,6 +129,7 @@ class TrackedTemplate:
             RowRejectedError, TemplateError: as `ChatTemplate.render`.
         """
         compiled = self._compiled
+        # `guarded` returns a text alone, so the function below leaves its spans here.
         source_spans: tuple[SourceSpan, ...] = ()
 
         def render(inputs: dict[str, Any]) -> str:
