@@ -120,7 +120,9 @@ def _try_engine(
 
     Raises:
         TokenizerError: the engine refuses the tokenizer, or gives other tokens than the reference.
-        IntegrityError: the same, or a block has changed.
+        IntegrityError: the engine gives other tokens than the reference on a text for which the reference had to tell
+        where its tokens lie; or a block's copy in the cache is damaged.
+        InputError: an input has changed since it was scanned.
     """
     agreement = _agreement_note(engine, render.tokenizer)
     with_known_texts = engine != REFERENCE and get_user_note(agreement, dict) is None

@@ -91,6 +91,7 @@ class FirstLookTask:
                     if renderer is not None and not self.settings.pairs:
                         turns = prove(batch, examples, renderer.template, encoder.engine, stop_ids)
                         _count_turns(turns, counts)
+                # As much text as the reference compares in a moment.
                 if sum(len(sample.text) for sample in sampled.samples) > _CHARACTERS:
                     break
         samples = sampled.samples
@@ -109,7 +110,7 @@ class FirstLookTask:
         rows = read_rows(block, self.settings.max_row_bytes, columns_of(form), _ROWS)
         # A row of a table is decoded already; its size is not known.
         mean_bytes = (block.end - block.start) // max(block.lines, 1)
-        for row in rows.records or rows.lines:
+        for row in rows.records or rows.lines:  # a block has one of both
             content = row[1]
             row_bytes = len(content) if isinstance(content, bytes) else mean_bytes
             if row_bytes <= _ROW_BYTES:

@@ -190,6 +190,7 @@ def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -
     if not wrong:
         return
     problems = "; ".join(_NOT_SAMPLED[outcome].format(plural(turns.names[outcome], "turn")) for outcome in wrong)
+    # Tallied once more, without the turns that are right, for the place of the first wrong one.
     first = _tally(findings, kinds, names=wrong)
     advice = ""
     if Outcome.MISSING in wrong and any(block.mask.stop != "auto" for block in findings):

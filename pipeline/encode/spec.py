@@ -98,22 +98,22 @@ class RenderSpec:
     def of(cls, tokenizer: TokenizerSpec, section: "TokenizerConfig") -> "RenderSpec":
         """How a configuration renders rows with its tokenizer."""
         return cls(
-            tokenizer,
-            version("jinja2"),
+            tokenizer=tokenizer,
+            jinja2_version=version("jinja2"),
             # A variable of the configuration goes before a special token of the same name.
-            {**tokenizer.special_tokens, **section.variables},
-            section.date,
-            section.trace,
+            variables={**tokenizer.special_tokens, **section.variables},
+            date=section.date,
+            trace=section.trace,
             # In one order, so that equal settings find the same parts.
-            tuple(sorted(set(section.allow_lost))),
-            section.call_arguments,
+            allow_lost=tuple(sorted(set(section.allow_lost))),
+            call_arguments=section.call_arguments,
         )
 
     def payload(self) -> dict[str, Any]:
         """The fields for a part's key, with hashes instead of long texts."""
         # Every field is part of the key, so that a new one cannot be forgotten.
         fields: dict[str, Any] = msgspec.to_builtins(self)
-        variables = fields.pop("variables")
+        variables = fields.pop("variables")  # which are hashed with the template
         replaced = {
             "format": FORMAT,
             "tokenizer": self.tokenizer.hash,

@@ -68,6 +68,7 @@ class SourceSettings:
             encoding: the payload of a `RenderSpec` or an `EncodeSpec`.
         """
         name, options = self.form
+        # Plain texts do not depend on a template, so that another one leaves their parts as they are.
         relevant = {key: value for key, value in encoding.items() if self.conversational or key not in OF_TEMPLATES}
         return fingerprint(
             {

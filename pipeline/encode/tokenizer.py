@@ -76,7 +76,7 @@ def load_known(path: str | Path, base: Path, chat_template: str | Path | None) -
     folder = find_tokenizer(str(path), base)
     files = _read_files(folder)
     note = _note_name(files)
-    if note in _questions:
+    if note in _questions:  # asked by an earlier call
         return None
     spec = get_user_note(note, TokenizerSpec)
     if spec is None:
@@ -191,7 +191,7 @@ def generation_stops(content: bytes | None) -> tuple[int, ...]:
     """
     try:
         ids = decode_note(content, _GenerationConfig).eos_token_id
-    except ValueError:
+    except ValueError:  # also of None
         return ()
     if ids is None:
         return ()

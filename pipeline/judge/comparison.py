@@ -38,7 +38,7 @@ def is_correct(problem: "Problem", test_index: int, output: bytes) -> bool:
     Raises:
         SandboxError: the process that compares it failed, which says nothing of the program.
     """
-    from ...stages.judge.problems import expected_texts  # not in the comparing process, as above
+    from ...stages.judge.problems import expected_texts  # here, because the comparing process starts faster without
 
     expected = problem.expected[test_index]
     if not problem.is_call:

@@ -50,7 +50,7 @@ class ProblemFile:
     """Row, from 0 and with blank lines → its problem, usable or not, in order of rows."""
 
     def __post_init__(self) -> None:
-        """Read and check the whole file; see the class for what is raised."""
+        """Read and check the whole file."""
         if not require_regular(self.path, "--data").st_size:
             raise InputError(f"--data {self.path} is empty")
         # All is read before the first program runs, so that a bad line is reported at once, not after hours.

@@ -338,7 +338,8 @@ def _failure_of_status(status: int, wall_seconds: float, limits: ProgramLimits, 
     """
     # bubblewrap reports signal 9 of the program as 137 = 128 + 9; without bubblewrap, Python reports it as -9.
     signal_number = status - 128 if status > 128 else -status
-    # The kernel counts CPU time in ticks, so a limit of one second may end a program shortly before one has passed.
+    # The kernel sends SIGXCPU at the limit of CPU time, and SIGKILL a second later. It counts in ticks, so a limit of
+    # one second may end a program shortly before one has passed.
     if signal_number in (signal.SIGXCPU, signal.SIGKILL) and wall_seconds >= 0.9 * limits.cpu_seconds:
         return Verdict.timeout
     last_line = stderr.rstrip().rpartition("\n")[2]

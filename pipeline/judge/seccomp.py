@@ -88,6 +88,7 @@ def program_filter(machine: str) -> bytes:
         raise ConfigError(f"no sandbox for machines of type {machine!r}: use one of {', '.join(_ARCHITECTURES)}")
     column = list(_ARCHITECTURES).index(machine)
     # Numbers of system calls mean something only for one architecture; a process that switches to another is killed.
+    # If the architecture is the right one, the second instruction skips 1, the kill, and else 0.
     instructions: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURES[machine]),

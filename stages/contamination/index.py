@@ -294,6 +294,13 @@ def _count_texts(hashes: NDArray[np.uint64], texts: Positions) -> tuple[Position
     Args:
         texts: (N,) the text of each hash, ascending.
     """
+    # Of these hashes:
+    #     order             1 0 2 3
+    #     hashes[order]     5 7 7 7
+    #     texts[order]      0 0 0 1
+    #     is_new_in_text    1 1 0 1
+    #     ngram_number      0 1 1 1
+    #     texts_of_ngram    1 2
     order = np.argsort(hashes, kind="stable")
     is_new_in_text = differs_from_previous(hashes[order], texts[order])
     ngram_number = np.cumsum(differs_from_previous(hashes[order])) - 1

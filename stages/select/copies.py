@@ -44,7 +44,7 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     if all(weight is None for weight in weights):
         return [Fraction(repeat or 1) for repeat in repeats]
     # Exact numbers: rounded ones would move an example over the last pass, and differ between machines.
-    shares = [Fraction(weight or 0) for weight in weights]
+    shares = [Fraction(weight or 0) for weight in weights]  # none is None any more
     # How many tokens of the mix there are for a weight of 1: in `scales` if a source is used once (600 tokens of weight
     # 2 give 300), in `bounds` if it is used `repeat` times, which is the most that it allows.
     scales: list[Fraction] = []

@@ -68,14 +68,17 @@ class SupervisedDigests:
         return digests
 
     def _digests_before(self, bases: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """(M,) the digest of all supervised tokens before each place, of its document and of all before it. Of the
-        place 7 in the example, that is the sum before span 2, and h(2) - h(0) of the span's first two tokens.
+        """(M,) the digest of all supervised tokens before each place, of its document and of all before it.
+
+        Let documents of 5 and 4 tokens have spans that end at the places 2, 5 and 9, the last two of them supervised.
+        Before the place 7, there are all tokens of span 1, which have h(5) - h(2), and the first two of span 2, which
+        are the first two of the second document: h(2) - h(0).
 
         Args:
             bases, places: as in `between`: where each document begins, and a place in it or at its end.
         """
         index = self._index
-        # The span that ends behind the place. At the end of a document that is the next one's, which begins there; at
+        # The span that ends behind the place. At the end of a document, that is the first span of the next document. At
         # the end of the last document there is none, so one more that is not supervised stands for it.
         span = np.searchsorted(index.ends, places, side="right")
         is_supervised = np.append(index.supervised, False)[span]

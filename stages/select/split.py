@@ -103,7 +103,7 @@ def _cut_at(
     target: NDArray[np.int64] = start + equal_length
     cut = target.copy()
     has_no_place = np.ones(len(cut), dtype=np.bool_)
-    half = (target - fresh + 1) // 2
+    half = (target - fresh + 1) // 2  # of the new tokens of such a piece, rounded up
     farthest = start + capacity  # the rest does not fit, so the cut lies before the end
     # Turns are taken however near they are; lines only if both sides keep half of an equal piece. The cut at the target
     # itself is never too far, though less may be left behind it.

@@ -122,9 +122,10 @@ def is_without_labels(kept: PairLengths, limits: Limits) -> NDArray[np.bool_]:
 def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     """The tokens kept of each pair, even if the pair is dropped for another reason.
 
-    The limit holds for what `PairLengths.limited` counts. A pair has one prompt, so tokens cut from it are cut for both
-    completions. With `keep: start`, completions lose their end. With `end`, the prompt loses its beginning; if the
-    completions alone are too long, the prompt is removed and they lose their own beginning.
+    The limit holds for both sides in their common row, or for each side if pairs are not packed. A pair has one prompt,
+    so tokens cut from it are cut for both completions. With `keep: start`, completions lose their end. With `end`, the
+    prompt loses its beginning; if the completions alone are too long, the prompt is removed and they lose their own
+    beginning.
 
     Both completions have the same limit. If both sides are limited together, each completion has half of the room that
     the prompt leaves, and what the shorter one does not need of its half is for the other. So the length of a cut
@@ -137,6 +138,7 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     if limits.keep == "start":
         zeros = np.zeros_like(lengths.prompt)
         return PairCut(PairLengths(zeros, zeros, zeros), kept)
+    # What is not kept of a part is lost at its beginning.
     begins = (part - part_kept for part, part_kept in zip(lengths.parts, kept.parts, strict=True))
     return PairCut(PairLengths(*begins), kept)
 
@@ -166,6 +168,7 @@ def _kept_together(lengths: PairLengths, limits: Limits) -> PairLengths:
         room_of_prompt = np.maximum(max_length - chosen - rejected, 0)
         max_prompt = np.maximum(room_of_prompt - 1, 0) if limits.share_prompt else room_of_prompt // 2
         kept_prompt = np.minimum(prompt, max_prompt)
+    # Of the row, both completions have what the prompt, and what is repeated of it, leave.
     room = np.maximum(max_length - kept_prompt - limits.repeated(kept_prompt), 0)
     half = room // 2
     # In a room of 100, completions of 20 and 90 keep 20 and 80; completions of 60 and 90 keep 50 each.

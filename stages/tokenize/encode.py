@@ -142,7 +142,7 @@ class Encoder:
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
     def render(self, example: Example, batch: RenderedBatch, counts: EncodeCounts) -> Rendered:
-        """An example's text and spans. If an end-of-sequence token is added to the text, `batch.ended` counts it.
+        """An example's text and spans. If an end-of-sequence token is added to the text, `batch.added_eos` counts it.
 
         Raises:
             RowRejectedError: the example cannot be used, or the template refuses it.
@@ -165,9 +165,9 @@ class Encoder:
         eos = self._affixes.eos
         if eos and not text.endswith(eos):
             text += eos
-            batch.ended += 1
+            batch.added_eos += 1
         spans = spans_without_turns(prompt_length, len(text), is_plain_text=example.prompt is None)
-        return Rendered(text, prompt_length, spans, "")
+        return Rendered(text, prompt_length, spans, unproved="")  # there are no turns to locate
 
     def count_special(self, example: Example, counts: EncodeCounts) -> None:
         """Count the special tokens that stand in the contents of an example."""
@@ -234,7 +234,7 @@ class Encoder:
         ids, offsets, prefix_lengths = self._with_affixes(batch, tokens)
         counts.tokens += len(ids)
         counts.special += len(ids) - len(tokens.ids)
-        counts.end_of_sequence += batch.ended
+        counts.end_of_sequence += batch.added_eos
         lengths = np.diff(offsets).astype(np.int64)
         token_spans, straddles = character_spans.over_tokens(token_boundaries, lengths, prefix_lengths)
         counts.straddles += int(straddles.sum())

@@ -47,13 +47,13 @@ def encode_pairs(
         if batch.is_full:
             yield _encode_batch(encoder, batch, counts, sampled)
             batch = RenderedBatch()
-        ended_before = batch.ended
+        added_eos_before = batch.added_eos
         try:
             sides = _render_sides(encoder, example, batch, counts)
         except RowRejectedError as error:
-            # `ended` counts the end-of-sequence tokens that rendering adds. The chosen side may have got one before the
+            # Rendering counts the end-of-sequence tokens that it adds. The chosen side may have got one before the
             # rejected side was refused; all else goes into the batch below, with both sides.
-            batch.ended = ended_before
+            batch.added_eos = added_eos_before
             counts.refuse(example, error)
             continue
         for side, rendered in sides:

@@ -25,8 +25,8 @@ class RenderedBatch:
     """Of each example's digest: what distinguishes examples of the same text."""
     characters: int = 0
     """Of all texts."""
-    ended: int = 0
-    """Texts that got an end-of-sequence token."""
+    added_eos: int = 0
+    """Texts to which rendering has added an end-of-sequence token."""
 
     def add(self, example: Example, rendered: Rendered) -> None:
         """Append an example."""

@@ -70,9 +70,9 @@ def locate_boundaries(
         located.tokens[own_boundaries], located.straddles[own_boundaries] = _by_offsets(
             encoding.offsets, boundaries[own_boundaries]
         )
-        contents = _swallowing_tokens(tokenizer_json)
-        if contents and located.straddles[own_boundaries].any():
-            _leave_swallowed_space(located, own_boundaries, encoding, boundaries, texts[index], contents)
+        swallowing_tokens = _swallowing_tokens(tokenizer_json)
+        if swallowing_tokens and located.straddles[own_boundaries].any():
+            _leave_swallowed_space(located, own_boundaries, encoding, boundaries, texts[index], swallowing_tokens)
     return located
 
 
@@ -97,7 +97,7 @@ def _reference_encoding(tokens: EngineTokens, index: int, text: str, tokenizer_j
 
 @lru_cache(maxsize=2)
 def _swallowing_tokens(tokenizer_json: str) -> Mapping[int, str]:
-    """The added tokens that swallow white space beside them, with their texts."""
+    """Id → text of each added token that swallows white space beside it."""
     added = tokenizer_head(tokenizer_json).added_tokens
     return {token.id: token.content for token in added if token.lstrip or token.rstrip}
 
@@ -108,7 +108,7 @@ def _leave_swallowed_space(
     encoding: Any,
     boundaries: NDArray[np.int64],
     text: str,
-    contents: Mapping[int, str],
+    swallowing_tokens: Mapping[int, str],
 ) -> None:
     """Move boundaries that lie in the white space which a token swallowed to the side of the token's own text.
 
@@ -119,11 +119,11 @@ def _leave_swallowed_space(
         located: changed in place.
         own_boundaries: the boundaries of this text among all of them.
         encoding: of the text, by the reference.
-        contents: by id, the texts of the tokens that swallow white space.
+        swallowing_tokens: id → text of each token that swallows white space beside it.
     """
     for place in np.flatnonzero(located.straddles[own_boundaries]) + own_boundaries.start:
         token = int(located.tokens[place])
-        content = contents.get(encoding.ids[token])
+        content = swallowing_tokens.get(encoding.ids[token])
         if content is None:
             continue
         token_begin, token_end = encoding.offsets[token]

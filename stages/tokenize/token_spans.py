@@ -173,7 +173,7 @@ class CharacterSpans:
 
         Args:
             ends: (spans,) from `_token_ends`.
-            prefix_lengths: see `over_tokens`.
+            prefix_lengths: (N,) how many tokens the tokenizer added before the text of each document.
         """
         if not prefix_lengths.any():
             return replace(self, ends=ends)

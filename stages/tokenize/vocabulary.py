@@ -158,7 +158,8 @@ class ByteLengths:
         normalizers = steps(head.normalizer, "normalizers")
         pre_tokenizers = steps(head.pre_tokenizer, "pretokenizers")
         last_step = pre_tokenizers[-1] if pre_tokenizers else {"type": None}
-        # A space that the tokenizer puts before a text is in no table.
+        # ByteLevel may put a space before a text, which is in no table. Then it does not count as byte-level here, and
+        # as a step that does not only divide the text, it gives None below.
         is_byte_level = last_step["type"] == "ByteLevel" and not last_step.get("add_prefix_space", True)
         dividing_steps = pre_tokenizers[:-1] if is_byte_level else pre_tokenizers
         if not all(map(_keeps_text, dividing_steps)):
