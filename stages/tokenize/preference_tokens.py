@@ -154,8 +154,8 @@ def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]
 
 
 def _side_prompts(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(N,) how many tokens the prompt of a pair may have: as many as stand before its completion on each side; and (N,)
-    how many tokens the tokenizer added before both sides.
+    """(N,) how many tokens the prompt of a pair may have: as many as stand before the completion on both of its sides;
+    and (N,) how many tokens the tokenizer added before both sides.
 
     If the spans of one pair are SPECIAL to 1, PROMPT to 5, COMPLETION to 7, and SPECIAL to 1, PROMPT to 4, COMPLETION
     to 9, these are 4 and 1: a token that straddles the prompt's end may be one side's completion, and not the other's.
