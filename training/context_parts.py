@@ -19,7 +19,7 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
 
     `thd`: every document has 2·size equal chunks, and rank r holds chunks r and 2·size - 1 - r of each, so that all
     have the same causal work (as TransformerEngine's `thd_get_partitioned_indices`). Other layouts: the r-th contiguous
-    part of the sequence. `cu_seq_lens_q` and the like stay as they are, for the whole sequence. `shift_labels` is
+    part of the sequence. `cu_seq_lens_*` and `max_length_*` stay as they are, for the whole sequence. `shift_labels` is
     added, the label of each token's successor, which another device may hold; and `shift_loss_weights`, if there are
     weights.
 
@@ -46,7 +46,7 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
     bounds = batch["cu_seq_lens_q"].numpy().astype(np.int64)
     parallel = f"{{cp: {size}, layout: {layout}}}"
     if layout == "thd":
-        # An early chunk and a late one: tokens of a late chunk see more keys, and together all ranks see as many.
+        # Tokens of a late chunk see more keys. With an early chunk and a late one each, all ranks see equally many.
         chunks_of_rank = np.array([rank, 2 * size - 1 - rank])
         places = _places_of_chunks(bounds, 2 * size, chunks_of_rank, "document", parallel)
     else:

@@ -275,7 +275,7 @@ class PackedLoader:
             raise IndexError(f"there is no step {step}; the order has {self.steps.left(0):,}")
         contents = self.steps.at(step * self.rows_per_step)
         rows = {index: self.corpus.row(index) for index in contents.rows.tolist()}
-        # In one question, because the document table is compared with its hash each time.
+        # In one call, because each one reads the document table and compares it with its hash.
         origins = self.corpus.origins([doc_id for row in rows.values() for doc_id in row.doc_ids.tolist()])
         documents = []
         for rank, share in enumerate(contents.shares):

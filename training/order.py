@@ -318,7 +318,7 @@ class Steps:
 
     def rows(self, first: int, last: int) -> NDArray[np.int64]:
         """The rows at positions first .. last - 1, as far as there are any; positions continue over epochs."""
-        # In blocks of 1,024, positions 1,000 to 2,099 are in blocks 0 to 2, of which the first 1,000 are cut off.
+        # In blocks of 1,024, positions 1,000 to 2,099 are in blocks 0 to 2, whose first 1,000 positions are cut off.
         size = self._block_size
         first_block = first // size
         end_block = -(-min(last, self.total) // size)

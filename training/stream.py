@@ -95,8 +95,9 @@ class PackedStream:
         self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
         # Position and rows count the whole stream, so they are equal on all ranks.
         self._position = (0, 0, 0)
-        """Epoch, number of the window in it, and number of the row in that, of the next row."""
+        """Of the next row: the epoch, the number of its window in the epoch, and its number in the window."""
         self._rows = 0
+        """Rows returned so far, over all ranks and epochs."""
         self._ledger = Ledger()
 
     @property

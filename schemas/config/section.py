@@ -27,8 +27,8 @@ def parse_size(value: Any) -> Any:
     if match is None:
         raise ValueError(f"{value[:40]!r} is not a size; write 256MiB, 2GiB or a number of bytes")
     number, unit, binary = match.groups()
-    # `k` is the first power, of 1,000 or, as `Ki`, of 1,024.
-    power = "kmgtp".index(unit.lower()) + 1 if unit else 0
+    # `k`, `m`, … are the first, the second, … power of 1,000; `Ki`, `Mi`, … of 1,024. Without a unit, the power 0 is 1.
+    power = ("kmgtp".index(unit.lower()) + 1) if unit else 0
     return int(float(number) * (1024 if binary else 1000) ** power)
 
 

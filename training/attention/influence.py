@@ -26,8 +26,8 @@ class _HiddenStatesKnown(Exception):  # noqa: N818  # not an error
 def influences(model: Any, call: Callable[[], Any], groups: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """For each group of tokens, float32 (B, T): how strongly the group's hidden states depend on every token.
 
-    Call it within `undisturbed` and `comparable_gradients`. On several ranks all must call it with as many groups,
-    because passes of sharded models are collective.
+    Call it within `undisturbed` and `comparable_gradients`. On several ranks all must call it with the same number of
+    groups, because passes of sharded models are collective.
 
     Args:
         model: also within PEFT, DDP, FSDP or torch.compile.

@@ -81,8 +81,10 @@ def applied_on(model: Any, device: torch.device) -> Applied:
     if name != NAME:
         needs_masks = not getattr(inner, "_supports_flash_attn", True)
         return Applied(name, "the model's own", f"it {_NEEDS_MASKS}" if needs_masks else "asked for")
-    reason = why_not_flash(device) or _why_loop(inner)
-    return Applied(NAME, LOOP if reason else FLASH, reason or f"torch {torch.__version__}")
+    why_loop = why_not_flash(device) or _why_loop(inner)
+    if why_loop:
+        return Applied(NAME, LOOP, why_loop)
+    return Applied(NAME, FLASH, f"torch {torch.__version__}")
 
 
 def _why_loop(model: Any) -> str:
@@ -91,7 +93,7 @@ def _why_loop(model: Any) -> str:
         softcap = getattr(layer, "attn_logit_softcapping", None)
         if softcap is not None:
             return f"its scores are soft-capped (attn_logit_softcapping={softcap:g})"
-        # Of the layer, because layers of a model may differ (Gemma 4).
+        # The layer's own, not the configuration's, because layers of a model may differ (Gemma 4).
         head_dim = getattr(layer, "head_dim", None)
         if isinstance(head_dim, int) and head_dim > MAX_HEAD_DIM:
             return f"its heads have {head_dim} dimensions, and FlashAttention takes at most {MAX_HEAD_DIM}"

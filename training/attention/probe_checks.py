@@ -27,7 +27,8 @@ def run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.d
     """Run the model as it trains, dropout included.
 
     Returns:
-        A list with the failed check, empty if it runs; and the least exact dtype in which the model computes.
+        A list with the failed check, empty if the model runs; and the least exact dtype in which it computes (float32 if
+        it does not run, as nobody uses it then).
     """
     dtypes = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():

@@ -125,7 +125,7 @@ def _ordinary_ids(config: Any) -> NDArray[np.int32]:
         if name.endswith(("_token_id", "_token_index")):
             ids = value if isinstance(value, list | tuple) else [value]
             special_ids |= {token_id for token_id in ids if isinstance(token_id, int)}
-    # Some thousands are enough. In the vocabulary of a tiny model, all ids may be special: then all are taken.
+    # Some thousands are enough. In a tiny model's vocabulary, nearly all ids may be special: then all are taken.
     count = min(int(text_config.vocab_size), 4096)
     ordinary = np.array([token_id for token_id in range(count) if token_id not in special_ids], np.int32)
     return ordinary if len(ordinary) > 3 else np.arange(int(text_config.vocab_size), dtype=np.int32)

@@ -94,6 +94,7 @@ def no_mask(*args: Any, attention_mask: torch.Tensor | None = None, use_vmap: bo
 
     Args:
         attention_mask: (B, T), false at padding. One of ones is accepted, because BART and BioGPT make it themselves.
+        use_vmap: transformers sets it for a model that adds its own conditions to the mask.
 
     Raises:
         AttentionError: the batch masks tokens, or the model adds its own conditions to the mask, which would be lost.

@@ -122,7 +122,7 @@ def find_pairs(sides: torch.Tensor) -> Pairs:
     """The pairs of a batch. Documents of padding, and of rows that only fill up a step, are in none.
 
     Args:
-        sides: int8 (D,). Best on the CPU: on a GPU each look waits for it.
+        sides: int8 (D,). Best on the CPU: values on a GPU can only be looked at when it has done all earlier work.
 
     Raises:
         IntegrityError: a chosen document is not followed by a rejected one.
