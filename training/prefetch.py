@@ -182,7 +182,8 @@ class ShardsAhead:
         for shard in shards:
             if shard not in self._requested:  # if it fails, reading the shard raises the error again
                 self._threads.submit(partial(self._corpus.fetch, shard))
-        self._requested = set(shards)  # others may be gone from the cache by the time they are needed again
+        # Shards behind the position are forgotten: they may be gone from the cache when a later epoch needs them.
+        self._requested = set(shards)
         self._next_position = position + self._rows // 4
 
     def close(self) -> None:

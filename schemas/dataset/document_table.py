@@ -50,7 +50,7 @@ def read_documents(
     from pyarrow.parquet import ParquetFile
 
     with file.reading():
-        # Before pyarrow reads it, which ends the process over some damage.
+        # Before pyarrow reads it, because some damage would make it end the process.
         if hash_bytes(memoryview(file.buffer)) != hash:
             raise ValueError("its content does not match the manifest")
         with ParquetFile(pa.BufferReader(file.buffer)) as parquet:

@@ -163,7 +163,7 @@ def probe_model(where: Path, *, attention: str = "auto", dtype: str | None = Non
     logging.set_verbosity_error()  # this process does nothing else, and the table shows what matters
     logging.disable_progress_bar()
     has_weights = any(next(folder.glob(pattern), None) for pattern in ("*.safetensors", "pytorch_model*.bin"))
-    if folder == where and has_weights:
+    if folder == where and has_weights:  # a config.json asks for the tiny model, whatever lies beside it
         weights = "its own weights"
         model = load_weights(folder, dtype=getattr(torch, dtype))
     else:

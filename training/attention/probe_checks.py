@@ -27,8 +27,8 @@ def run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.d
     """Run the model as it trains, dropout included.
 
     Returns:
-        A list with the failed check, empty if the model runs; and the least exact dtype in which it computes (float32 if
-        it does not run, as nobody uses it then).
+        A list with the failed check, empty if the model runs; and the least exact dtype in which it computes, which
+        means nothing if it does not run.
     """
     dtypes = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
@@ -79,7 +79,7 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
 def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], number: int) -> list[float]:
     """For each document, the largest influence that a token of its piece has on one document.
 
-    Tokens that the one document shares with others do not count for these: it must depend on them.
+    Tokens that this one shares with other documents are left out of theirs, because it must depend on them.
 
     Args:
         influence: (1, T) how much the one document depends on each token.

@@ -123,7 +123,7 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
     limit = _HEADER_BYTES + rows * (8 * max_docs + 8 + _DIGEST_BYTES)
     try:
         content = read_regular(path, limit)
-        require_bounded(memoryview(content), 0)
+        require_bounded(memoryview(content), 0)  # before pyarrow unpacks anything: nothing may be compressed
         file = pa.ipc.open_file(pa.py_buffer(content))
         _require_key(path, file.schema.metadata or {}, key)
         if not file.schema.remove_metadata().equals(_SCHEMA):
