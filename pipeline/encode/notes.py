@@ -184,7 +184,11 @@ def _describe_not_sampled(findings: Sequence[BlockFindings]) -> Iterator[str]:
 
 
 def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -> Iterator[str]:
-    """Describe the turns of some kinds that are not what a model would sample, if there are some."""
+    """Describe the turns that are not what a model would sample, if there are some.
+
+    Args:
+        kinds: `SAMPLED` for turns of completions, `EARLIER` for the turns before.
+    """
     turns = _tally(findings, kinds)
     wrong = [outcome for outcome in _NOT_SAMPLED if turns.names[outcome]]
     if not wrong:

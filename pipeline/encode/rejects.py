@@ -26,7 +26,7 @@ class RejectCounts:
     rows: int = 0
     """Rows that were read, without blank lines."""
     examples: int = 0
-    """Examples of the rows that can be used."""
+    """Examples of the rows that are not rejected, whether they were encoded or not."""
     rejected_rows: int = 0
     """Of `rows`."""
     rejected_examples: int = 0
@@ -36,7 +36,7 @@ class RejectCounts:
 
     @property
     def share(self) -> float:
-        """The share of the rows that is lost; a row that gives several examples counts by the share of them."""
+        """The share of the rows that is lost. Of a row with several examples, the share of the lost ones counts."""
         of_rows = self.rejected_rows / self.rows if self.rows else 0.0
         of_examples = self.rejected_examples / self.examples if self.examples else 0.0
         # Examples are counted of the rows that are left: 20 % of the rows and half of the examples of the others are

@@ -111,7 +111,11 @@ class EncodeCounts:
             self.add(ROLES, name, line)
 
     def add_special(self, example: Example, tokens: Iterable[str]) -> None:
-        """Count the special tokens in the contents of an example, each as often as it is given."""
+        """Count the special tokens in the contents of an example.
+
+        Args:
+            tokens: their texts, each as often as it was found.
+        """
         self.add(WITH_SPECIAL, "", example.line, example.sub)
         names = self.by_kind.setdefault(SPECIAL, {})
         for token, count in sorted(Counter(tokens).items()):

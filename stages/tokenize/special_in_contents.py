@@ -36,8 +36,8 @@ class SpecialTokenSearch:
         self._begins = tuple(text for text in (affixes.prefix_text,) if text)
 
     def find(self, example: Example) -> list[str]:
-        """The special tokens in an example's texts or messages, each as often as it stands there. Examples of one row
-        share their prompt: each counts what is in its own completion.
+        """The special tokens in an example's texts or messages, each as often as it stands there. If its row has
+        several examples, the prompt, which all of them share, is not searched.
         """
         is_only_example = example.sub < 0
         prompt = example.prompt if is_only_example else None
