@@ -141,7 +141,14 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 
 def choice(name: str, value: str, kind: type[_Enum]) -> _Enum:
-    """The member of `kind` with this value. Raises ConfigError with the valid values if there is none."""
+    """The member of `kind` with this value.
+
+    Args:
+        name: the key or option that has the value, for the message.
+
+    Raises:
+        ConfigError: there is none; names the valid values.
+    """
     try:
         return kind(value)
     except ValueError:

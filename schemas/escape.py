@@ -37,7 +37,7 @@ def escape(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """As `escape`, also for line ends, so that the result is one line."""
+    r"""The text as one line: what `escape` gives, with tabs and line ends as `\t` and `\n`."""
     return escape(text).replace("\n", "\\n").replace("\t", "\\t")
 
 

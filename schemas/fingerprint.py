@@ -54,12 +54,12 @@ def hash_bytes(data: bytes | memoryview) -> str:
 
 
 def hash_stream(file: IO[bytes]) -> str:
-    """As `hash_bytes`, of what is left of an open file, read in pieces."""
+    """The hash of what is left of an open file, which is read in pieces, 64 hexadecimal digits."""
     return file_digest(file, new_hasher).hexdigest()  # type: ignore[arg-type]  # it only calls `update`
 
 
 def hash_to_bytes(data: bytes, size: int) -> bytes:
-    """The first `size` bytes of the hash, for those who make a number of them."""
+    """The first `size` bytes of the hash, of which the caller makes a number."""
     return bytes.fromhex(hash_bytes(data))[:size]
 
 

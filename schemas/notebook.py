@@ -45,6 +45,7 @@ class Shown:
 
 
 def _html_table(table: Table) -> str:
+    """The HTML of a table, without rows beyond `_MAX_ROWS`."""
     rows = list(table.rows)
     lines = []
     for row in rows[:_MAX_ROWS]:

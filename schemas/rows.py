@@ -100,16 +100,16 @@ class SpanKind(IntEnum):
     THOUGHT = 12
     """A thought of the assistant in the completion, with the tag that opens it, without the tag that closes it."""
     HISTORY_THOUGHT = 13
-    """The same before the completion."""
+    """A thought of the assistant before the completion, without the tag that closes it."""
     TOOL_CALL = 14
     """Tool calls of the assistant in the completion, with what the template writes around them."""
     HISTORY_CALL = 15
-    """The same before the completion."""
+    """Tool calls of the assistant before the completion."""
     STOP_IN_NEXT_HEADER = 16
     """For templates that do not end turns themselves: the token with which the header after a turn of the completion
     begins, and space before it. A model that generates it has ended its turn. `turn` and `weight` are the turn's."""
     HISTORY_STOP_IN_NEXT_HEADER = 17
-    """The same before the completion."""
+    """The token with which the header after a turn before the completion begins, for the same templates."""
 
 
 END_KINDS = (SpanKind.HISTORY_END, SpanKind.END)

@@ -181,7 +181,10 @@ def _check_options(to: str, eos_id: int | None) -> None:
     if to not in EXPORT_FORMATS:
         targets = ", ".join((*EXPORT_FORMATS, "hf://OWNER/NAME", "model"))
         raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
-    if eos_id is not None and (not EXPORT_FORMATS[to].takes_eos_id or not 0 <= eos_id < 2**31):
+    if eos_id is None:
+        return
+    is_token = 0 <= eos_id < 2**31
+    if not is_token or not EXPORT_FORMATS[to].takes_eos_id:
         raise ConfigError(
             "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "
             "that you train with, by which that class finds where documents end"
@@ -196,6 +199,7 @@ def _document_multiple(source: Finished, to: str) -> int:
         ConfigError: the dataset is packed for devices that divide rows, and not documents.
     """
     parallel = source.manifest.pack.parallel
+    # The layouts `ring` and `ulysses` divide rows. With one device (cp 1), none divides anything.
     if parallel is not None and parallel.layout != "thd" and parallel.cp > 1:
         raise ConfigError(
             f"--to {to}: with context parallelism it divides documents between ranks, but the dataset is "

@@ -125,8 +125,8 @@ def write_llama_factory(
 ) -> None:
     """For `tokenized_path` with `neat_packing`, by the rules of `data/collator.py` of LLaMA-Factory 0.9.5.
 
-    All rows have one length. `attention_mask` numbers the documents of a row from 1, and has 0 at padding; tokens see
-    those of their own number.
+    All rows have one length. `attention_mask` numbers the documents of a row from 1, and has 0 at padding; a token
+    sees the tokens with its own number.
     """
     stored_length = _round_up(layout.row_length, _LLAMA_FACTORY_MULTIPLE)
     columns: dict[str, list[Array]] = {"input_ids": [], "attention_mask": [], "labels": [], "position_ids": []}
@@ -161,7 +161,9 @@ def write_swift(batches: Iterable[pa.RecordBatch], folder: Path, split: str, ind
 def _list_column(lists: list[Array]) -> pa.Array:
     """A column of int32 lists, from one (T,) array of numbers for each row."""
     # Padded arrays are of int64 or of floats; all their values are below 2³¹.
-    values = np.concatenate(lists, dtype=np.int32, casting="unsafe") if lists else np.zeros(0, np.int32)
+    values = np.zeros(0, np.int32)
+    if lists:
+        values = np.concatenate(lists, dtype=np.int32, casting="unsafe")
     offsets = offsets_of(lengths_of(lists), np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values), type=_INT32_LIST)
 
@@ -201,11 +203,13 @@ def write_bridge(batches: Iterable[pa.RecordBatch], folder: Path, split: str, in
     """
     columns: dict[str, list[Array]] = {name: [] for name in _BRIDGE_SCHEMA.names}
     for row in _rows(batches):
+        # With a multiple of 4, documents of 6 and 2 tokens are stored as 9 and 5, which start at 0 and 9. Their tokens
+        # stand at the positions 0 1 2 3 4 5 9 10, and padding at all others.
         lengths = row["seq_lengths"]
         stored_lengths = _round_up(lengths - 1, layout.document_multiple) + 1
         stored_starts = starts_of(stored_lengths)
         row_length = stored_lengths.sum()
-        positions = ranges(stored_starts, lengths)  # of the tokens, without padding
+        positions = ranges(stored_starts, lengths)
         input_ids = np.full(row_length, layout.pad_id, np.int32)
         input_ids[positions] = row["input_ids"]
         # Shifted by one: position i says whether token i + 1 is trained. The first token of a piece is never trained,
@@ -223,7 +227,7 @@ def write_bridge(batches: Iterable[pa.RecordBatch], folder: Path, split: str, in
 # Megatron
 
 _TYPE_CODES = {"uint8": 1, "int32": 4}
-"""Type of number → its code in an index."""
+"""Type of the numbers of a `.bin` → its code in the `.idx`."""
 
 
 def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index: int, layout: Layout) -> None:
@@ -251,13 +255,13 @@ def write_megatron(batches: Iterable[pa.RecordBatch], folder: Path, split: str, 
 def _megatron_index(lengths: Array, bounds: Array, dtype: "np.dtype[Any]") -> bytes:
     """The `.idx` of a `.bin` whose numbers have this type.
 
-    Args:
-        lengths: (D,) numbers in each sequence, that is, tokens of each piece.
-        bounds: (R + 1,) the first sequence of each Megatron document, that is, of each row.
-
     Its bytes: a mark, version 1, a code for the type, the number of sequences and of document bounds; then for each
     sequence its length (int32), and for each its first byte (int64); then the bounds (int64): document d is sequences
     `bounds[d]` to `bounds[d + 1] - 1`.
+
+    Args:
+        lengths: (D,) numbers in each sequence, that is, tokens of each piece.
+        bounds: (R + 1,) the first sequence of each Megatron document, that is, of each row.
     """
     header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, _TYPE_CODES[dtype.name], len(lengths), len(bounds))
     first_bytes = starts_of(lengths) * dtype.itemsize
@@ -322,6 +326,7 @@ def _mds_array(values: Array) -> bytes:
     """An array of one dimension: the byte `1 << 2 | w`, its length in `1 << w` bytes, then its numbers. `w` is the
     smallest that can be, as its own writer has it. Of 300 numbers, w is 1, and the length takes 2 bytes.
     """
+    # One byte holds lengths below 256, two bytes those below 65,536, four bytes those below 2³².
     width = next(width for width in range(3) if len(values) < 1 << (8 << width))
     return bytes([1 << 2 | width]) + len(values).to_bytes(1 << width, "little") + values.tobytes()
 

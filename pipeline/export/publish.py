@@ -142,8 +142,8 @@ def _stale_names(api: Any, repository: str, shards: Collection[str]) -> list[str
 
 @contextmanager
 def _hub_client(target: str) -> Iterator[Any]:
-    """Give the module huggingface_hub; what fails with it is raised as an error that says what to do. Its token is
-    HF_TOKEN, or that of `hf auth login`.
+    """Give the module huggingface_hub, and raise its errors as errors that say what to do. It takes its token from
+    HF_TOKEN, or from `hf auth login`.
 
     Raises:
         ConfigError: huggingface_hub or a token is missing, or the Hub refuses the name or the token.
@@ -162,11 +162,15 @@ def _hub_client(target: str) -> Iterator[Any]:
     except PacktrainError:
         raise
     except Exception as error:  # of the Hub, or of the network, in whatever package it speaks HTTP by
-        status = getattr(getattr(error, "response", None), "status_code", 0)
-        message = " ".join(str(getattr(error, "server_message", None) or error).split())[:300]
+        # Errors of HTTP have the Hub's response; others have none, and 0 stands for its status.
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", 0)
+        words = str(getattr(error, "server_message", None) or error).split()
+        message = " ".join(words)[:300]  # in one line
         problem = f"the Hub answers {status} ({message})" if status else f"the upload failed ({message})"
         # 429: too many requests, which passes; other such codes are about the name or the token.
-        is_users_mistake = isinstance(error, hub.errors.HFValidationError) or (400 <= status < 500 and status != 429)
+        is_refused = 400 <= status < 500 and status != 429
+        is_users_mistake = is_refused or isinstance(error, hub.errors.HFValidationError)
         kind = ConfigError if is_users_mistake else StoreError
         raise kind(
             f"{target}: {problem}; check the name, and that the token may write there, then run the same command again"

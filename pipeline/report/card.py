@@ -69,9 +69,10 @@ def _front(manifest: Manifest) -> dict[str, Any]:
     """What the Hub and `datasets` read: files and tags."""
     data_files = []
     # The training rows first: the Hub shows the first split.
-    for name, split in sorted(manifest.splits.items(), key=lambda split: (split[0] != "train", split[0])):
+    for name in sorted(manifest.splits, key=lambda name: (name != "train", name)):
         # `train/shards/00000.arrow` and all others of its folder are `train/shards/*.arrow`.
-        patterns = sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in split.shards})
+        shards = manifest.splits[name].shards
+        patterns = sorted({re.sub(r"[^/]*(\.\w+)$", r"*\1", shard.name) for shard in shards})
         if patterns:
             # One pattern stands without brackets, as people write it.
             data_files.append({"split": name, "path": patterns[0] if len(patterns) == 1 else patterns})
@@ -177,7 +178,7 @@ def _inline(text: str) -> str:
 
 
 def _table(grid: Grid) -> Markup:
-    """A grid as a table. Indented words stay so, and those that a terminal shows bold are bold."""
+    """A grid as a Markdown table. Indented words stay indented; words that are bold in a terminal are bold here."""
     lines = [[_inline(name) for name in grid.head]]
     lines.append(["---" if grid.is_words(column) else "---:" for column in range(len(grid.head))])
     for number, row in enumerate(grid.rows):
@@ -203,4 +204,7 @@ def _fenced(text: str) -> Markup:
 def _yaml(data: Any) -> str:
     """Data as YAML, in its own order. Characters that hide or reorder text are written as escapes."""
     text = str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100))
-    return text if escape(text) == text else str(yaml.safe_dump(data, sort_keys=False, width=100))
+    if escape(text) == text:
+        return text
+    # Without `allow_unicode`, every character beyond ASCII is an escape, and reads back as it was.
+    return str(yaml.safe_dump(data, sort_keys=False, width=100))

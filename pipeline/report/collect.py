@@ -49,7 +49,7 @@ _REJECTS = 60
 _DETAIL_CHARACTERS = 400
 """Maximum number of characters of a reject's detail, which may quote the row."""
 _LINES = 1_000_000
-"""Maximum number of lines of rejects.jsonl that are read: of more, those that are shown would hardly differ."""
+"""Maximum number of lines of rejects.jsonl that are read: more lines would hardly change which ones are shown."""
 
 
 def configuration_of(config: RunConfig, base: Path) -> str:

@@ -159,7 +159,10 @@ def _row_of(example: str) -> str:
 
 
 def noted_hits(out: Store) -> Iterator[Hit]:
-    """The lines of contamination.jsonl; a damaged line is left out, and `verify` says so.
+    """The lines of contamination.jsonl; a damaged line is left out, and `packtrain verify` says so.
+
+    Args:
+        out: the store of the dataset.
 
     Raises:
         StoreError: the file is gone.

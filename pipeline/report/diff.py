@@ -282,8 +282,8 @@ def _compared(a: _Documents, b: _Documents, *, same_tokenizer: bool) -> Examples
 
 
 def _count_alike(a: _Documents, b: _Documents) -> int:
-    """Count the documents of A that can be paired with one of B that has the same tokens and as many copies, such as
-    those of a file that was renamed, whose ids differ.
+    """Count the documents of A that can be paired with a document of B with the same tokens and as many copies, even if
+    their ids differ, as they do after a file was renamed.
     """
     # Three documents of A and two of B with one key are two pairs.
     left, left_counts = np.unique(_keys(a), return_counts=True)

@@ -43,8 +43,9 @@ class Section:
 
 
 Line = str | tuple[str, str] | list[ShownPiece] | Grid
-"""A text, a text with its style in a terminal, a text of which stretches are trained, or a table."""
+"""A text; a text with its style in a terminal; a text in stretches, of which some are trained; or a table."""
 Lines = Iterator[Line]
+"""What a command prints, line by line."""
 
 
 def clipped(text: str, limit: int = _CELL) -> str:

@@ -82,8 +82,8 @@ MOST_LOST = 0.1
 
 
 def ledger_grid(ledger: Ledger) -> Grid:
-    """Counts of rows, examples, tokens and labels, without lines of zeros: by source and in total, or only in total of
-    many sources.
+    """Counts of rows, examples, tokens and labels, without lines of zeros. Each source has a column, and all together
+    have one; of more than `COLUMNS` sources, there is only the one of all.
     """
     names = list(ledger.sources)
     caption = "Ledger"
@@ -306,7 +306,7 @@ def uses_sentence(sources: Mapping[str, SourceLedger]) -> str:
 
 
 def _uses_of(entry: SourceLedger) -> float | None:
-    """How often an example of a source is packed, on average over those that could be; None if there are none.
+    """How often an example of a source is packed, on average over all its examples that could be; None if it has none.
 
     Of 100 examples, 40 drawn with 10 further copies: 0.5 times.
     """

@@ -300,9 +300,12 @@ def _packing(packing: Packing, *, is_estimate: bool) -> Section:
     rows = f"{plural(main.rows, 'row')} of {packing.row_length:,} tokens"
     if is_estimate:
         rows = f"About {rows}"
-    bound = ""
-    if main.bound:
-        bound = "; no plan needs fewer" if main.rows == main.bound else f"; no plan needs fewer than {main.bound:,}"
+    if not main.bound:  # it is not known of a sample
+        bound = ""
+    elif main.bound == main.rows:
+        bound = "; no plan needs fewer"
+    else:
+        bound = f"; no plan needs fewer than {main.bound:,}"
     sentences = [
         f"{rows}, {share(main.fill, 2)} full, by {packing.strategy}{bound}.",
         f"A row holds {_units_of_row(main, packing):,.1f} {_unit(packing)} on average.",

@@ -163,6 +163,7 @@ def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[Shown
     if len(piece.ids) <= room:
         whole = _whole_texts(stretches, decoder)
         fits = sum(len(shown.text) for shown in whole) <= room
+        # A long stretch without training would push what is trained out of sight.
         hides_training = any(len(shown.text) > _UNTRAINED for shown in whole if not shown.weight)
         if fits and not hides_training:
             return whole, False

@@ -92,7 +92,8 @@ def _refuse_too_many_of(key: str, value: Any, where: str) -> None:
     max_count = next((limit for pattern, limit in _MAX_COUNTS if re.fullmatch(pattern, key)), None)
     # `max_window_layers` and the like are limits themselves, and may be far above what is there.
     if max_count is not None and not key.startswith("max_"):
-        for number in value if isinstance(value, list) else [value]:
+        numbers = value if isinstance(value, list) else [value]  # `depths` has a number for each stage of a model
+        for number in numbers:
             if isinstance(number, int | float) and number > max_count:
                 raise ValueError(f"{where} is {number:,}, and no model has more than {max_count:,}")
     # `layer_types`, `hybrid_override_pattern` and the like have an entry for each layer.

@@ -91,7 +91,7 @@ class Choice(Shown):
     overlong: str
     """`truncate.overlong`: what becomes of documents above `max_length`. At other lengths, the points do the same."""
     cuts: bool
-    """Whether longer documents are cut into pieces, of which none is lost."""
+    """Whether longer documents are cut into pieces, all of which are kept."""
     texts: bool
     """Whether nearly all tokens are those of plain texts, which can be cut anywhere, and not of conversations."""
     advice: Advice | None

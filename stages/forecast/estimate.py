@@ -2,9 +2,9 @@
 
 The number of rows depends only on how many pieces there are of each size. So one pass over the documents makes a
 histogram of pieces, from which `best_fit` counts the rows of the real plan, all documents in one window, copies where
-they fit. Documents that a run cuts into pieces between lines are counted as if they were cut every `max_length` tokens;
-those that `wrapped` cuts, as if at each length of a row. Where documents share tokens (`pack.share: row`), the pieces
-are units of documents, which the caller finds from token ids.
+they fit. Documents that are cut into pieces count as cut every `max_length` tokens, although a run with
+`overlong: split` cuts between lines, and `wrapped` where a row ends. Where documents share tokens (`pack.share: row`),
+the pieces are units of documents, which the caller finds from token ids.
 
 Of preference pairs, a piece is a pair: both of its sides, which stand in one row.
 
@@ -42,7 +42,7 @@ class SharedUnits:
     stored: int
     """Tokens of all these units, without padding."""
     scale: float
-    """Tokens of all groups over those of the groups that these are from; 1 if they are from all."""
+    """How many times more tokens all groups have than the groups that were compared; 1 if all were."""
 
     @property
     def saved(self) -> int:
@@ -144,7 +144,11 @@ def estimate(
     saved = shared.saved if shared is not None else kept.saved
     stored = tokens - (saved or 0)
     is_shared = saved is not None and config.pack.shares
-    packed = stored if is_shared else tokens
+    packed = tokens
+    units = None
+    if is_shared:
+        packed = stored
+        units = shared  # None of pairs, of which `in_row` counts a shared prompt once already
     # Preference pairs that are not packed are a row each.
     rows = documents
     bound = documents
@@ -155,7 +159,7 @@ def estimate(
             limit,
             strategy,
             row_length,
-            shared if is_shared else None,
+            units,
             documents_of_piece=stats.documents_of_piece,
         )
     return Point(

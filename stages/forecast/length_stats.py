@@ -1,4 +1,4 @@
-"""Documents of which lengths are compared: their lengths, their trained spans, and what a length keeps of them.
+"""The documents for which lengths are compared: their lengths, their trained spans, and what a length keeps of them.
 
 Legend: `N` documents, `K` spans that the mask trains.
 """

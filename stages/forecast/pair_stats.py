@@ -1,4 +1,4 @@
-"""Preference pairs of which lengths are compared: the lengths of their parts, and what a length keeps of them.
+"""The preference pairs for which lengths are compared: lengths of their parts, and what a length keeps of them.
 
 A length limits both sides together, which stand in one row: `2 P + C + R` tokens of a prompt of P and completions of C
 and R tokens, or `P + C + R + 1` where the prompt is stored once. With `pack.strategy: none` it limits the longer side.
@@ -61,6 +61,7 @@ class PairStats:
         """
         limits = limits_of_pairs(config, limit, row_length)
         kept = cut_pairs(self.parts, limits).kept
+        # What is compared with the limit: tokens of both sides in their row, or of the longer side.
         is_long = self.parts.limited(limits) > limits.max_length
         is_left_out = is_without_labels(kept, limits)
         if limits.overlong == "drop":
@@ -74,12 +75,14 @@ class PairStats:
         rejected = (limits.repeated(kept.prompt) + kept.rejected).astype(np.int64)
         chosen_padded = -(-chosen // align) * align
         rejected_padded = -(-rejected // align) * align
-        in_row = chosen_padded + rejected_padded
+        in_row = np.where(is_left_out, 0, chosen_padded + rejected_padded)
+        # If nothing is shared, the prompt stands before both completions.
         tokens = np.where(is_left_out, 0, kept.all.astype(np.int64) + kept.prompt)
         saved = None
         if config.pack.can_share:
+            # A shared prompt stands there once, and its last token a second time.
             saved = int(np.maximum(kept.prompt - 1, 0)[~is_left_out].sum())
-        return Kept(tokens, np.where(is_left_out, 0, in_row), _labels_of(kept), is_long, saved)
+        return Kept(tokens, in_row, _labels_of(kept), is_long, saved)
 
 
 def _labels_of(parts: PairLengths) -> NDArray[np.int64]:

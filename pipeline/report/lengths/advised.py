@@ -20,7 +20,7 @@ context.
 
 
 def advise(points: Sequence[Point], least_uncut: float, limit: Limit | None) -> Advice:
-    """The advice by the rule above; if no length keeps enough, the best of those that the model is made for.
+    """The advice by the rule above; if no length keeps enough, the best length that the model is made for.
 
     Args:
         points: by ascending length.

@@ -80,7 +80,9 @@ def rows_for_groups(stats: Stats, config: RunConfig) -> ComparedLength:
 
 def _fixed_row_length(config: RunConfig) -> int:
     """The capacity that rows keep at other lengths of documents; 0 if each length has rows of its own."""
-    return 0 if config.pack.cuts_documents else config.pack.row_length or 0
+    if config.pack.cuts_documents or config.pack.row_length is None:
+        return 0
+    return config.pack.row_length
 
 
 def choose(
@@ -185,7 +187,7 @@ def _saved_rows(stats: Stats, config: RunConfig, configured: Point, strategy: st
     """
     limit = configured.max_length
     row_length = configured.row_length
-    # Tokens of each document in its row.
+    # Tokens of each document in its row; in place of a sample's, those of all documents that the run packs.
     kept: NDArray[np.integer] = stats.kept_at(config, limit, row_length, configured.strategy).in_row
     if isinstance(stats, LengthStats) and stats.packed is not None:
         kept = stats.packed
@@ -211,13 +213,14 @@ def _with_fewer_rows(configured: Point, strategy: str, saves: float) -> Point:
 
 
 def _longer_rows(stats: Stats, config: RunConfig, configured: Point) -> Point | None:
-    """The same documents in rows of twice, four or eight times the length, whichever are the fullest; None if these are
-    hardly fuller, or too few.
+    """The fullest of rows that are two, four or eight times as long, with the same documents; None if even these are
+    hardly fuller than the configured rows, or too few.
     """
     # Rows of strategies that cut documents are full at any length; without packing, no row is. And no row can be fuller
     # by `FULLER` than rows that are nearly full.
     if config.pack.cuts_documents or not config.pack.does.is_packing or configured.fill * FULLER >= 1:
         return None
+    # By their capacity, 256 rows become 128, 64 or 32 longer ones, and the 32 are too few.
     lengths = (configured.row_length * times for times in (2, 4, 8))
     points = [
         estimate(stats, config, configured.max_length, configured.strategy, length)

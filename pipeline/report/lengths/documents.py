@@ -132,7 +132,9 @@ def _longest(selected: Selected, doc_ids: NDArray[np.int64], lengths: NDArray[np
 
 
 def copies_to_compare(selected: Selected) -> NDArray[np.uint16]:
-    """(N,) how often each document of the table counts among those of `read_documents`; 0 for the others."""
+    """(N,) how often each document of the table counts; 0 also for documents without trained spans in the table, which
+    `read_documents` leaves out.
+    """
     copies = _copies(selected)
     sample = selected.table.trained_spans
     assert sample is not None

@@ -75,6 +75,7 @@ def _lengths_grid(choice: Choice) -> Grid:
     # Where all lengths have rows of their own, their capacity needs no column.
     if choice.row_length > choice.max_length:
         columns = {"rows of": lambda point: f"{point.row_length:,}", **columns}
+    # A length without a factor stores as many tokens as without sharing: 1 time fewer.
     if choice.sharing is not None and any((point.sharing_factor or 1) >= SHARING_FACTOR for point in choice.points):
         name = f"with share={choice.sharing.share}"
         columns[name] = lambda point: f"{point.sharing_factor or 1:.1f} times fewer"

@@ -1,7 +1,7 @@
 """What documents of one source row or group share at each length that is compared, found from their token ids.
 
-At each length the documents are those that a run of this length would pack, cut as it would cut them, and in the same
-groups. So where all groups are compared, the factor is that of such a run; of much data, every n-th group is compared.
+For each length, documents are chosen, cut and grouped as a run of this length would do it. So if all groups are
+compared, the factor is exactly what such a run reaches. Of much data, only every n-th group is compared.
 """
 
 from collections.abc import Iterator, Sequence
@@ -272,5 +272,6 @@ def _have_labels(groups: _Groups, low: NDArray[np.int32], high: NDArray[np.int32
     # Kept from token 10 on, a document with the supervised tokens 5 to 10 has none: nothing predicts token 10.
     begins = np.maximum(begins_of(groups.ends, offsets), np.repeat(low + 1, span_count))
     ends = np.minimum(groups.ends, np.repeat(high, span_count))
+    # Every document has a span, as `reduceat` needs.
     has_labels: NDArray[np.bool_] = np.logical_or.reduceat(groups.supervised & (ends > begins), offsets[:-1])
     return has_labels
