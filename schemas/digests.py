@@ -8,8 +8,8 @@ from xxhash import xxh3_64_intdigest, xxh3_128_digest
 
 
 def text_digest(data: bytes, seed: int = 0) -> bytes:
-    """16 bytes by which equal examples are found. That any two of a billion different texts have the same has a chance
-    of about 10⁻²¹.
+    """16 bytes by which equal examples are found. Among a billion different texts, two have the same 16 bytes with a
+    chance of about 10⁻²¹.
     """
     return xxh3_128_digest(data, seed=seed)
 

@@ -68,9 +68,9 @@ def export(
         folder: the dataset, or its URL.
         to: the name of a format, one of `EXPORT_FORMATS` such as `mds`; or `hf://OWNER/NAME`.
         out: a new or empty folder to write; not for the Hub.
-        eos_id: olmo-core: the eos_token_id of the TokenizerConfig that you train with.
-        private: hf://: make a new repository private. Otherwise everybody can read it.
-        dry_run: hf://: return the card and what would go, without asking the Hub.
+        eos_id: only for `olmo-core`: the eos_token_id of the TokenizerConfig that you train with.
+        private: only for the Hub: make a new repository private. Otherwise everybody can read it.
+        dry_run: only for the Hub: return the card and what would go, without asking the Hub.
 
     Raises:
         ConfigError: an option is not for this target, or the format would lose weights.

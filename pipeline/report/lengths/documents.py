@@ -167,7 +167,9 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
         # fit, of which two are packed once, a document is packed 0.5 times.
         fits = np.isin(of_source.outcome, (_PACKED, _NOT_DRAWN))
         drawn_copies = of_source.copies[fits & ~of_source.has(HELD_OUT)]
-        average = drawn_copies.mean() if len(drawn_copies) else source.repeat or 1
+        average = source.repeat or 1.0  # as configured, if no document fits
+        if len(drawn_copies):
+            average = float(drawn_copies.mean())
         # Another length would leave these documents in.
         too_long = np.flatnonzero(np.isin(of_source.outcome, BY_LENGTH))
         # An average of 1.5 gives 1, 2, 1, 2, …: whole copies, whose sum is right to one copy.
@@ -175,7 +177,8 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
     if selected.config.duplicates == "drop":
         # The run compared digests only of what its length leaves in, so what was too long may have equals.
         counted = np.flatnonzero(copies)
-        if len(counted) > np.count_nonzero(documents.copies):
+        has_added = len(counted) > np.count_nonzero(documents.copies)
+        if has_added:
             is_later = is_later_copy(documents.first_digest[counted], documents.second_digest[counted])
             copies[counted[is_later]] = 0
     copies[documents.has(HELD_OUT)] = 0
