@@ -101,7 +101,6 @@ class TokenizedFormat(Format):
         key = self.keys[name]
         key_of_ids = self.keys["input_ids"]
         values = np.array(numbers, np.int64)
-        is_trained: NDArray[np.bool_]
         if are_labels:
             reason = "bad_labels"
             value_if_trained = ids  # ids 5 7 9 with labels -100 7 9: not trained, trained, trained
@@ -113,7 +112,7 @@ class TokenizedFormat(Format):
         if len(values) != len(ids):
             detail = f"`{key}` has {len(values):,} values for {len(ids):,} of `{key_of_ids}`"
             raise RowRejectedError(reason, detail)
-        is_trained = values == value_if_trained
+        is_trained: NDArray[np.bool_] = values == value_if_trained
         is_wrong = ~is_trained & (values != value_if_masked)
         if is_wrong.any():
             # Labels that are shifted by one are the usual mistake: nearly all of them are wrong then.

@@ -129,9 +129,11 @@ def _cut_texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str
     if prompt is not None:
         return prompt, chosen, rejected
     shorter = min(len(chosen), len(rejected))
+    # How many characters both begin with. If one answer is the beginning of the other, one less, so that each answer
+    # has at least one character left: neither is empty.
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
     if cut == shorter:
-        cut = max(shorter - 1, 0)  # as with messages: each answer keeps something
+        cut = shorter - 1
     elif cut and chosen[cut - 1] == " ":
         cut -= 1
     return chosen[:cut], chosen[cut:], rejected[cut:]

@@ -229,7 +229,8 @@ class TracingEnvironment(TrackingEnvironment):
         """
         is_traced = isinstance(__callee, Macro) or isinstance(getattr(__callee, "__self__", None), ContentProxy)
         if not is_traced and __callee is not GuardedNamespace:
-            # jinja2 passes the scope's variables, with an underscore, to functions that ask for a context. None does.
+            # Arguments named with an underscore are jinja2's: the scope's variables, for functions that ask for a
+            # context. None of these functions does.
             _require_literal(*args, *(value for name, value in kwargs.items() if not name.startswith("_")))
         return super().call(__context, __callee, *args, **kwargs)
 

@@ -196,7 +196,8 @@ def _generation_prompt_end(chat: RenderedChat, begin: int, end: int) -> int | No
 
 
 def _prompt_tail(chat: RenderedChat, message: int, first: int, contents_begin: int) -> str:
-    """The prompt tail before a turn, rendered; see `PromptTails`.
+    """The prompt tail before a turn, rendered: what the messages before the turn, with a generation prompt, have after
+    their last content.
 
     Args:
         message: index of the turn's message.

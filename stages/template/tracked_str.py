@@ -243,9 +243,11 @@ def sole_origin(text: Any) -> int | None:
     """
     if type(text) not in _TRACKED:
         return None
-    origins = {span.origin for span in text._spans}
+    origins: set[int] = {span.origin for span in text._spans}
     tracked_characters = sum(span.end - span.begin for span in text._spans)
-    return origins.pop() if len(origins) == 1 and tracked_characters == len(text) else None
+    if len(origins) == 1 and tracked_characters == len(text):
+        return origins.pop()
+    return None
 
 
 def source_spans_of(text: str) -> tuple[SourceSpan, ...]:
