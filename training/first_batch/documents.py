@@ -129,6 +129,7 @@ def _windows(ids: NDArray[np.int64], gaps: list[BatchSpan]) -> Windows:
     places: list[int] = []
     lengths: list[int] = []
     for row, begin, end in gaps:
+        # One window of `KEY` tokens after another, each by its place in the tokens of all rows end to end.
         places += range(row * width + begin, row * width + end - KEY + 1)
         lengths += [KEY] * max(0, end - begin - KEY + 1)
         # Padding is one token again and again at an end: of 0 0 5 6 7, what stands alone begins at place 2 at the

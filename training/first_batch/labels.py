@@ -24,15 +24,15 @@ class LabelVerdict(NamedTuple):
 def judge_labels(
     batch: Mapping[str, Any], caller: Caller, documents: list[FoundDocument], shape: tuple[int, int], *, complete: bool
 ) -> LabelVerdict:
-    """Compare the labels of a batch with those of the dataset. Each label must be shifted once: by the batch, or by who
-    computes the loss.
+    """Compare the labels of a batch with those of the dataset. Labels must be shifted once: in the batch already, or
+    later, by what computes the loss.
 
     Args:
         batch: what the model gets. Labels that were taken out of it before are looked for in the calling frames.
         shape: (B, T) of the batch.
         complete: whether every token of the batch that is not padding is in one of `documents`.
     """
-    labels, is_shifted_later = _labels_of(batch, caller, shape)
+    labels, is_shifted_later = _labels_of(batch, caller, shape)  # the latter is None if it is not known
     if labels is None:
         return LabelVerdict(unjudged="its labels could not be seen")
     problem = _differences(labels, documents, complete)
@@ -44,6 +44,7 @@ def judge_labels(
     is_shifted = bool(problem) and not _differences(np.roll(labels, 1, axis=1), documents, complete)
     if problem and not is_shifted:
         return LabelVerdict(problem=problem)
+    # From here on the labels are the dataset's, shifted in the batch or not.
     if is_shifted and is_shifted_later:
         return LabelVerdict(problem="labels reach the model already shifted, and the model shifts them again")
     if is_shifted and is_shifted_later is None:

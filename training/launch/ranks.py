@@ -172,7 +172,8 @@ def _meet(rank: int, ranks: int, saw: str, deadline: float, seconds: float) -> s
     verdict = _passed(ranks) if len(hosts) == ranks else _missing(hosts, ranks, saw, seconds)
     store.set("verdict", verdict)
     with suppress(RuntimeError):  # the store may end with this process: the others read it first
-        store.wait([f"read/{number}" for number in hosts if number], timedelta(seconds=_GRACE))
+        others = [number for number in hosts if number != 0]
+        store.wait([f"read/{number}" for number in others], timedelta(seconds=_GRACE))
     return verdict
 
 

@@ -37,14 +37,17 @@ class GenerateEngine:
 
         self._model = model
         self._stops = set(settings.stop_ids)
+        # Any id serves as padding: the mask hides it before a prompt, and answers are cut before it.
         self._padding = settings.stop_ids[0] if settings.stop_ids else 0
-        # Without top_k=0, transformers would draw from the 50 likeliest tokens alone.
-        sampled = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
+        drawing: dict[str, Any] = {"do_sample": False}  # at temperature 0, the likeliest token each time
+        if settings.temperature:
+            # Without top_k=0, transformers would draw from the 50 likeliest tokens alone.
+            drawing = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0}
         self._config = GenerationConfig(
             max_new_tokens=settings.max_new_tokens,
             eos_token_id=list(settings.stop_ids) or None,
             pad_token_id=self._padding,
-            **(sampled if settings.temperature else {"do_sample": False}),
+            **drawing,
         )
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
@@ -179,7 +182,8 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
     stops: list[int] = []
     for eos in (generation.get("eos_token_id"), getattr(text, "eos_token_id", None)):
         # One token or a list of them; null where a model has none.
-        stops += [token_id for token_id in (eos if isinstance(eos, list) else [eos]) if isinstance(token_id, int)]
+        token_ids = eos if isinstance(eos, list) else [eos]
+        stops += [token_id for token_id in token_ids if isinstance(token_id, int)]
     positions = getattr(text, "max_position_embeddings", None) or None
     return ModelFolder(model, adapter, vocabulary, positions, tuple(dict.fromkeys(stops)))
 

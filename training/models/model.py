@@ -134,7 +134,10 @@ def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options
             model, report = loader.from_pretrained(str(folder), output_loading_info=True, **options)
     except Exception as error:  # a damaged or hostile folder may cause any error, and so may an architecture
         raise _not_loaded(folder, error) from error
-    missing = sorted(name for name in report["missing_keys"] if not scores or name != SCORE_WEIGHT)
+    missing_weights = set(report["missing_keys"])
+    if scores:  # its head was drawn if the folder has none
+        missing_weights.discard(SCORE_WEIGHT)
+    missing = sorted(missing_weights)
     if missing and "quantization_config" not in options:
         raise ConfigError(  # transformers draws them at random, and only prints a table of them
             f"model: {folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give "

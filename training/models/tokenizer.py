@@ -32,7 +32,7 @@ def find_tokenizer(configured: Path | None, rows: PackedRows) -> Any:
         ConfigError: there is no such folder, or transformers cannot load the tokenizer.
     """
     folder = configured
-    template = b""
+    template = b""  # the chat template that replaced the tokenizer's own; empty if none did
     if configured is not None and not configured.is_dir():
         raise ConfigError(f"tokenizer: there is no folder {configured}; check the spelling")
     if rows.files.is_local:  # the folder of another machine says nothing here

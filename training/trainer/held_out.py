@@ -137,7 +137,7 @@ def held_out_metrics(
     """`{prefix}_loss`, `{prefix}_loss_{source}` and the number of tokens or pairs, such as `eval_tokens`. Each further
     figure is a mean as the loss is, and named in the same way.
 
-    A source without a trained token, or pair, has no loss, and is left out. The loss over all is then NaN.
+    A source without a trained token, or pair, has no loss, and is left out. If no source has one, the loss is NaN.
 
     Args:
         sums: (S, M) for each source the sum of each column, of all ranks together.

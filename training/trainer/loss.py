@@ -63,7 +63,7 @@ class Forward:
             "logits_to_keep" in inspect.signature(unwrap(bare).forward).parameters and not every_position
         )
         """Whether the model takes `logits_to_keep`, and computes the logits of trained tokens alone."""
-        self._auxiliary = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
+        self._auxiliary_factor = float(getattr(bare.config, "router_aux_loss_coef", 0) or 0)
         """The factor of the auxiliary loss of a mixture of experts; 0 if the model has none."""
         self._name = type(unwrap(bare)).__name__
 
@@ -103,7 +103,7 @@ class Forward:
         else:
             outputs = self._outputs(model, batch, targets)
             losses = token_losses(self._logits(outputs, targets), targets.tokens)
-        return losses, outputs.get("aux_loss") if self._auxiliary else None
+        return losses, self._auxiliary_loss(outputs)
 
     def scores(
         self, model: Any, batch: Mapping[str, Any], places: torch.Tensor
@@ -115,11 +115,15 @@ class Forward:
         """
         outputs = model(**{key: value for key, value in batch.items() if key not in ("labels", "loss_weights")})
         scores: torch.Tensor = outputs["logits"].flatten()[places]
-        return scores, outputs.get("aux_loss") if self._auxiliary else None
+        return scores, self._auxiliary_loss(outputs)
 
     def with_auxiliary(self, loss: torch.Tensor, auxiliary: torch.Tensor | None, share: float) -> torch.Tensor:
         """A micro-batch's part of the step's loss, with its share of the mean auxiliary loss."""
-        return loss if auxiliary is None else loss + self._auxiliary * auxiliary * share
+        return loss if auxiliary is None else loss + self._auxiliary_factor * auxiliary * share
+
+    def _auxiliary_loss(self, outputs: Any) -> torch.Tensor | None:
+        """The mean auxiliary loss that a model returned; None if it has no such loss, or gives it no weight."""
+        return outputs.get("aux_loss") if self._auxiliary_factor else None
 
     def _sum(
         self, model: Any, batch: Mapping[str, Any], targets: Targets, fused: FusedHead | None
@@ -133,7 +137,7 @@ class Forward:
             with fused.of(targets):
                 outputs = self._outputs(model, batch, targets)
             total = outputs["logits"].sum() * len(targets.tokens)  # the head gives their mean
-        return total, outputs.get("aux_loss") if self._auxiliary else None
+        return total, self._auxiliary_loss(outputs)
 
     def _compare(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:
         """Compare the fused loss of some tokens with the plain one. Both passes draw the same random numbers, and leave

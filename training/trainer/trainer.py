@@ -190,7 +190,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             samples.append({**batch, TARGETS: targets})
         if not samples:
             return samples, None
-        # Summed in float64, because float32 has whole numbers up to 16.8 million only, and a step may have more tokens.
+        # Trained tokens, their weights, or pairs. Summed in float64, because float32 has whole numbers up to 16.8
+        # million only, and a step may have more tokens.
         units = torch.tensor(sum(batch[TARGETS].units for batch in samples), device=device, dtype=torch.float64)
         if self.args.world_size > 1:
             units = self.accelerator.gather(units).sum()
@@ -214,7 +215,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         if not self.begun:
             self._begin(batch)
         ranks = self.accelerator.num_processes
-        # transformers sets how many micro-batches this step has.
+        # The micro-batch's weight in a mean over the step, such as an auxiliary loss; transformers sets how many
+        # micro-batches this step has.
         share = 1 / (ranks * max(1, self.current_gradient_accumulation_steps))
         is_first = self.state.global_step == 0
         with offloaded(self.model) if self.offloads else nullcontext():

@@ -41,8 +41,11 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to watch, also after resuming: the steps that follow are again the first ones."""
         self._until = state.global_step + EARLY
+        """The last step that is judged."""
         self._first: float | None = None
+        """The first loss; None before it."""
         self._least_norm = math.inf
+        """The smallest gradient norm so far."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Judge the loss and the gradient norm of a step that is logged."""
@@ -66,10 +69,12 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 state, "nothing_trained", "the gradient norm is 0", "no trained token (packtrain inspect) or weight"
             )
         # Above 1 only: small norms may differ by a lot, and clipping, at 1 by default, leaves them alone.
-        elif norm is not None and (not math.isfinite(norm) or (norm > STEEP * self._least_norm and norm > 1)):
-            self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
         elif norm is not None:
-            self._least_norm = min(norm, self._least_norm)
+            is_far_above = norm > STEEP * self._least_norm and norm > 1
+            if is_far_above or not math.isfinite(norm):
+                self._warn(state, "steep", f"the gradient norm is {norm:.3g}", f"{_RATE}, or damaged weights or data")
+            else:
+                self._least_norm = min(norm, self._least_norm)
 
     def _warn(self, state: Any, kind: str, symptom: str, causes: str) -> None:
         """Log a warning, unless there was one of its kind."""
