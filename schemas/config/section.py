@@ -139,8 +139,8 @@ class ConfigModel(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _within_64_bits(cls, value: Any) -> Any:
-        """Refuse larger whole numbers in any key. Arrays hold 64 bits, so such a number would fail later, far from the
-        configuration.
+        """Refuse whole numbers of more than 64 bits in any key: arrays cannot hold them, so they would fail later, far
+        from the configuration.
         """
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise ValueError(f"input should be a whole number below {LARGEST:,}")
