@@ -208,6 +208,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     Raises:
         UnprovedError: a thought is not the first part.
     """
+    # All of the turn is labelled as an answer already: only the other parts are left to label.
     text = chat.text
     is_earlier = turn.message < chat.prompt_length
     thought_kind = SpanKind.HISTORY_THOUGHT if is_earlier else SpanKind.THOUGHT
@@ -222,7 +223,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     #
     #     <think>Easy.</think>Let me add.<call>add</call>, <call>sub</call><|im_end|>
     #     TTTTTTTTTTTTAAAAAAAAAAAAAAAAAAACCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCEEEEEEEEEE
-    labelled_end = turn.begin
+    labelled_end = turn.begin  # the end of the part before, with what belongs to it
     kind_before = 0  # of the part before
     # An empty answer at the end, so that what the template wrote after the last part is labelled, too.
     for number, (kind, begin, end) in enumerate([*parts, _Part(0, turn.stop_begin, turn.stop_begin)]):

@@ -84,6 +84,7 @@ def _text_with_arguments(render: Callable[[Messages, list[dict[str, Any]] | None
 
 
 def _conversation(arguments: Any) -> Messages:
+    """A question, a call with these arguments, its result and an answer. Only the call has the arguments' words."""
     call = {"id": _CALL_ID, "type": "function", "function": {"name": "lookup", "arguments": arguments}}
     return [
         {"role": "user", "content": "Where?"},

@@ -267,7 +267,8 @@ class TemplateGaps:
         # 1.
         if not after_question.before_next.startswith(opened):
             return ""
-        # 2. A system message may also stand before a question. One sample at least must be there to show it.
+        # 2. Behind a question that another question follows, and behind a system message that a question follows. The
+        # template may refuse one of these, but then the other must show it.
         gaps_before_questions: list[GapsAfter] = []
         for role in ("user", "system"):
             gaps = self.samples.after(role, "user")
