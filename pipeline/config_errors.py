@@ -11,7 +11,7 @@ from ..schemas.config.section import ConfigModel, section_of
 from ..schemas.errors import did_you_mean
 
 Place = tuple[Any, ...]
-"""Keys and indexes that lead to a value."""
+"""Keys and indexes that lead to a value, such as `("sources", 0, "path")`."""
 _SHOWN_CHARACTERS = 80
 """Of a wrong value that a message repeats."""
 _LISTED_MISTAKES = 20
@@ -26,7 +26,7 @@ def describe_errors(
     Args:
         where: the file, for messages.
         data: what was validated: the file's content, with all overrides.
-        origins: place → what set it: `line 3`, or an override such as `--set seed=x`.
+        origins: place → what set it: `line 3` of the file, or an override such as `--set seed=x`.
         model: what the configuration should be.
     """
     # (where it is in the data, pydantic's error) of each mistake
@@ -63,7 +63,8 @@ def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> s
 
     Args:
         where: the file.
-        origins: key → what set it: `line 3` of the file, `--set seed=x`, or an option of its own, `--max-length 0`.
+        origins: place → what set it: `line 3` of the file, `--set seed=x`, an option of its own such as
+            `--max-length 0`, or `overrides['seed']` of a function.
     """
     origin = _origin_of(place, origins)
     if origin.startswith("--set"):
@@ -85,7 +86,7 @@ def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
 
 
 def _describe_unknown_keys(places: Sequence[Place], model: type[ConfigModel], origins: Mapping[Place, str]) -> str:
-    """`there are no such keys: max_len (line 3; did you mean max_length?), …`"""
+    """One sentence about all unknown keys: `there are no such keys: max_len (line 3; did you mean max_length?), …`"""
     is_only_one = len(places) == 1
     listed = ", ".join(
         _describe_unknown_key(place, model, origins, is_only_one=is_only_one) for place in places[:_LISTED_MISTAKES]
@@ -101,13 +102,15 @@ def _describe_unknown_key(
     """An unknown key, where it is, and the key that is likely meant.
 
     Args:
-        is_only_one: whether there is room for all keys that its section has, where none is likely meant.
+        is_only_one: whether it is the only unknown key. Then there is room to list the keys of its section, if none of
+            them resembles it.
     """
     known_keys = _fields(model, place[:-1])
     name = str(place[-1])
     # In any section: `max_length` or `maxLength` at the top means `truncate.max_length`.
     keys_of_this_name = [key for key in all_keys(model) if _spelling(key.rpartition(".")[2]) == _spelling(name)]
-    # In its own section, with a typing error: "did you mean max_length?", or "".
+    # In its own section, with a typing error. `did_you_mean` gives "; did you mean max_length?", or "" if none is
+    # close.
     advice = did_you_mean(name, known_keys).removeprefix("; ")
     if keys_of_this_name:
         advice = f"did you mean {' or '.join(keys_of_this_name)}?"
@@ -125,7 +128,7 @@ def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
 
     Args:
         location: pydantic's.
-        missing: whether the last part is a key that the data should have.
+        missing: whether the last part of the location is a key that the data should have, and lacks.
     """
     place: list[Any] = []
     for part in location:
@@ -134,15 +137,17 @@ def _place_in_data(location: Place, data: Any, missing: bool) -> Place:
         if is_key or is_index:
             place.append(part)
             data = data[part]
-    return (*place, location[-1]) if missing else tuple(place)
+    if missing:  # the data lacks this key, so the loop has left it out
+        place.append(location[-1])
+    return tuple(place)
 
 
 def _describe_value(error: ErrorDetails, known_keys: Sequence[str]) -> str:
     """What is wrong with a value: `input should be 'bfd' or 'tight' (got 'tigt'); did you mean 'tight'?`
 
     Args:
-        error: one of pydantic's, whose sentence is for people who write Python, and not YAML.
-        known_keys: the keys that the value may have, if it should be a section.
+        error: an error of pydantic. Its sentence is meant for people who write Python, and is reworded for YAML.
+        known_keys: the keys that the value may have, if it should be a section; otherwise empty.
     """
     value = error["input"]
     if error["type"] in ("model_type", "model_attributes_type"):

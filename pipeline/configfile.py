@@ -20,7 +20,9 @@ _OTHER_COMMANDS = (
     ("packtrain train", {"model", "data"}, {"out", "rows_per_step"}),
     ("packtrain run", {"sources", "tokenizer"}, {"out", "pack", "mask", "truncate"}),
 )
-"""(command, keys that its configurations have, keys of which they have at least one)."""
+"""(command, keys that each of its configurations has, keys of which each has at least one). By these, a file that was
+given to the wrong command is recognised.
+"""
 
 
 class Setting(NamedTuple):
@@ -29,6 +31,7 @@ class Setting(NamedTuple):
     key: str
     """Its path, such as `truncate.max_length`."""
     value: Any
+    """Plain data, as YAML gives it: a text, a number, a list, a mapping."""
     origin: str
     """What the user wrote, for messages: `--set truncate.max_length=4096`, or `--max-length 4096`."""
 
@@ -50,7 +53,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(overrides: Mapping[str, Any] | None) -> list[Setting]:
-    """The settings in the `overrides` of a function."""
+    """The settings in `overrides={"seed": 3}`, an argument of functions such as `packtrain.run`; none for None."""
     return [Setting(key, value, f"overrides[{key!r}]") for key, value in (overrides or {}).items()]
 
 
@@ -64,10 +67,11 @@ def load_config(
 
     Args:
         config: a validated configuration, plain data, or the path of a YAML file.
-        base: the folder to use instead; by default the file's, or the working directory.
+        base: the folder where relative paths start. None: the folder of the file, or for data the working directory.
         overrides: `key.path=value`, with the value in YAML, or settings; they replace keys of data or of a file.
-        in_memory: for sources whose rows are in memory, name → what stands for the path. The configuration gets a
-            source for each. It may have one of that name already, which says how to use the rows and has no `path`.
+        in_memory: name of a source whose rows are in memory → the text that stands for its path. Each such source is
+            added to the configuration. If the configuration has a source of that name already, to say how the rows are
+            used, that source gets the path, and must have none of its own.
 
     Raises:
         ConfigError: the configuration is not valid; the message names the file, the key, what is wrong and what would
@@ -90,7 +94,15 @@ def load_as(
     overrides: Iterable[str | Setting] = (),
     in_memory: Mapping[str, str] | None = None,
 ) -> tuple[_Model, Path]:
-    """Return a validated configuration of any model, such as that of a training, and its folder. See `load_config`."""
+    """Return a validated configuration of a run or of a training, and the folder where its relative paths start.
+
+    Args:
+        model: the class of the configuration, such as `TrainConfig` for a training.
+        config, base, overrides, in_memory: as for `load_config`, but `config` is not yet validated.
+
+    Raises:
+        ConfigError: the configuration is not valid; names the file, the key, and what would be valid.
+    """
     origins: dict[Place, str] = {}
     if isinstance(config, Mapping):
         data = deepcopy(dict(config))  # overrides must not change what the caller holds
@@ -119,10 +131,10 @@ def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
     """Add sources whose rows are in memory to a configuration, or their paths to those that it has.
 
     Args:
-        in_memory: name of a source → what stands for its path; see `load_config`.
+        in_memory: name of a source → the text that stands for its path.
 
     Raises:
-        ConfigError: one has a path already.
+        ConfigError: a source of the configuration has such a name, and a path already.
     """
     configured = data.get("sources") or []
     # What is no list is left to validation, which says so.
@@ -152,6 +164,7 @@ def with_format(source: SourceConfig, format: str, keys: Mapping[str, str]) -> S
     try:
         return SourceConfig.model_validate({**source.model_dump(), "format": format, "keys": dict(keys)})
     except ValidationError as error:
+        # pydantic puts "Value error, " before the words of our own checks.
         raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
@@ -162,7 +175,7 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[ConfigModel
     Without this, each of dozens of keys would be reported as unknown.
     """
     for command, required, typical in _OTHER_COMMANDS:
-        # The model of the command that is run has all keys that its own configurations require.
+        # The model is that of the command that is run. If it has all required keys, `command` is that very command.
         is_this_command = required <= model.model_fields.keys()
         typical_keys = sorted(typical & data.keys())
         if not is_this_command and required <= data.keys() and typical_keys:
@@ -180,12 +193,13 @@ def _refuse_foreign(data: Mapping[str, Any], where: str, model: type[ConfigModel
 
 
 def _override(data: dict[str, Any], setting: Setting) -> Place:
-    """Set one key, and make the sections above it that are missing; returns its place.
+    """Set one key, and make the sections above it that are missing.
 
-    `sources.0.mask.policy` is at `("sources", 0, "mask", "policy")`.
+    Returns:
+        The key's place: `("sources", 0, "mask", "policy")` for the setting `sources.0.mask.policy`.
 
     Raises:
-        ConfigError: there is no such place.
+        ConfigError: there is no such place, as below a number or behind the end of a list.
     """
     *parents, last = setting.key.split(".")
     section: Any = data
@@ -193,6 +207,7 @@ def _override(data: dict[str, Any], setting: Setting) -> Place:
     for part in parents:
         key = _key_in(section, part, setting)
         place.append(key)
+        # Only a mapping can get a missing key; of a list, `_key_in` has checked that the item exists.
         if isinstance(section, dict):
             _make_section(section, part)
         section = section[key]
@@ -219,7 +234,9 @@ def _key_in(section: Any, part: str, setting: Setting) -> str | int:
 
 
 def _make_section(parent: dict[str, Any], key: str) -> None:
-    """Let a key hold keys, if it has no value yet, or one that is short for a section."""
+    """Make the value of a key a section, so that keys below it can be set. A key without a value gets an empty section,
+    and a mask that is written as one word gets a section with this policy. Any other value stays as it is.
+    """
     value = parent.get(key)
     if value is None or value == "":
         parent[key] = {}

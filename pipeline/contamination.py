@@ -56,8 +56,8 @@ class Evaluation:
     """Hits with a smaller share of an evaluation text's n-grams are left out; 0 leaves out none."""
 
     def payload(self) -> dict[str, Any]:
-        """What the plan says about it, and what hits in the cache depend on: names, sizes and hashes of files, but no
-        paths. Not `share`, which is applied when hits are read.
+        """Everything that hits in the cache depend on, for the plan and for the key of the hits: names, sizes and
+        hashes of the files, but no paths. `share` is left out, because it is applied when hits are read.
         """
         return {
             "files": [{"file": file.shown, "bytes": file.size, "hash": file.hash} for file in self.inputs],
@@ -154,7 +154,7 @@ class BlockHits(msgspec.Struct, frozen=True):
     examples: int
     """How many were compared."""
     hits: list[tuple[int, int, Hit]]
-    """(row in the block, from 0, `schemas.rows.Example.sub`, hit) of an example, ascending."""
+    """(row in the block from 0, which example of the row or -1 if the row gives only one, hit), ascending."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,9 @@ class ContaminationTask:
     block: Block
     source: SourceConfig
     form: SourceFormat
+    """How rows of the source are read."""
     cache: Store
+    """Where the hits are kept."""
     evaluation: Evaluation
 
     @cached_property
@@ -177,7 +179,7 @@ class ContaminationTask:
         return f"contamination/{key[:2]}/{key}.json"
 
     def run(self) -> tuple[int, int]:
-        """Compare the block and put the hits; return its (bytes, rows)."""
+        """Compare the block, and put its hits into the cache. Returns (bytes, rows) of the block, for the progress."""
         # A block makes many small objects but no cycles, so that garbage collection would only cost time.
         gc.disable()
         try:
@@ -204,6 +206,7 @@ class ContaminationTask:
                 "evaluation rows; leave this source out, or leave out contamination"
             )
         best: dict[tuple[int, int, int, bool], Hit] = {}  # (example, evaluation file, its line, whether it asks) → hit
+        # `shared.text` is the number of a text in the index, `shared.example` of an example in `examples`.
         for shared in search_examples(index, examples):
             asks = bool(index.asks[shared.text])
             for file_number, line in places[shared.text]:
@@ -299,9 +302,9 @@ def find_contamination(
     """Compare the blocks for which the cache has no hits.
 
     Args:
-        sources: of the run, or of the command.
+        sources: the sources of the run, or of the command.
         files: their files, each with its blocks.
-        formats: by the name of the source.
+        formats: name of a source → how its rows are read.
         cache: where hits are kept.
 
     Returns:
@@ -317,7 +320,8 @@ def find_contamination(
         for block in file.blocks:
             blocks.append((file, ContaminationTask(block, source, formats[file.source], cache, evaluation)))
 
-    # Also asked as a task begins: another run may have compared the block meanwhile.
+    # Asked twice: here of all tasks together, which is fast, and by the executor once more as each task begins, because
+    # another run may have compared its block meanwhile.
     def is_done(task: ContaminationTask) -> bool:
         return get_note(cache, task.record, BlockHits) is not None
 

@@ -33,6 +33,7 @@ _MAX_LISTED_IDS = 20
 _Row: TypeAlias = dict[str, Any]
 """A row of the document table."""
 _ID_PATTERN = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
+"""`source/file:line`, or `source/file:line/sub`; a file's name may have slashes and colons itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,11 @@ class _Address:
 
     source: str
     file: str
-    """The file's label."""
+    """The file's label, which is its name in ids and in documents.parquet."""
     line: int
     """Line in the file, counted from 1."""
     sub: int = -1
-    """Which example of the row; -1 if the row gives only one."""
+    """Which example of the row, from 0; -1 if the row gives only one."""
 
     @property
     def id(self) -> str:
@@ -63,7 +64,7 @@ class Standing:
     start: int
     """First token of the piece within its document."""
     trained: int
-    """Trained labels."""
+    """Trained labels; 0 for a preference pair that is not packed, for which they are not counted."""
     side: str = ""
     """Of a preference pair that is packed, whose sides are two pieces: `chosen` or `rejected`."""
 
@@ -76,21 +77,24 @@ class Story(Shown):
     state: str
     """`packed`, `dropped` or `rejected`."""
     doc_id: int | None = None
+    """The number of its document; None if it was rejected before it was encoded."""
     reason: str = ""
+    """Why it was dropped or rejected, in one word such as `duplicate`; "" if it is packed."""
     detail: str = ""
+    """The reason as a sentence; "" if it is packed."""
     remedy: str = ""
-    """What to do about a rejected row."""
+    """What to do about a rejected row; "" for any other."""
     excerpt: str = ""
-    """The keys of a rejected row, and the beginnings of its values."""
+    """The keys of a rejected row, and the beginnings of its values; "" for any other."""
     twin: str = ""
-    """Id of the earlier example, if this one is a duplicate."""
+    """Id of the earlier example, if this one is a duplicate; else ""."""
     tokens: int = 0
-    """Tokens before any cut."""
+    """Tokens before any cut; 0 if it was rejected before it was tokenized."""
     copies: int = 0
     """How often it is packed."""
     standings: tuple[Standing, ...] = ()
     cut: dict[str, int] = field(default_factory=dict)
-    """The tokens that are in no row, by what cut them."""
+    """What has cut the example, such as `truncate.max_length` → its tokens that are in no row."""
 
     def summary(self) -> str:
         """For a notebook: `chats/chats:17 is packed: in 2 rows: 120 tokens`."""
@@ -140,7 +144,8 @@ def explain_example(dataset: Finished, example: str) -> Story:
         example: the example's id, such as `chats/chats:17`, or the number of its document, such as `5`.
 
     Raises:
-        InputError, IntegrityError: see `explain`.
+        InputError: there is no such example.
+        IntegrityError: a file of the dataset is missing or damaged.
     """
     if example.isdecimal() and len(example) < 19:  # of at most 18 digits, so that an int64 holds it
         return _story_of_number(dataset, int(example))
@@ -188,10 +193,10 @@ def _parse_id(dataset: Finished, id: str) -> _Address:
 
 
 def _no_example_error(dataset: Finished, example: str, ids: Sequence[str]) -> InputError:
-    """The error for an id that is no example's.
+    """The error for an id that belongs to no example.
 
     Args:
-        ids: those of the other examples that its row gave.
+        ids: the ids of the examples that the same row did give.
     """
     place = dataset.store.url
     if not ids:
@@ -233,7 +238,7 @@ def _story_of_document(dataset: Finished, document: _Row) -> Story:
     standings: list[Standing] = []
     for split, row in _rows_of(dataset, document["doc_id"]):
         if dataset.manifest.has_unpacked_pairs:  # a pair that is not packed is a row of its own, without pieces
-            standings.append(Standing(split, row, 0, 0))
+            standings.append(Standing(split, row, start=0, trained=0))
             continue
         for piece in pieces(dataset, row, split):
             if piece.doc_id == document["doc_id"]:
@@ -289,7 +294,7 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
     """
     data = dataset.store.read(REJECTS) or b""  # a dataset without rejects has no such file
     reject_of_row = None
-    # Most lines are about other rows: they lack these bytes, and need not be decoded.
+    # Most lines are about other rows: they lack these bytes, as in `…,"line":17,…`, and need not be decoded.
     needle = f'"line":{address.line},'.encode()
     for line in data.splitlines():
         if needle not in line:
@@ -300,10 +305,11 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
             raise IntegrityError(
                 f"{dataset.store.where(REJECTS)} is damaged ({error}); packtrain verify --repair rebuilds it"
             ) from error
+        # An input's label may have a suffix or not; the name in a reject always has it.
         labels = (reject.file, _without_suffix(reject.file))
         if reject.source != address.source or address.file not in labels:
             continue
-        # A line at the end of a block that counts those of its rejects that are not listed: it is of no one row.
+        # This line ends a block, and only counts the rejects of the block that are not listed: it is about no row.
         if reject.reason == COUNTED_ONLY:
             continue
         if reject.example == address.sub:

@@ -300,7 +300,8 @@ def recognise(data: Mapping[str, Any]) -> tuple[ForeignTool, Sequence[str]] | No
     for tool in TOOLS:
         if tool_keys := tool.recognises(data):
             return tool, tool_keys
-    # A dataset_info.json has no key of its own at the top: each is a dataset that the user named, and says where it is.
+    # At its top, a dataset_info.json has only names of datasets that the user chose. The value of each has one of these
+    # keys, to say where the dataset is.
     place_keys = ("file_name", "hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name")
     if data and all(isinstance(value, Mapping) and any(key in value for key in place_keys) for value in data.values()):
         first_dataset = next(iter(data.values()))
@@ -315,7 +316,8 @@ def translation(tool: ForeignTool, data: Mapping[str, Any]) -> Iterator[str]:
     Args:
         data: the file's content.
     """
-    # Path of a key → its value; of several datasets that have the key, that of the first.
+    # Path of a key → its value; if several datasets have the key, the value of the first. Only the table of
+    # dataset_info.json has the path `[]`, because the keys at the top of such a file are names.
     values: dict[str, Any] = {}
     for path, value in _values(data, by_name="[]" in tool.keys):
         values.setdefault(path, value)
@@ -341,8 +343,8 @@ def _values(data: Any, path: str = "", depth: int = 0, *, by_name: bool = False)
     `{seed: 1, datasets: [{path: a}]}` has `seed`, `datasets`, `datasets[]` and `datasets[].path`.
 
     Args:
-        path: that of `data`; "" at the top.
-        depth: how many keys and items lead to it.
+        path: the path of `data`; "" at the top.
+        depth: how many keys and items lead to `data`.
         by_name: whether the keys of `data` are names that the user chose, which count as items of a list.
     """
     # The file is the user's, and may be any YAML; configurations of these tools do not nest deeper than this.

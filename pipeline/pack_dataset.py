@@ -15,6 +15,7 @@ from ..stages.pack.plan_rows import plan_rows
 
 DatasetT = TypeVar("DatasetT")
 SEQ_LENGTHS = pa.field("seq_lengths", pa.list_(pa.int32()))
+"""The column with the lengths of the pieces in each row, named and typed as TRL's."""
 
 _VERSION = 3
 """Part of a dataset's fingerprint. Increase it when the same input would give other rows."""
@@ -35,11 +36,11 @@ def pack_dataset(
         dataset: a Dataset, or a DatasetDict, of which each split is packed by itself. Empty and missing lists are
             skipped. The format is kept.
         seq_length: maximum number of tokens in a row, at least 2.
-        strategy: `bfd` (longer documents are truncated), `tight` (so are they, in fewer rows than TRL's where a search
-            finds them), `bfd_split` (they are cut into pieces), `wrapped` (all documents are joined and cut every
+        strategy: `bfd` (longer documents are truncated), `tight` (the same, but a search for fewer rows follows),
+            `bfd_split` (longer documents are cut into pieces), `wrapped` (all documents are joined and cut every
             `seq_length` tokens), or `none` (each row is one document, truncated).
-        max_length: longer documents are truncated to this, at most `seq_length`. None: to `seq_length`. Not for the
-            strategies that cut documents where rows end.
+        max_length: longer documents are truncated to this, at most `seq_length`. None: to `seq_length`. Not for
+            `bfd_split` and `wrapped`, which cut documents where rows end.
 
     Returns:
         A dataset of the same kind with the same columns; after all but `wrapped` also `seq_lengths`, the lengths of the
@@ -55,7 +56,7 @@ def pack_dataset(
     if max_length is not None and strategy in STRATEGIES and STRATEGIES[strategy].cuts_documents:
         raise ConfigError(f"max_length: {strategy} cuts documents where rows end, at seq_length; leave max_length out")
     limit = seq_length if max_length is None else max_length
-    plan_rows([], limit, strategy, row_length=seq_length)  # reject a wrong length also of an empty DatasetDict
+    plan_rows([], limit, strategy, row_length=seq_length)  # for its checks, which an empty DatasetDict would not meet
     packed: Any
     if isinstance(dataset, datasets.DatasetDict):
         packed = datasets.DatasetDict(
@@ -72,7 +73,10 @@ def pack_dataset(
 
 
 def _pack_split(dataset: Any, seq_length: int, strategy: StrategyName, limit: int) -> Any:
-    """Pack all rows of a Dataset together, and of each document at most `limit` tokens.
+    """Pack all rows of a Dataset together. Each row is a document.
+
+    Args:
+        limit: longer documents are truncated to this many tokens, unless the strategy cuts documents.
 
     Returns:
         A Dataset, with the format of the one given.
@@ -91,8 +95,8 @@ def _pack_split(dataset: Any, seq_length: int, strategy: StrategyName, limit: in
     info = dataset.info.copy()
     info.features = features
     if plan.rows:
-        # By this, rows that were packed before are found in the library's cache. The fingerprint that `map` would
-        # compute knows no version.
+        # The library finds rows that were packed before by this fingerprint. The one that `map` would compute does not
+        # depend on `_VERSION`.
         fingerprint = Hasher.hash(
             (dataset._fingerprint, "packtrain.pack_dataset", _VERSION, seq_length, strategy, limit)
         )

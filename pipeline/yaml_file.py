@@ -31,11 +31,11 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
     """The content of a YAML file.
 
     Args:
-        origins: gets the line of each key and item, such as `line 3`.
+        origins: gets the place of each key and item → its line, such as `line 3`.
 
     Raises:
-        ConfigError: the file cannot be read, is too large or is not YAML, or its content is no mapping; or see
-            `_note_lines`.
+        ConfigError: the file cannot be read, is too large or is not YAML; its content is no mapping; a key is set twice
+            or is no text; or aliases repeat too many values.
     """
     refuse_data(path)
     try:
@@ -73,13 +73,16 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
 class _Loader(yaml.SafeLoader):
     """YAML without dates: 2024-07-26 is text, as `tokenizer.date` takes it."""
 
+    # First character of a text → (tag, pattern) of the types that it may have.
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
-        """Joins the halves in which JSON writes a character above U+FFFF."""
+        """The text of a node. JSON writes a character above U+FFFF as two halves, such as `\\ud83d\\ude00`; they are
+        joined.
+        """
         return str(super().construct_scalar(node)).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -103,10 +106,10 @@ def _construct(root: yaml.Node | None) -> Any:
 
 @contextmanager
 def _python_errors_as_yaml_errors() -> Iterator[None]:
-    """Turn what PyYAML lets through of Python's own errors into errors of YAML.
+    """Turn Python's own errors, which PyYAML raises for some wrong texts, into errors of YAML.
 
     Raises:
-        yaml.YAMLError: in place of them.
+        yaml.YAMLError: in place of a RecursionError, ValueError, LookupError or AttributeError.
     """
     try:
         yield
@@ -120,14 +123,15 @@ def _python_errors_as_yaml_errors() -> Iterator[None]:
 
 
 def _note_lines(node: yaml.Node, parent: Place, origins: dict[Place, str], path: Path, limit: int) -> None:
-    """Note the line of each key and item below a node, and refuse what YAML itself loses without a word: of two equal
-    keys it keeps the last.
+    """Note the line of each key and item below a node, and refuse keys that are set twice: PyYAML would silently keep
+    the last of them.
 
     Args:
         parent: the place of the node; () for the root.
         origins: gets `line 3` for the place of each key and item.
         path: the file, for messages.
-        limit: the most keys and items that may be noted.
+        limit: the most keys and items that may be noted. It keeps a small file whose aliases repeat each other from
+            growing to billions of values.
 
     Raises:
         ConfigError: a key is set twice, or is no text; or, with all aliases written out, there are more than `limit`

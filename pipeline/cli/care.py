@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MAX_LISTED_FILES = 3
 """Files of a cache that are listed before they are removed: the names are hashes, which say little."""
 _TARGETS = (*EXPORT_FORMATS, "model", "hf://")
+"""What a shell offers after --to."""
 _TO_HELP = f"{', '.join(EXPORT_FORMATS)}; hf://OWNER/NAME, to publish; model, to gather a checkpoint."
 
 
@@ -81,6 +82,7 @@ def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines"
     checked = ", ".join(plural(number, noun) for number, noun in counts)
     if not outcome.sound:
         yield f"{folder} does NOT match its manifest: {plural(len(outcome.findings), 'finding')} in {checked}"
+        # A stray file does not belong to the dataset: its owner has to remove it, and no repair would help.
         if not all(finding.is_stray for finding in outcome.findings):
             yield f"packtrain verify {folder} --repair run.yaml rebuilds what is damaged, with the run's configuration"
         return

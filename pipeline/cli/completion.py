@@ -113,8 +113,9 @@ def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
 
 @contextmanager
 def completed_in_shells() -> Iterator[None]:
-    """Run the body, in which typer answers a shell that asks for completions, and correct its answer for bash and zsh,
-    which would insert something else. If the body installs the completion for zsh, add a line to what it installed.
+    """Run the body, in which typer answers a shell that asks for completions. For bash and zsh typer's answer is
+    corrected: bash would write the key of `KEY=VALUE` twice, zsh a space after `KEY=`. If the body installs the
+    completion for zsh, a line is added to the installed file.
     """
     shell = os.environ.get(_VARIABLE)
     if shell not in (_BASH, _ZSH):
@@ -140,10 +141,13 @@ def completed_in_shells() -> Iterator[None]:
 
 
 def _join_setting(environment: MutableMapping[str, str]) -> str:
-    """Join KEY, `=` and VALUE before the cursor, three words to bash alone of the shells, to one word in the variables
-    that typer reads. Returns `KEY=`, or "" where there is nothing to join.
+    """Join KEY, `=` and VALUE before the cursor to one word, in the variables that typer reads. bash, unlike other
+    shells, splits words at `=`.
 
-    `packtrain run --set mask = as` becomes `packtrain run --set mask=as`, and gives `mask=`.
+    The words `packtrain run --set mask = as` become `packtrain run --set mask=as`, and `mask=` is returned.
+
+    Returns:
+        `KEY=`; "" if there is nothing to join.
     """
     try:
         words = environment["COMP_WORDS"].split("\n")[: int(environment["COMP_CWORD"]) + 1]
@@ -161,7 +165,7 @@ def _join_setting(environment: MutableMapping[str, str]) -> str:
 
 
 def _without_space(command: str) -> str:
-    """What zsh evaluates, without the space that `_arguments` writes after a key, where the value is to be written."""
+    """What zsh evaluates, rewritten so that no space follows an inserted key: the value comes right after its `=`."""
     match = _ZSH_KEYS.fullmatch(command)
     if match is None:
         return command

@@ -32,13 +32,15 @@ def make_console(stderr: bool = False) -> Console:
 
 
 def put(console: Console, line: Line) -> None:
-    """Print one of the things that `Line` names. Text is not wrapped, so that a path can be copied."""
+    """Print a text, (text, style), pieces of a text of which some are trained, or a table. Text is not wrapped, so that
+    a path can be copied.
+    """
     if isinstance(line, Grid):
         if line.caption:
             console.print(Text(escape_line(line.caption), style="table.title"), soft_wrap=True)
         console.print(_table(line))
         return
-    # As `Text`, because rich would take brackets in a plain string, which may be of the data, for its markup.
+    # As `Text`: in a plain string, rich would take brackets, which may come from the data, for its markup.
     if isinstance(line, str):
         text = Text(escape(line))
     elif isinstance(line, list):
@@ -51,8 +53,8 @@ def put(console: Console, line: Line) -> None:
 
 
 def _marked_text(pieces: Sequence[ShownPiece], has_colors: bool) -> Text:
-    """The text of some pieces, in which trained ones are marked: in green or, without colours, by brackets. A weight
-    other than 1 stands before its piece.
+    """The text of some pieces, in which trained pieces are marked: in green or, without colours, by brackets. Before a
+    trained piece stands its weight, unless it is 1. A piece of weight 0 is not trained.
     """
     text = Text()
     for piece in pieces:
@@ -77,7 +79,7 @@ def _table(grid: Grid) -> Table:
         table.add_column(head, justify=justify, overflow="fold", no_wrap=keeps_line)
     for number, row in enumerate(grid.rows):
         cells = [Text(escape_line(clipped(cell))) for cell in row]
-        # The style is that of the row's name alone.
+        # Only the row's name, in the first cell, gets the style.
         if grid.styles:
             cells[0].style = grid.styles[number]
         table.add_row(*cells)
@@ -115,7 +117,12 @@ class ConsoleObserver(Observer):
         self._stop()
 
     def begin(self, stage: str, total: int, unit: str) -> None:
-        """See `Observer`."""
+        """A stage begins: show its bar in a terminal.
+
+        Args:
+            total: all work of the stage; 0 if unknown, which shows a bar without a percentage.
+            unit: of the work, such as `B`, or `samples`.
+        """
         self._stop()
         self._stage = stage
         self._total = total
@@ -137,7 +144,7 @@ class ConsoleObserver(Observer):
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
-        """See `Observer`."""
+        """Part of the stage is done: move the bar or, without a terminal, print a line now and then."""
         self._done += done
         self._rows += rows
         self._tokens += tokens
@@ -148,7 +155,7 @@ class ConsoleObserver(Observer):
             put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")
 
     def end(self) -> None:
-        """See `Observer`."""
+        """The stage is over: remove its bar, and say how long it took."""
         self._stop()
         seconds = time.monotonic() - self._began_at
         # Not for a stage that was over at once, nor if another one has ended before.
@@ -158,7 +165,7 @@ class ConsoleObserver(Observer):
         self._stage = ""
 
     def note(self, text: str) -> None:
-        """See `Observer`."""
+        """Print a note, without passwords."""
         put(self.console, without_secrets(text))
 
     def _rates(self) -> str:

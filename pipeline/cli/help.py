@@ -102,7 +102,9 @@ class Commands(TyperGroup):
 
 
 def _explain(command: Any) -> None:
-    """Take the help and the placeholders of options from the docstring, and let flags only be set."""
+    """Take the help and the placeholders of options from the command's docstring, and remove the `--no-` forms of
+    flags.
+    """
     # typer wraps the functions, and the docstrings are those of the functions.
     callback: Callable[..., Any] = getattr(command.callback, "__wrapped__", command.callback)
     command.help, _, listed = (inspect.getdoc(callback) or "").partition("\n\nArgs:\n")

@@ -26,11 +26,13 @@ GRACE_SECONDS = 0.6
 """How long a command may clean up. The longest step that holds Python's lock, loading a tokenizer, adds half a second.
 """
 _SAY_AFTER_SECONDS = 0.2
+"""How long after the first signal the thread says what happens, if the command still runs and has not said it."""
 _SAME_SECONDS = 0.05
 """Signals so close together are one: programs that start others pass on what the terminal has sent to all."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what schedulers send."""
 _SHOW_CURSOR = b"\x1b[?25h"
+"""Makes a terminal show its cursor."""
 _STOPPING = "packtrain: stopping; the work so far is kept; the same command continues"
 
 
@@ -45,7 +47,7 @@ class Interruption:
         self._lock = threading.Lock()
 
     def tell(self) -> None:
-        """Say once what happens."""
+        """Say that the command is stopping, at most once."""
         # The command and the thread may both be about to say it.
         with self._lock:
             if not self.is_told:
@@ -155,8 +157,8 @@ def _replace_default_handlers(handle: Callable[[int, FrameType | None], None]) -
 
 
 def _forget_in_child() -> None:
-    # A forked process shares the pipe: its signals would be taken for ours.
-    with contextlib.suppress(ValueError):
+    """Take the pipe from a forked process, which shares it: its signals would be taken for ours."""
+    with contextlib.suppress(ValueError):  # Python lets only the main thread set one
         signal.set_wakeup_fd(-1)
 
 

@@ -38,7 +38,7 @@ _USAGE_ERROR = 2
 _OWN_CHECK = "Value error, "
 """What pydantic puts before the words of a check of ours; options are checked by pydantic, too."""
 _CHOICE = re.compile(rf"(?:{_OWN_CHECK})?'(.*?)' is not one of (.*)")
-"""What is said of a value that is none of its option's choices: `'bdf' is not one of 'bfd', 'tight'.`"""
+"""click's message about a value that an option does not allow: `'bdf' is not one of 'bfd', 'tight'.`"""
 # The usage error of the click that typer uses: its own copy, or the package.
 _UsageError: Any = typer.BadParameter.__base__
 
@@ -69,6 +69,7 @@ for _command in (
 
 
 def _version(value: bool) -> None:
+    """Print the version and exit, if --version was given."""
     if value:
         from ... import __version__
 
@@ -130,7 +131,7 @@ def main() -> None:
             code_of_lost_output = None
         if code == INTERRUPTED:
             interruption.tell()
-    # A command may end well and its output be lost all the same, as on a full disk.
+    # A command may end well although its output is lost, as on a full disk: then the code says so.
     sys.exit(code_of_lost_output or code)
 
 
@@ -181,7 +182,7 @@ def _code_of_os_error(error: OSError) -> int:
             shown with its traceback.
     """
     if error.filename is None:
-        # Most likely an error of standard output, which has no name. If so, a line end cannot be written there either.
+        # Most likely an error of standard output, which has no name. To find out, a line end is written there.
         code = _lost_output(last="\n")
         if code is None:
             raise error
@@ -210,13 +211,15 @@ def _explain_usage(error: Any) -> None:
 
 
 def _lost_output(last: str = "") -> int | None:
-    """Write what is still to go to standard output. If it cannot be written, say so, drop it, and return the exit code;
-    else None.
+    """Write what Python still holds back for standard output. If it cannot be written, say so, and drop it.
 
-    Nothing is said where the reader has closed the pipe, as `head` does.
+    Nothing is said if the reader has closed the pipe, as `head` does.
 
     Args:
         last: printed at the end.
+
+    Returns:
+        The exit code for lost output; None if all was written.
     """
     try:
         print(end=last, flush=True)
@@ -235,7 +238,9 @@ def _lost_output(last: str = "") -> int | None:
 
 
 def _open_streams() -> None:
-    """Open closed standard streams on the null device: else a file would get their number, and what is printed."""
+    """Open closed standard streams on the null device. Otherwise the next file that is opened would get the number of
+    such a stream, and what is printed would be written into that file.
+    """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             file = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free

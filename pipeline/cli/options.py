@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 def _settings(example: str, *, training: bool) -> Any:
+    """The option --set, for the keys of a run's configuration or of a training's."""
     help = f"Override a key, e.g. {example}."
     return typer.Option("--set", metavar="KEY=VALUE", help=help, autocompletion=setting_completer(training=training))
 
@@ -53,8 +54,8 @@ Out = Annotated[
 
 
 def choices(*values: str) -> "Callable[[str], list[str]]":
-    """What completes an option that takes one of some values. Others are refused by what reads the option, because help
-    must not load it.
+    """A completer for an option that takes one of some values. It only offers them: the configuration, which `--help`
+    must not load, refuses others.
     """
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 

@@ -192,8 +192,8 @@ def inspect(
 
 
 def _row_lines(row: "ShownRow") -> "Lines":
-    """The summary of a row, how trained text is marked, then each document: texts, a text with its style, and lists of
-    pieces, which are shown side by side and marked by their weight.
+    """A row: its summary, a legend of the marks, and each document under a line with its counts. A document is a list
+    of pieces, which are printed side by side as one text, with the trained ones marked.
     """
     from ...schemas.report.shown_rows import ShownPiece
 
@@ -228,7 +228,7 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
     if story.twin:
         yield f"the earlier one is {story.twin}"
     listed = story.standings[:_MAX_LISTED_PIECES]
-    # Pieces that stand in one row, as both sides of a pair do, follow each other, and are shown by one command.
+    # Pieces of one row, such as both sides of a preference pair, follow each other. One command shows all of them.
     for (split, row), standings in groupby(listed, key=lambda standing: (standing.split, standing.row)):
         for standing in standings:
             side = f"the {standing.side} side, " if standing.side else ""
@@ -267,11 +267,12 @@ def contamination(
 
     files = []
     for path in against or ():
-        # Relative paths of a command line start in the working directory, those of a configuration in its own folder.
+        # Made absolute, because relative paths would start in the folder of the configuration, and those of a command
+        # line start in the working directory.
         files.append(path if is_url(path) else str(Path(path).absolute()))
     loaded, base = load_run(config, settings, input, format=format, against=files or None, workers=workers)
-    # `find` takes a mapping, and uses a temporary cache where that names none. Without a configuration this is right:
-    # there is no run that would look for the hits. With one, they are kept in the cache that its run has.
+    # `find` takes a mapping, and uses a temporary cache if the mapping has no key `cache`. Without a configuration this
+    # is right: no run would look for the hits. With one, the hits are kept in the cache of its run.
     data = loaded.model_dump(mode="json", exclude_unset=True)
     if config is not None:
         data["cache"] = cache_root(loaded.cache, resolve_place(loaded.out, base), base)
@@ -281,7 +282,7 @@ def contamination(
 
 
 def _contamination_lines(result: "Contamination", out: Path | None) -> "Lines":
-    """What shares text with evaluation rows.
+    """How many examples share text with evaluation rows, with tables of which.
 
     Args:
         out: the file with all hits; None if none was asked for.

@@ -66,7 +66,9 @@ def run(
         cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
     from ..execute.server import start_ahead
 
-    start_ahead()  # the process that workers are forked from, which takes a third of a second to start
+    # Starts the process that workers are forked from. It takes a third of a second, in which this one reads the
+    # configuration.
+    start_ahead()
     loaded, folder = load_run(
         config, settings, input, tokenizer, out, cache=cache, shard=shard, format=format, mask=mask,
         max_length=max_length, row_length=row_length, seed=seed, workers=workers,
@@ -102,7 +104,7 @@ def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
     manifest = end.dataset.manifest
     report = end.report
     out = end.dataset.store
-    # The run that made the dataset has said all of it, and the report has it.
+    # The dataset was there already: the run that made it has printed all of it, and the report has it.
     if not end.is_new:
         yield f"manifest {manifest.hash[:16]}"
         if out.exists(HTML):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _TOKENIZER_FILES = ("tokenizer", "vocab", "spiece", "tekken")
 """How names of a tokenizer's files begin."""
 _MAX_TEST_SECONDS = 3600
-"""That one test may take."""
+"""The largest limit that --timeout may give a test."""
 
 
 def sample(
@@ -110,8 +110,8 @@ def sample(
 
 
 def _check_sampling(temperature: float, top_p: float, endpoint: str | None, tokenizer: Path | None) -> None:
-    """Refuse what the types of options let pass: NaN, infinity, and probabilities that leave no token; and a server
-    whose tokenizer is not known.
+    """Refuse numbers that the types of the options let pass: NaN, infinity, and a probability that leaves no token.
+    Refuse a server without --tokenizer, too.
 
     Raises:
         ConfigError: names the option.
@@ -127,8 +127,8 @@ def _check_sampling(temperature: float, top_p: float, endpoint: str | None, toke
 
 
 def _require_tokenizer(model: Path) -> None:
-    """Refuse a model's folder without a tokenizer, of which transformers would not say what is missing. What is no
-    folder is refused where the model is looked for.
+    """Refuse a model's folder without a tokenizer: transformers would not say what is missing. A path that is no folder
+    passes here, and is refused by `_find_model`.
 
     Raises:
         ConfigError: names the option that gives one.
@@ -147,7 +147,7 @@ class _EngineChoice:
     group_size: int
     """Samples that are computed together."""
     identity: dict[str, Any]
-    """What of it decides the samples."""
+    """The settings of the engine that the samples depend on."""
 
 
 def _served_engine(endpoint: str, model: str, prompts: "PromptSet", sampling: "SampleSettings") -> _EngineChoice:
@@ -155,7 +155,7 @@ def _served_engine(endpoint: str, model: str, prompts: "PromptSet", sampling: "S
 
     Args:
         model: as the server calls it.
-        sampling: without tokens that end an answer.
+        sampling: the settings without `stop_ids`, which are added here.
     """
     from ..samples.endpoint import EndpointEngine
 
@@ -174,7 +174,7 @@ def _local_engine(
     """A model of this machine that draws the samples.
 
     Args:
-        sampling: without tokens that end an answer.
+        sampling: the settings without `stop_ids`, which are added here.
 
     Raises:
         ConfigError: the prompts do not fit the model.
@@ -185,7 +185,8 @@ def _local_engine(
         make=partial(_load_engine, model, dtype, sampling),
         sampling=sampling,
         group_size=model.sequences,
-        # With the number of sequences: how they are padded together changes the last bits of their logits.
+        # `batch` is among them, because the padding of sequences that are computed together changes the last bits of
+        # their logits.
         identity={
             "engine": "generate",
             "model": model.folder.digest,
@@ -202,7 +203,7 @@ class _LocalModel:
     folder: "ModelFolder"
     device: "torch.device"
     sequences: int
-    """Drawn at once."""
+    """How many sequences it draws at once."""
 
 
 def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalModel:

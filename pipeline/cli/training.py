@@ -91,7 +91,7 @@ def _step_lines(packed_loader: "PackedLoader", steps: int) -> "Lines":
 
 
 def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> list[str]:
-    """What this rank gets in a step: the cells under `_STEP_HEAD`, but for the time.
+    """What this rank gets in a step: the cells under `_STEP_HEAD`, without the last one, the time.
 
     Args:
         number: of the step, from 0.
@@ -103,8 +103,8 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     from ...training.branches import piece_bounds
 
     step = loader.steps.at(number * loader.rows_per_step)
-    rows = step.rows[step.shares[loader.place.rank]]
-    lengths = piece_bounds(batch).diff()
+    rows = step.rows[step.shares[loader.place.rank]]  # numbers of this rank's rows in the split
+    lengths = piece_bounds(batch).diff()  # tokens of each piece of the batch
     # Of a preference pair both sides are pieces of the batch, and one of them is chosen.
     documents = int((batch[SIDES] == CHOSEN_SIDE).sum()) if SIDES in batch else len(lengths)
     tokens = batch["input_ids"].numel()
@@ -112,8 +112,10 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     # Without the padding of `pack.align` and `pack.parallel`, which the lengths of the batch include.
     document_tokens = sum(int(loader.corpus.row(row).own_lengths.sum()) for row in rows.tolist())
     fill = fill_of(document_tokens, len(rows), loader.corpus.row_length)
-    # FLOPs of each rank. All ranks wait for the busiest: 1.1 means that a step takes a tenth longer than need be.
+    # FLOPs of each rank: `shares` has a list of indices into `step.rows` for each rank, all of one length, so that
+    # indexing gives (ranks, rows of a rank) costs.
     flops = loader.corpus.costs(step.rows)[step.shares].sum(axis=1)
+    # All ranks wait for the busiest: 1.1 means that a step takes a tenth longer than need be.
     imbalance = float(flops.max() / flops.mean()) if flops.any() else 1.0
     return [
         f"{number:,}",
@@ -172,7 +174,7 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
         return load_as(TrainConfig, config, None, overrides)
     if not demo:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
-    from .. import demo as home
+    from .. import demo as home  # for its folder, which has the configuration
 
     loaded, base = load_as(TrainConfig, Path(home.__file__).parent / "train.yaml", Path.cwd(), overrides)
     if not (base / loaded.data / "manifest.json").is_file():
@@ -247,7 +249,7 @@ def _probe_lines(report: "ProbeReport", applied: "Applied", how_made: str) -> "L
 
     Args:
         applied: how attention is done.
-        how_made: whether the model has its weights, or random ones.
+        how_made: says whether the model has its own weights, or random ones, for the first line.
     """
     from ..report.grid import Grid
 

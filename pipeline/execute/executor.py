@@ -26,7 +26,7 @@ TEMPLATE_TIMEOUT_SIGNAL = signal.SIGVTALRM
 
 
 def never_done(_task: object) -> bool:
-    """Always false: no task is known to be done."""
+    """Always false: for tasks that leave no record, so that none is known to be done."""
     return False
 
 
@@ -48,7 +48,7 @@ class Executor(ABC):
         the store.
 
         Args:
-            is_done: tells whether a task is already done; called just before the task would begin.
+            is_done: tells whether a task is already done, and so left out; called just before the task would begin.
 
         Raises:
             TaskError: several workers died over a task; the message says which. Errors of tasks are raised too.
@@ -79,8 +79,10 @@ def lost_task_error(task: object, reason: str) -> TaskError:
 
 
 def with_task_name(error: Exception, task: object) -> Exception:
-    """The error of a task, for the user. One that is not packtrain's own gets the name of the task, as does that of a
-    stopped template; other errors of packtrain say themselves where they come from.
+    """The error of a task, as the user gets it.
+
+    The task is named in errors that do not say where they come from: errors of other packages, and of a template that
+    was stopped. Other errors of packtrain name their file or key already, and stay as they are.
     """
     if isinstance(error, StoppedTemplateError):
         return StoppedTemplateError(f"{task}: {error}")
@@ -105,7 +107,9 @@ def limit_threads() -> None:
 
 
 def run_task(function: Callable[[Any], Any], task: Any) -> tuple[Any, Exception | None]:
-    """Run a task in a worker. Returns (result, None) or (None, error), which are sent to the main process."""
+    """Run a task in a worker. Returns (result, None) or (None, error). An error is returned, not raised, because it is
+    sent to the main process.
+    """
     try:
         return function(task), None
     except Exception as error:
@@ -152,7 +156,7 @@ def out_of_memory_kills() -> int | None:
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
-    """Parse `i/N` into (i, N); the configuration has already checked it."""
+    """Parse `i/N` into (i, N). Nothing is checked, because the configuration has checked it already."""
     index, _, count = shard.partition("/")
     return int(index), int(count)
 

@@ -59,10 +59,11 @@ class _Worker:
     pipe: "connection.Connection[Any, Any]"
     """Our end: tasks go there, and answers come back."""
     row: Any
-    """A number in shared memory: the row that it renders, or -1."""
+    """A number in shared memory: `row.value` is the row that the worker renders, or -1 if it renders none."""
     busy: bool = False
-    """Whether it has a task, which may be None."""
+    """Whether it has a task. `task` alone does not tell: None may be a task."""
     task: Any = None
+    """The task that it has; None also if it is idle."""
     deaths: int = 0
     """Number of workers that died over this task before."""
     start: float = 0.0
@@ -71,7 +72,7 @@ class _Worker:
     """Whether it was killed because its task took too long."""
 
     def free(self) -> None:
-        """Forget the task, which has ended."""
+        """Mark the worker as idle: its task has ended."""
         self.task = None
         self.busy = False
         self.deaths = 0
@@ -100,20 +101,28 @@ class Pool(Executor):
         self._seconds = seconds
         self._shard = parse_shard(shard) if shard is not None else None
         self._pool: list[_Worker] = []
+        # Counted before any worker starts: if a worker is killed and the count has grown, memory was the reason.
         self._kills_before = out_of_memory_kills()
         self._context: Any = multiprocessing.get_context("forkserver")
 
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
-        """See `Executor`. A task over which a worker died runs again, alone, because another one may have used up the
-        memory. If it is left early, by an error or Ctrl-C, it stops the tasks in progress: a task is done completely,
-        or not at all.
+        """Yield the results of tasks in the order in which they are done; with one worker, in the order of the tasks.
+
+        A task over which a worker died runs again, alone, because another task may have used up the memory. If the
+        caller leaves the loop early, by an error or Ctrl-C, the tasks in progress are stopped: a task is done
+        completely, or not at all.
+
+        Raises:
+            TaskError: `MAX_TRIES` workers died over a task. Errors of tasks are raised, too.
+            StoppedTemplateError: a chat template rendered for too long.
         """
         if self._shard is not None:
             all_tasks = list(tasks)
             tasks = (all_tasks[position] for position in shared_order(len(all_tasks), *self._shard))
-        # Asked as a task is taken, and not of all before: another run may do some of them meanwhile.
+        # A generator, so that `is_done` is asked as a task is taken, not of all tasks before: another run may do some
+        # of them meanwhile.
         new_tasks = (task for task in tasks if not is_done(task))
         suspects: deque[_Suspect] = deque()
         try:
@@ -152,18 +161,23 @@ class Pool(Executor):
             _shut_down(worker.pipe)
         deadline = time.monotonic() + _STOP_SECONDS
         for worker in workers:
-            # An idle worker ends by itself, once its pipe is shut down.
-            worker.process.join(max(0.0, deadline - time.monotonic()) if worker.busy else self._seconds)
+            if worker.busy:
+                patience: float | None = max(0.0, deadline - time.monotonic())
+            else:
+                # It ends by itself, now that its pipe is shut down. None waits as long as it takes.
+                patience = self._seconds
+            worker.process.join(patience)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
             worker.pipe.close()
 
     def end_idle_workers(self) -> None:
-        """See `Executor`. Between two calls of `map` all workers are idle."""
+        """End all workers, with the tokenizers that they have loaded: between two calls of `map` all are idle."""
         self.close()
 
     def _busy_workers(self) -> list[_Worker]:
+        """The workers that have a task."""
         return [worker for worker in self._pool if worker.busy]
 
     def _assign_tasks(
@@ -172,7 +186,7 @@ class Pool(Executor):
         """Give tasks to workers while there is room: first suspects, then new ones.
 
         Args:
-            suspects: those to run are taken from its left.
+            suspects: tasks over which workers have died; the ones that are given out are taken from its left.
         """
         while self._has_room(alone=bool(suspects)):
             if suspects:
@@ -215,7 +229,7 @@ class Pool(Executor):
             TaskError: no worker can be started.
         """
         our_end, worker_end = self._context.Pipe()
-        row = self._context.RawValue("q", -1)
+        row = self._context.RawValue("q", -1)  # an int64 in shared memory; -1: no row
         process: BaseProcess = self._context.Process(target=_serve, args=(worker_end, row), name="packtrain-worker")
         try:
             start_server()
@@ -274,6 +288,7 @@ class Pool(Executor):
         code = worker.process.exitcode or 0
         if code == -TEMPLATE_TIMEOUT_SIGNAL:
             row = worker.row.value
+            # Tasks that render rows have a method `at`, which names a row's file and line.
             describe_row = getattr(task, "at", None)
             place = task if describe_row is None or row < 0 else describe_row(row)
             raise StoppedTemplateError(
@@ -311,7 +326,7 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
     limit_threads()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)  # blocked in the server that this process is forked from
     main_process = multiprocessing.parent_process()
     if main_process is not None:
         threading.Thread(target=_exit_after, args=(main_process.sentinel,), daemon=True).start()
@@ -323,11 +338,16 @@ def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    """End a worker. What its task has begun is removed on the way out."""
+    """The handler of SIGTERM in a worker: end it by an exception, so that its task removes what it has begun."""
     raise SystemExit(_STOPPED_EXIT_CODE)
 
 
 def _exit_after(sentinel: int) -> None:
-    """End this worker with the main process. Without this, workers of a killed run would first finish their tasks."""
+    """End this worker once the main process has ended; runs in a thread. Without it, the workers of a killed run would
+    first finish their tasks.
+
+    Args:
+        sentinel: of the main process: a handle that becomes ready when that process ends.
+    """
     connection.wait([sentinel])
     os._exit(1)

@@ -31,6 +31,7 @@ from .executor import (
 )
 
 _QUIET_ENVIRONMENT = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Variables that keep Ray from printing a warning, and from reporting its use to its makers."""
 
 
 class RayExecutor(Executor):
@@ -63,12 +64,17 @@ class RayExecutor(Executor):
     def map(
         self, function: Callable[[Task], Result], tasks: Iterable[Task], is_done: Callable[[Task], bool] = never_done
     ) -> Generator[Result, None, None]:
-        """See `Executor`. Running tasks are left alone when it is left early: `ray.cancel` aborts this process if the
-        task ends meanwhile (https://github.com/ray-project/ray/pull/54785, seen with 2.60).
+        """Yield the results of tasks in the order in which they are done.
+
+        If the caller leaves the loop early, running tasks are left to end by themselves: `ray.cancel` aborts this
+        process if the task ends meanwhile (https://github.com/ray-project/ray/pull/54785, seen with 2.60).
+
+        Raises:
+            TaskError: `MAX_TRIES` workers died over a task. Errors of tasks are raised, too.
         """
         # Ray's reference → the task, and how many workers have died over it.
         running: dict[Any, tuple[Task, int]] = {}
-        suspects: deque[tuple[Task, int]] = deque()  # tasks to try again, with the same number
+        suspects: deque[tuple[Task, int]] = deque()  # (task, such deaths) to try again
         new_tasks = ((task, 0) for task in tasks if not is_done(task))
         while True:
             # Asked each time: a cluster may grow. Twice as many tasks, so that none of its workers waits for the next.
@@ -96,7 +102,7 @@ class RayExecutor(Executor):
                 yield result
 
     def _death_reason(self, error: Exception) -> str:
-        """How the worker of a task died, for `lost_task_error`."""
+        """How the worker of a task died, for the message about a task that is given up."""
         # Ray's message fills a page, whose last line says, for example, that packtrain is not installed there.
         last_line = " ".join(str(error).strip().splitlines()[-1:])
         # A worker whose time is over ends itself, of which Ray says only that it ended.
@@ -104,10 +110,12 @@ class RayExecutor(Executor):
         return f"{type(error).__name__}{time_limit}: {last_line}"
 
     def end_idle_workers(self) -> None:
-        """See `Executor`. Ray ends its idle workers by itself."""
+        """Nothing to do: Ray ends its idle workers by itself."""
 
     def close(self) -> None:
-        """End Ray if it was started here, and leave a connection to the program that made it."""
+        """End Ray, or the connection to its cluster, if `__init__` made it. The connection of a program that calls
+        packtrain stays open.
+        """
         if self._started_here:
             self._ray.shutdown()
 
@@ -128,8 +136,9 @@ class RayExecutor(Executor):
             }
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
+            # A `host:port` is tried first, because Ray would retry for minutes, and print messages. `auto` and
+            # `ray://…` name no port to try.
             host, colon, port = (address or "").rpartition(":")
-            # Tried first, because Ray would retry for minutes, and print messages; `auto` and `ray://…` cannot be.
             if colon and "://" not in host:
                 socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
             self._ray.init(**options, logging_level=logging.ERROR, log_to_driver=False, configure_logging=True)
@@ -149,7 +158,8 @@ def _run_remotely(function: Callable[[Any], Any], task: Any, seconds: float | No
 
     limit_threads()
     begin_task()
-    # Ray has no time limit of a task.
+    # Ray has no time limit of a task, so a timer ends this process. The longest time that a timer takes stands for
+    # none.
     timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))
     timer.daemon = True
     timer.start()

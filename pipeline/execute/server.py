@@ -21,13 +21,14 @@ because these modules import modules of this folder.
 PIPE = "PACKTRAIN_PRELOAD_PIPE"
 """The server's variable that names the pipe's end to read from, as a path that it can open."""
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers send."""
 
 
 class _Pipe:
     """The pipe to the server of this process, which has only one."""
 
     path: str | None = None
-    """Of the end to read from; None before the pipe is opened."""
+    """Path of the end to read from; None before the pipe is opened."""
     writer: int | None = None
     """The descriptor to write to; None before the pipe is opened, and once a message was written."""
 
@@ -75,7 +76,7 @@ def start_ahead() -> None:
     own, and each takes 0.3 seconds.
     """
     open_pipe()
-    with suppress(OSError):  # which the first task meets, too
+    with suppress(OSError):  # the first worker meets the same error, and reports it
         start_server()
 
 

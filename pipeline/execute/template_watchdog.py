@@ -22,6 +22,7 @@ CPU_SECONDS = 10.0
 ADDRESS_SPACE_GROWTH = 2 << 30
 """Bytes of address space that one rendering may add; an allocation beyond fails at once."""
 NO_ROW = -1
+"""Stands for a row where none was noted."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -73,7 +74,7 @@ class RenderingLimits:
     __slots__ = ("_limits_before",)
 
     def __enter__(self) -> None:
-        """Set the limits: that of memory here, that of time by a timer of the kernel."""
+        """Limit memory for this process, and in a worker start a timer of the kernel for the time."""
         self._limits_before = resource.getrlimit(resource.RLIMIT_AS)
         soft, hard = self._limits_before
         # Read again, except in a worker, whose tasks are short: others may have loaded a model since then.
@@ -101,7 +102,7 @@ def _address_space() -> int:
 
 
 def watch_templates() -> None:
-    """Watch every rendering of this process from now on."""
+    """Put every rendering of this process under `RenderingLimits` from now on."""
     watch_by(RenderingLimits)
 
 

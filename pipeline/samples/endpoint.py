@@ -21,9 +21,11 @@ KEY_VARIABLE = "OPENAI_API_KEY"
 _TIMEOUT_SECONDS = 1800.0
 """Limit of a request, from its start to its last byte."""
 _CONCURRENT_REQUESTS = 64
+"""Requests that the server has at once."""
 _QUEUED_REQUESTS = 512
-"""Requests, running, waiting or answered, that are queued. Answers are taken in order, so with a shorter queue, one
-long answer would leave the server without work."""
+"""Requests in the queue, whether they wait, run or are answered. Answers are taken in order, so that with a shorter
+queue a single long answer would leave the server without work.
+"""
 _MAX_BODY_BYTES = 1 << 20
 """Bytes of an answer that are read, besides those for its tokens."""
 _MAX_TOKEN_BYTES = 1 << 10
@@ -74,7 +76,7 @@ class EndpointEngine:
         }
 
     def answers(self, groups: Iterable[Sequence[SampleRequest]]) -> Generator[SampleAnswer, None, None]:
-        """See `SampleEngine`.
+        """Answer all requests, in their order. Groups mean nothing here, because the server forms its own.
 
         Raises:
             ServerError: the server refuses, or cannot be reached.
@@ -103,7 +105,7 @@ class EndpointEngine:
             **self._common_fields,
             # Token ids, not text: a server that tokenized the prompt itself could get other tokens than training has.
             "prompt": list(request.token_ids),
-            # 31 bits, which any server takes for a seed.
+            # The upper 31 of its 64 bits: any server takes such a number for a seed.
             "seed": request.seed >> 33,
         }
         try:

@@ -48,10 +48,11 @@ class SamplePrompt:
     """One prompt."""
 
     id: str
-    """See `schemas.models.samples.Sample`."""
+    """The problem's id, as the data gives it."""
     row: int
+    """The problem's row in the data that the prompts were made of, from 0."""
     token_ids: tuple[int, ...]
-    """(T,)"""
+    """(T,) the rendered prompt, with tokens such as <s> that the tokenizer puts before a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class PromptSet:
 
     @property
     def hash(self) -> str:
-        """A shortened hash of ids, rows and tokens."""
+        """A hash of ids, rows and tokens, of 16 digits: a samples file is continued only for the same prompts."""
         fields = [(prompt.id, prompt.row, prompt.token_ids) for prompt in self.prompts]
         return hash_bytes(msgspec.json.encode(fields))[:16]
 
@@ -86,7 +87,8 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     spec = RenderSpec.of(tokenizer, section)
     prompts: dict[int, SamplePrompt] = {}
     stop_tokens: list[str | None] = []
-    # In another process, which can be killed: a template may loop forever. One alone gives results in their order.
+    # In another process, which can be killed: a template may loop forever. A single one, because several would give
+    # results in any order.
     with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:
         for task_prompts, stop_token in pool.map(_render, _render_tasks(spec, data, file)):
             stop_tokens.append(stop_token)
@@ -97,7 +99,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     if not prompts:
         raise InputError(f"--data {data} holds no prompts; give what packtrain prep --prompt-only writes")
     vocabulary: dict[str, int] = _tokenizer(tokenizer.json).get_vocab(with_added_tokens=True)
-    # What ends an answer: the token that the template writes after a turn, and that which ends a text.
+    # What ends an answer: the token that the template writes after a turn, and the token that ends a text.
     stop_tokens.append(tokenizer.special_tokens.get("eos_token"))
     stop_ids = tuple(dict.fromkeys(vocabulary[token] for token in stop_tokens if token in vocabulary))
     # Not the number of tokens: ids may have gaps.
@@ -126,10 +128,11 @@ def _render_tasks(spec: RenderSpec, data: Path, file: "BufferedReader[Any]") -> 
 
 
 def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
-    """The prompts of some lines; and the token that ends a turn, if some are conversations.
+    """The prompts of some lines, and the token that ends a turn; None if no line is a conversation, or the template
+    writes no such token.
 
     Raises:
-        InputError: a line is no prompt. It is not left out: what is measured on fewer prompts is another measure.
+        InputError: a line is no prompt. It is not skipped, because scores on fewer prompts could not be compared.
         TokenizerError: there is a conversation, and no template.
     """
     spec = task.spec
@@ -178,7 +181,7 @@ def _prefix_of(text: str, around: SpecialTokenAffixes) -> tuple[int, ...]:
     return () if has_prefix else around.prefix
 
 
-# Loaded once in each process, not for each block of lines.
 @lru_cache(maxsize=1)
 def _tokenizer(tokenizer_json: str) -> Any:
+    """The tokenizer in the text of a tokenizer.json; loaded once in each process, not for each task."""
     return reference_tokenizer(tokenizer_json)

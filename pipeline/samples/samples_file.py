@@ -66,12 +66,14 @@ def open_samples(path: Path, options: Mapping[str, Any], total: int, group_size:
 
     Args:
         path: the file, made if needed.
-        options: see `AppendedFile`.
+        options: what decides the samples, as plain data. It is recorded beside the file.
         total: how many samples it will have.
         group_size: the samples of each group but the last.
 
     Raises:
-        BusyError, StoreError, OutputError: see `AppendedFile`; or it holds more samples than this command makes.
+        OutputError: another command made the file, or it holds more samples than this command makes.
+        BusyError: another process is writing it.
+        StoreError: it cannot be written.
     """
     file = AppendedFile(path, options)
     if file.count > total:

@@ -27,13 +27,14 @@ class SamplePlan:
     n: int
     """Samples of each prompt."""
     seed: int
+    """Other seeds draw other samples."""
     shard: tuple[int, int] = (0, 1)
     """(i, N): this run takes the i-th of N parts, from 0."""
     group_size: int = 1
     """Samples of a group, which are computed together; the last group may have fewer."""
 
     def groups(self, prompts: Sequence[SamplePrompt]) -> list[list[tuple[SamplePrompt, int]]]:
-        """(prompt, number) of the samples of this shard, in groups.
+        """(prompt, which sample of it, from 0) of the samples of this shard, in groups.
 
         All samples are grouped before they are divided: a group is the same in any shard, so that its numbers round in
         the same way.
@@ -47,7 +48,11 @@ class SamplePlan:
         return groups[first:end]
 
     def request(self, prompt: SamplePrompt, number: int) -> SampleRequest:
-        """What an engine is asked for a sample."""
+        """The request for one sample: the prompt's tokens, and a seed.
+
+        Args:
+            number: which sample of the prompt, from 0.
+        """
         # A hash of its own for each sample: a sample is the same whichever were drawn before it.
         digest = hash_to_bytes(f"{self.seed}/{prompt.row}/{number}".encode(), 8)
         return SampleRequest(prompt.token_ids, int.from_bytes(digest, "little"))
@@ -74,11 +79,12 @@ def draw_samples(
     """Draw the groups of samples that the file lacks. Returns the number of samples in the file by `finish_reason`.
 
     Args:
-        options: what else decides the samples, recorded beside the file.
+        options: everything that decides the samples, recorded beside the file: with other options, it is not continued.
         make_engine: called only if there is something to draw.
 
     Raises:
-        OutputError: the file is another command's; see `open_samples`.
+        OutputError: another command made the file, or it holds more samples than this one draws.
+        BusyError: another process is writing it.
         StoreError: it cannot be written.
     """
     groups = plan.groups(prompts.prompts)

@@ -48,12 +48,15 @@ class LiveWindows:
     `config.out` is not written; encoded parts are in the cache that runs use.
 
     Args:
-        split, window_bytes, workers, seed: see `training.stream.PackedStream`. Held-out groups always follow the
-            configuration's seed.
+        split: `train` or `holdout`.
+        window_bytes: source bytes that are planned together.
+        workers: processes that encode the next window.
+        seed: seed of the order; None: the configuration's. What is held out always follows the configuration's seed.
         share: (this process's number, number of processes) of those that stream the same inputs, such as ranks. Each
             encodes its own share of a window first, and then what the others have not begun.
-        config, base: see `packtrain.run`.
-        observer: receives progress and notes. By default the first process prints notes on standard error.
+        config: a validated configuration, plain data, or the path of a YAML file.
+        base: the folder where relative paths start; None: the file's, or for data the working directory.
+        observer: receives progress and notes. None: the first of the processes prints notes on standard error.
 
     Raises:
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
@@ -94,7 +97,7 @@ class LiveWindows:
             self._executor.close()
             raise
         self._pad_id = padding_id(self.config, self._prepared.spec.tokenizer)
-        self._walking: Generator[PlannedWindow, None, None] | None = None
+        self._walking: Generator[PlannedWindow, None, None] | None = None  # the current walk; None if there is none
         self._has_warned_of_unlocated = False
         self._has_warned_of_rejected = False
         # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
@@ -144,8 +147,13 @@ class LiveWindows:
         self._end()
 
     def _walk(self, epoch: int, number: int, epochs: int) -> Generator[PlannedWindow, None, None]:
-        """See `walk`. Closing it stops what is made ahead."""
-        is_whole_epoch = False
+        """Yield the windows from `number` of `epoch` to the end of epoch `epochs` - 1. Closing it also ends the thread
+        that makes windows ahead.
+
+        Raises:
+            InputError: a whole epoch leaves nothing to pack.
+        """
+        is_whole_epoch = False  # whether the current epoch is walked from its first window
         epoch_rows = 0
         with closing(self._make_ahead(self._places(epoch, number, epochs))) as windows:
             for window in windows:
@@ -214,6 +222,7 @@ class LiveWindows:
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         """The encoded parts of some blocks, which are numbers as in `Blocks`, compared with evaluation data."""
         files = tuple(self.blocks.select(blocks))
+        # `joined` has the same files: a stream does not join small files, whose blocks may be in several windows.
         prepared = replace(self._prepared, files=files, joined=files)
         encoded = encode(prepared, self._work.parts, self._executor, self._work.observer)
         return compare_with_evaluation(self.config, prepared, encoded, self._work, self._executor)

@@ -97,7 +97,8 @@ class PlannedWindow:
         place: (epoch, number of the window in it).
         encoded: the window's encoded blocks.
         pad_id: the token for alignment padding.
-        split: the split to pack. Documents of the other split are counted as dropped; the reason is that split's name.
+        split: the split to pack. The ledger counts documents of the other split as dropped, with the name of that split
+            as the reason.
         seed: the seed of the order.
         pairs: whether the documents are preference pairs.
 
@@ -133,6 +134,7 @@ class PlannedWindow:
         row_seed = window_seed(window_seed(seed, self.epoch), self.number)
         # A run has several windows in one table; here the table holds the blocks of this window alone.
         blocks = np.arange(len(selected.table.block_sources))
+        # A run also records the certificate, which says how good the packing is; a stream has no manifest for it.
         _, self._rows = selected.rows(split, blocks, row_seed)
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
@@ -146,7 +148,7 @@ class PlannedWindow:
         return len(self.tokens)
 
     def lay_out(self, first: int, last: int) -> pa.RecordBatch:
-        """Lay out rows `first` to `last - 1`, by `packed_columns` of `schemas.tables.columns`; doc ids count
-        within the window.
+        """Lay out rows `first` to `last - 1` as a batch with the columns of a packed shard. Doc ids count
+        within the window, which has a document table of its own.
         """
         return self._rows.lay_out(first, last)
