@@ -65,11 +65,13 @@ class PackedRows:
         self._starts = [0, *accumulate(shard.rows for shard in self._shards)]
         self.max_mapped = OPEN_SHARDS
         """Most shards that are mapped at once; rows in use keep their memory."""
-        if not self.files.is_local and self._shards:
+        cache_bytes = remote.get("cache_bytes", CACHE_BYTES)
+        # A cache without a limit (None) removes no file, so no space is lost to files that are removed but mapped.
+        if not self.files.is_local and self._shards and cache_bytes is not None:
             # A file that was removed from the cache takes its space until nothing maps it. The processes of a machine
             # share the cache, so this one maps a quarter of its part at most, and at least one shard.
             processes = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
-            mapped_bytes = remote.get("cache_bytes", CACHE_BYTES) // (4 * processes)
+            mapped_bytes = cache_bytes // (4 * processes)
             largest = max(shard.bytes for shard in self._shards)
             self.max_mapped = max(1, min(OPEN_SHARDS, mapped_bytes // largest))
         # A shard by its number; the ones used last stay mapped.

@@ -18,6 +18,7 @@ import pytest
 from packtrain.schemas.errors import ConfigError, InputError, IntegrityError, StalledError, StoreError
 from packtrain.schemas.files import remote, remote_clients
 from packtrain.training import PackedLoader, prefetch
+from packtrain.training.packed_rows import PackedRows
 
 from tests import kit
 from tests.support import warm
@@ -210,6 +211,7 @@ def test_a_process_whose_store_hangs_ends(store: Faulty, tmp_path: Path) -> None
     program = """
 import sys
 from packtrain.training import PackedLoader, prefetch
+from packtrain.training.packed_rows import PackedRows
 prefetch.GIVE_UP_AFTER_SECONDS = 0.5
 loader = PackedLoader(sys.argv[1], rows_per_step=4, cache=sys.argv[2])
 print("made", flush=True)
@@ -258,6 +260,15 @@ def test_a_cache_smaller_than_the_dataset_stays_within_its_bound(store: Faulty, 
     store.rate = 0
     with pytest.raises(StoreError, match="raise cache_bytes"):
         next(iter(PackedLoader(where(store), **options, cache=tmp_path / "cache", cache_bytes=1000)))
+
+
+def test_a_cache_without_a_limit_keeps_all_shards(folder: Path, store: Faulty, tmp_path: Path) -> None:
+    rows = PackedRows(where(store), cache=tmp_path / "cache", cache_bytes=None)
+    expected = PackedRows(folder)
+    assert [rows.row(row).input_ids.tolist() for row in range(len(rows))] == [
+        expected.row(row).input_ids.tolist() for row in range(len(expected))
+    ]
+    assert {shard["hash"] for shard in shards(folder)} <= set(cached(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
