@@ -29,11 +29,11 @@ def describe_errors(
         origins: place → what set it: `line 3` of the file, or an override such as `--set seed=x`.
         model: what the configuration should be.
     """
-    # (where it is in the data, pydantic's error) of each mistake
+    # (place in the data, pydantic's error) of each mistake
     mistakes: list[tuple[Place, ErrorDetails]] = []
     for details in error.errors():
         mistakes.append((_place_in_data(details["loc"], data, details["type"] == "missing"), details))
-    # What begins a line (file and line or override, and key) → what is wrong there.
+    # Beginning of a line, such as `mix.yaml, line 3: seed` → what is wrong there.
     problems: dict[str, list[str]] = {}
     # Unknown keys share a line: a file of another tool has dozens.
     unknown_keys = [place for place, details in mistakes if details["type"] == "extra_forbidden"]
@@ -78,7 +78,9 @@ def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> s
 
 
 def _origin_of(place: Place, origins: Mapping[Place, str]) -> str:
-    """What set a key, or the nearest of those above it; "" if that is unknown."""
+    """What set the key at a place, or the nearest section above it; "" if that is unknown, as for a missing key at the
+    top.
+    """
     for length in range(len(place), 0, -1):
         if place[:length] in origins:
             return origins[place[:length]]

@@ -31,7 +31,7 @@ from .inputs.file_kinds import split_name
 _MAX_LISTED_IDS = 20
 """Examples of a row that a message names."""
 _Row: TypeAlias = dict[str, Any]
-"""A row of the document table."""
+"""A row of documents.parquet: column → value."""
 _ID_PATTERN = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
 """`source/file:line`, or `source/file:line/sub`; a file's name may have slashes and colons itself."""
 
@@ -91,8 +91,9 @@ class Story(Shown):
     tokens: int = 0
     """Tokens before any cut; 0 if it was rejected before it was tokenized."""
     copies: int = 0
-    """How often it is packed."""
+    """How often it is packed, by the `weight` or `repeat` of its source; 0 if it is not packed."""
     standings: tuple[Standing, ...] = ()
+    """Its pieces, in the order of splits and rows; empty if it is not packed."""
     cut: dict[str, int] = field(default_factory=dict)
     """What has cut the example, such as `truncate.max_length` → its tokens that are in no row."""
 

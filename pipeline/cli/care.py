@@ -76,7 +76,7 @@ def _verified_lines(folder: str, deep: bool, outcome: "Verification") -> "Lines"
     Args:
         deep: whether every byte was checked.
     """
-    # The findings first, so that the verdict is the last line, which a terminal shows.
+    # The findings come first, so that the verdict is the last line: that one stays visible in a terminal.
     yield from map(str, outcome.findings)
     counts = ((outcome.files, "file"), (outcome.rows, "row"), (outcome.tokens, "token"))
     checked = ", ".join(plural(number, noun) for number, noun in counts)

@@ -37,7 +37,7 @@ _STOPPING = "packtrain: stopping; the work so far is kept; the same command cont
 
 
 class Interruption:
-    """Whether the command was interrupted, and what was done about it."""
+    """Whether the command was interrupted, and whether the user was told. The signal handler and a thread share it."""
 
     def __init__(self) -> None:
         self.is_told = False
@@ -61,8 +61,9 @@ class Interruption:
             raise KeyboardInterrupt
 
     def watch(self, pipe: int) -> None:
-        """What the thread does: read the numbers of signals, which Python writes into a pipe, until the pipe is closed.
-        After the first of `_SIGNALS`, it ends the process as this module says, unless the command ends it before.
+        """The function of the thread: read the numbers of signals, which Python writes into a pipe, until the pipe is
+        closed. After the first of `_SIGNALS`, it says that the command stops, and ends the process after
+        `GRACE_SECONDS` or at the second signal, unless the command ends before.
 
         Args:
             pipe: the descriptor of the pipe's end to read from; closed here.

@@ -196,7 +196,7 @@ def _code_of_os_error(error: OSError) -> int:
 
 
 def _explain_usage(error: Any) -> None:
-    """Add to click's message what was likely meant, and escape what it repeats of the command line."""
+    """Change a message of click: add what was likely meant, and escape what it repeats of the command line."""
     if key := _key_of(error):
         error.message = f"{error.message}. It is a key of the configuration: --set {key}="
     elif possibilities := getattr(error, "possibilities", None):

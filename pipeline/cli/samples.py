@@ -226,7 +226,9 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
             f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
         )
     device = default_device()
-    return _LocalModel(find_model(model, base), device, batch or SEQUENCES.get(device.type, SEQUENCES["cpu"]))
+    if batch is None:
+        batch = SEQUENCES.get(device.type, SEQUENCES["cpu"])
+    return _LocalModel(find_model(model, base), device, batch)
 
 
 def _load_engine(model: _LocalModel, dtype: str, settings: "SampleSettings") -> "SampleEngine":
@@ -296,6 +298,7 @@ def eval_apps(
     from ..judge.sandbox import ProgramLimits
     from ..judge.summary import describe_summary, score_table
 
+    # With both or with neither, it would not be clear which programs to run.
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     if not 0 < timeout <= _MAX_TEST_SECONDS:

@@ -42,7 +42,7 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
         from ...training.attention.packed_attention import Applied
         from ...training.attention.varlen import NAME
         from ...training.loader import PackedLoader
-    # None: the loader takes it from the environment, as in a training that torchrun started.
+    # None for both: the loader takes them from the environment, as in a training that torchrun started.
     rank_number: int | None = None
     rank_count: int | None = None
     if rank is not None:
@@ -63,7 +63,7 @@ def _step_lines(packed_loader: "PackedLoader", steps: int) -> "Lines":
     from ...schemas.tables.columns import SIDES
     from ..report.grid import Grid
 
-    # Counted before some are taken: `len` is what is left.
+    # Before any step is taken, because the length of a loader is the number of steps that are left.
     epoch = f"{plural(len(packed_loader), 'step')} of {plural(packed_loader.rows_per_step, 'row')}"
     rows: list[list[str]] = []
     waits: list[float] = []  # seconds until each batch came

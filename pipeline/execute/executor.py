@@ -99,8 +99,8 @@ def with_task_name(error: Exception, task: object) -> Exception:
 
 
 def limit_threads() -> None:
-    """Limit the tokenizer engines of this process, a worker, to one thread each: there is a worker for each core. Call
-    it before engines are loaded, which read their environment then.
+    """Limit the tokenizer engines of this process, a worker, to one thread each: there is a worker for each core. To be
+    called before any engine is loaded: it reads these environment variables as it loads.
     """
     for engine in TOKENIZER_ENGINES.values():
         os.environ.update(engine.one_thread)

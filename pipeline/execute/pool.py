@@ -134,7 +134,7 @@ class Pool(Executor):
                     task = worker.task
                     deaths = worker.deaths
                     answer = self._receive(worker)
-                    worker.free()  # before its result is given: the loop that takes it may be left there
+                    worker.free()  # before the `yield`, where the caller may leave the loop and end this generator
                     if answer is not None:
                         result, error = answer
                         if error is not None:
@@ -146,7 +146,7 @@ class Pool(Executor):
                         raise lost_task_error(task, reason)
                     suspects.append(_Suspect(task, deaths + 1))
         finally:
-            # A worker is busy here only if this was left early: its result would go to the next `map`.
+            # A worker is busy here only if the loop was left early. The next `map` would take its result for its own.
             if self._busy_workers():
                 self.close()
 
@@ -154,7 +154,7 @@ class Pool(Executor):
         """End the workers, and stop the tasks in progress: they remove their drafts if they do it in time."""
         workers = self._pool
         self._pool = []
-        # Every worker gets the signal first, and only then are they waited for, one after another.
+        # First all workers get the signal, so that they end side by side; then each is waited for.
         for worker in workers:
             if worker.busy:
                 worker.process.terminate()
@@ -219,7 +219,8 @@ class Pool(Executor):
         worker.task = task
         worker.deaths = deaths
         worker.start = time.monotonic()
-        with suppress(BrokenPipeError, ConnectionResetError):  # it died while idle, which `_wait` shows
+        # Suppressed if the worker died while it was idle: `_wait` returns it as dead, and the task is tried again.
+        with suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send((function, task))
 
     def _start_worker(self) -> _Worker:
@@ -263,7 +264,8 @@ class Pool(Executor):
                 continue
             worker.late = True
             worker.process.kill()
-            # The next wait returns it as dead. Until then its time starts again, or that wait would not wait at all.
+            # The next call returns it as dead. Its time starts again, because its deadline, which is over, would make
+            # that call not wait at all.
             worker.start = time.monotonic()
         return ready
 

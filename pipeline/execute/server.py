@@ -34,7 +34,7 @@ class _Pipe:
 
 
 def open_pipe() -> None:
-    """Open the pipe, unless it is open: a server that starts from now on waits for a message there before it forks a
+    """Open the pipe, unless it is open. A server that starts from now on waits for a message there before it forks a
     worker.
     """
     if _Pipe.path is None:

@@ -38,7 +38,11 @@ class _Process:
 
 
 def note_row(row: int) -> None:
-    """Note the row that is rendered next, by a number that the task's `at` understands."""
+    """Note the row that is rendered next, so that the main process can name it if the rendering has to be killed.
+
+    Args:
+        row: the number by which the task's method `at` names the row.
+    """
     _Process.row.value = row
 
 
@@ -77,7 +81,8 @@ class RenderingLimits:
         """Limit memory for this process, and in a worker start a timer of the kernel for the time."""
         self._limits_before = resource.getrlimit(resource.RLIMIT_AS)
         soft, hard = self._limits_before
-        # Read again, except in a worker, whose tasks are short: others may have loaded a model since then.
+        # A worker reads it once a task, as tasks are short. Other processes read it each time, because they may have
+        # loaded a model since then.
         if not _Process.is_worker or not _Process.address_space:
             _Process.address_space = _address_space()
         limit = _Process.address_space + ADDRESS_SPACE_GROWTH

@@ -58,7 +58,7 @@ class EndpointEngine:
 
     Args:
         url: such as `http://localhost:8000/v1`.
-        model: as the server calls it.
+        model: the name by which the server knows the model.
     """
 
     def __init__(self, url: str, model: str, settings: SampleSettings) -> None:

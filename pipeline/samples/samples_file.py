@@ -24,7 +24,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class _SampleLine(msgspec.Struct):
-    """A line as other programs may write it: the ids of many data files are numbers."""
+    """A line, which another program may have written: the ids of many data files are numbers, so an int is allowed."""
 
     id: str | int
     row: _Count

@@ -134,7 +134,12 @@ def _sample(
     decode: Callable[[list[int]], str],
     stop_ids: frozenset[int],
 ) -> Sample:
-    """The sample of an engine's answer."""
+    """The sample of an engine's answer, with its tokens decoded to text.
+
+    Args:
+        number: which sample of the prompt, from 0.
+        stop_ids: tokens that end an answer; one at its end is left out of the text.
+    """
     token_ids = answer.token_ids
     if token_ids is None:  # a server gives text
         return Sample(prompt.id, prompt.row, number, answer.text or "", answer.finish_reason, answer.tokens)
@@ -145,8 +150,10 @@ def _sample(
     # answer's: "Answer:" and "Answer: 4" give " 4".
     context_ids = list(prompt.token_ids[-_CONTEXT_TOKENS:])
     context = decode(context_ids)
-    text = decode(context_ids + text_ids)
-    # Where the first token of the answer changes how the prompt ends, as if it completes a character, there is no
+    with_context = decode(context_ids + text_ids)
+    text = with_context[len(context) :]
+    # The first token of the answer may change how the prompt ends, as if it completes a character: then there is no
     # difference to take.
-    text = text[len(context) :] if text.startswith(context) else decode(text_ids)
+    if not with_context.startswith(context):
+        text = decode(text_ids)
     return Sample(prompt.id, prompt.row, number, text, answer.finish_reason, len(token_ids))

@@ -100,7 +100,8 @@ class LiveWindows:
         self._walking: Generator[PlannedWindow, None, None] | None = None  # the current walk; None if there is none
         self._has_warned_of_unlocated = False
         self._has_warned_of_rejected = False
-        # Also close it when the process ends, because a pool that Python shuts down by itself may print errors.
+        # Closes the pool when this object is collected or the process ends: a pool that Python shuts down by itself may
+        # print errors.
         self._end = weakref.finalize(self, self._executor.close)
 
     @property
@@ -117,7 +118,7 @@ class LiveWindows:
         return {name: fingerprint(part)[:16] for name, part in plan.items()}
 
     def count(self, epoch: int) -> int:
-        """The number of windows in an epoch."""
+        """The number of windows in an epoch; epochs differ, as each cuts its own order of blocks."""
         return len(self.blocks.windows(epoch))
 
     def walk(self, epoch: int, number: int, epochs: int) -> Iterator[PlannedWindow]:

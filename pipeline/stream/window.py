@@ -1,4 +1,4 @@
-"""The windows of a stream. Of a planned one, rows can be laid out in any order, and the ledger is closed.
+"""The windows of a stream: which blocks each has, and its rows, which are planned first and laid out in any order.
 
 Selection, planning and layout use the same functions as a run. Shapes: `D` pieces, `R` rows.
 """
@@ -53,6 +53,7 @@ class Blocks:
         """(blocks,) source bytes."""
         source_names = dict.fromkeys(file.source for file in files)
         number_of_source = {name: number for number, name in enumerate(source_names)}
+        # The names of sources as numbers, in the order in which they first occur.
         self._sources = [number_of_source[file.source] for file in files for _ in file.blocks]
         """(blocks,) the number of each block's source."""
 
@@ -62,6 +63,7 @@ class Blocks:
         Blocks are permuted within their source, and sources are interleaved evenly, so that every window has each
         source in proportion.
         """
+        # Seeded by epoch and purpose: `BLOCK_ORDER` keeps it apart from the seeds of the order of rows.
         seed = window_seed(window_seed(self.seed, epoch), BLOCK_ORDER)
         return compose(self.sizes, self._sources, self.window_bytes, seed)
 
