@@ -32,13 +32,13 @@ class FoundInput:
     name: str
     """A path or a URL."""
     size: int
-    """Bytes."""
+    """Bytes; −1 if a server does not say."""
     stamp: int
     """Changes with the input: its change time (ctime, in ns), or a hash of a server's metadata; 0 if unknown."""
     alias: str = ""
-    """The path that its label is made from, if it is another one."""
+    """The path that its label is made from; empty if that is `place`."""
     origin: str = ""
-    """What the user knows a copy as: the URL, or the name of the dataset of the hub."""
+    """What the user knows a copy as: the URL, or the name of the dataset of the hub; empty for the user's own file."""
 
     @property
     def place(self) -> str:
@@ -51,13 +51,14 @@ class FoundInput:
 
 @dataclass(frozen=True, slots=True)
 class BlockRows:
-    """The rows of one block, as lines or as records."""
+    """The rows of one block: lines of JSON, or records if it is of a table. The other list is empty."""
 
     lines: Lines = field(default_factory=list)
     records: Records = field(default_factory=list)
     rejects: list[RejectedRow] = field(default_factory=list)
+    """Rows that cannot be used; they are in neither list."""
     unread: Counter[str] = field(default_factory=Counter)
-    """How many rows have each column of a table, of which only some are read."""
+    """Column of a table → how many rows have it, for each column of the file, read or not; empty if all are read."""
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -66,9 +67,11 @@ class Block(msgspec.Struct, frozen=True):
     start: int
     """First byte: of the file, of the decompressed data, or for tables, of the summed sizes of rows."""
     end: int
+    """One past the last byte."""
     first_line: int
     """Rows of the file before this block."""
     lines: int
+    """Rows that are taken: all of the block, unless `take` says less."""
     content: str
     """BLAKE3 of all rows, taken or not: of the bytes of lines, of the rows of a table."""
     path: Path = Path()
@@ -81,11 +84,11 @@ class Block(msgspec.Struct, frozen=True):
     spooled: Path | None = None
     """The cache file with only this block, if the input does not allow random access."""
     groups: tuple[int, int] = (0, 0)
-    """The first row group, and one past the last, taken or not."""
+    """Of kind `groups`: the first row group, and one past the last, whether or not all their rows are taken."""
     take: int | None = None
-    """Use only this many first rows, if `max_rows` ends within the block."""
+    """Use only this many first rows, if `max_rows` ends within the block; None for all."""
     members: tuple["Block", ...] = ()
-    """Those of the small files that share the block."""
+    """The blocks of the small files that share this one; empty for a block of one file."""
 
     @property
     def hash(self) -> str:
@@ -96,7 +99,9 @@ class Block(msgspec.Struct, frozen=True):
         return hash_bytes(f"{self.kind}, first {self.take}: {self.content}".encode())
 
     def head(self, rows: int) -> "Block":
-        """The block with only its first rows. Its hash depends only on the content."""
+        """The block with only its first rows taken. `content` stays the hash of all of its rows: all are read, and
+        compared with it, before the first are taken.
+        """
         return msgspec.structs.replace(self, lines=rows, take=rows)
 
     def __str__(self) -> str:
@@ -130,7 +135,7 @@ class FileLines:
     """
 
     def find(self, row: int) -> tuple[int, int]:
-        """The index of the file, and the number of the line in it, from 1, of a row of the block."""
+        """The index of the file, and the number of the line in it, from 1, of a row of the block, from 0."""
         index = bisect_right(self.starts, row) - 1
         return index, row - self.starts[index] + 1
 
@@ -153,24 +158,27 @@ class InputFile:
     """Name of the file in ids and rejects, with as many folders as needed to make it unique."""
     path: Path
     size: int
+    """Bytes."""
     hash: str
+    """BLAKE3 of the file; of joined files, the hash of the block that they share."""
     blocks: tuple[Block, ...]
     not_taken: int = 0
     """Rows beyond the source's `max_rows`."""
     origin: str = ""
     """The URL or dataset name that it was copied from; empty for local files."""
     members: tuple["InputFile", ...] = ()
-    """The small files; their rows follow one another."""
+    """The small files, whose rows follow one another; empty for one file."""
 
     @property
     def shown(self) -> str:
         """Name of the file in rejects: the label with the file's suffix."""
+        # The copy of a remote file has no suffix; its URL has.
         _, suffix = split_name(self.origin.rpartition("/")[2] or self.path.name)
         return self.label if self.label.endswith(suffix) else self.label + suffix
 
     @property
     def lines(self) -> int:
-        """Number of rows, including a last line without a newline."""
+        """Number of rows that are taken, including a last line without a newline."""
         return self.blocks[-1].first_line + self.blocks[-1].lines if self.blocks else 0
 
     def lines_of(self, block: Block) -> FileLines:

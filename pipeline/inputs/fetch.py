@@ -27,10 +27,23 @@ from .hub import choose_split
 _FIND_ATTEMPTS = 3
 """Attempts to find a file; few, so that a misspelt name is reported quickly."""
 _VERSION_KEYS = (
-    *("ETag", "etag", "e_tag", "md5Hash", "md5", "sha256", "version_id", "VersionId", "mtime", "LastModified"),
-    *("last_modified", "updated", "created", "Last-Modified", "oid"),
+    "ETag",
+    "etag",
+    "e_tag",
+    "md5Hash",
+    "md5",
+    "sha256",
+    "version_id",
+    "VersionId",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+    "Last-Modified",
+    "oid",
 )
-"""Keys of a store's metadata that change with a file."""
+"""Keys of metadata whose values change with a file, as the many clients of fsspec and web servers call them."""
 _DATA_FOLDER = "data"
 """The cache folder of datasets in memory."""
 _BATCH_ROWS = 1_000
@@ -58,6 +71,7 @@ def find_urls(text: str, where: str) -> list[FoundInput]:
 
 
 def _unreachable(place: str, error: Exception) -> InputError:
+    """The error for a place that cannot be read. A RemoteError's cause, the client's own error, says more than it."""
     return InputError(
         f"{place} cannot be reached or read ({describe_error(error.__cause__ or error)}); check the connection, the "
         "name and the rights, or copy the file and name the copy"
@@ -65,7 +79,7 @@ def _unreachable(place: str, error: Exception) -> InputError:
 
 
 def _find_files(url: str) -> list[FoundInput]:
-    """See `find_urls`."""
+    """As `find_urls`, which asks again if this fails; an empty list if a pattern or a folder has no data files."""
     if urlsplit(url).scheme in WEB_PROTOCOLS:
         with open_web(url) as response:
             return [_found_input(url, response.length, dict(response.headers))]
@@ -77,14 +91,25 @@ def _find_files(url: str) -> list[FoundInput]:
 
 
 def _found_input(url: str, size: int | None, metadata: dict[str, Any]) -> FoundInput:
-    # Of a file without any, `fetch` refuses to make a copy: nothing would show that it is outdated.
+    """A file at a URL as an input.
+
+    Args:
+        size: bytes, or None if the server does not say.
+        metadata: what the server says of the file; some values change with its content.
+    """
     versions = [f"{key}={metadata[key]}" for key in _VERSION_KEYS if metadata.get(key) is not None]
-    stamp = int.from_bytes(hash_to_bytes("\n".join(versions).encode(), 7)) if versions else 0
-    return FoundInput(url, -1 if size is None else int(size), stamp, origin=without_secrets(url))
+    # `fetch` refuses a file whose size or stamp is unknown: nothing would show that its copy is outdated.
+    stamp = 0
+    if versions:
+        # 7 bytes, so that it fits into any integer of 64 bits.
+        stamp = int.from_bytes(hash_to_bytes("\n".join(versions).encode(), 7))
+    if size is None:
+        size = -1
+    return FoundInput(url, int(size), stamp, origin=without_secrets(url))
 
 
 def _file_metadata(fs: Any, path: str) -> dict[str, dict[str, Any]]:
-    """The store's metadata of each file, by its path."""
+    """Path of a file → what its store says of it, for each file that the path, pattern or folder names."""
     if glob.has_magic(path):
         matches = sorted(fs.glob(path, detail=True).items())
         return {name: metadata for name, metadata in matches if metadata["type"] == "file"}
@@ -114,6 +139,7 @@ def fetch(entry: FoundInput, cache: Path) -> Path:
     try:
         # A changed file has another stamp, and so another copy.
         key = fingerprint([url, size, entry.stamp])
+        # None: no hash of the content is known.
         return Copies(cache).copy(key, size, lambda path: Remote(url).download("", path, size, None))
     except (FileNotFoundError, RemoteError) as error:
         raise _unreachable(without_secrets(url), error) from error
@@ -128,13 +154,17 @@ def describe_data(name: str) -> str:
 
 
 def write_data(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) -> RunConfig:
-    """Write the datasets, and return the configuration with their files as the paths of the sources of these names.
+    """Write the datasets into the cache, and return the configuration with the written files as their sources' `path`.
 
     A `datasets.DatasetDict` gives the split that its source names, or its only one; a `datasets.IterableDataset`, which
     may have no end, as many rows as the source's `max_rows`.
 
+    Args:
+        data: name of a source → its dataset.
+
     Raises:
-        ConfigError: a value is none of these, or gives other rows than it holds; or no split or size is known.
+        ConfigError: a value is no dataset, or has a transform, which may give other rows each time; or its source says
+            neither which split nor how many rows to take, where that is needed.
         StoreError: the cache cannot be written.
     """
     sources = [
@@ -144,7 +174,7 @@ def write_data(config: RunConfig, data: Mapping[str, Any], cache: LocalStore) ->
 
 
 def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConfig:
-    """A source that reads what was written of a dataset."""
+    """Write one dataset, and return its source with the written file as `path`."""
     import datasets
 
     where = describe_data(source.name)
@@ -160,14 +190,14 @@ def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConf
                 f"{where} is an IterableDataset, which may have no end; say how many of its rows to take with max_rows "
                 "of its source, or give a datasets.Dataset"
             )
-        place = _write_rows(source.name, data.take(source.max_rows), cache)
+        place = _write_json_lines(source.name, data.take(source.max_rows), cache)
     elif isinstance(data, datasets.Dataset):
         if data.format["type"] == "custom":
             raise ConfigError(
                 f"{where} has a transform that is applied when a row is read (set_transform), so that a row may be "
                 "another one each time; apply it with dataset.map, or take it off with dataset.reset_format()"
             )
-        place = _write(source.name, data, cache)
+        place = _write_arrow(source.name, data, cache)
     else:
         raise ConfigError(
             f"{where} is of type {type(data).__name__}; give a datasets.Dataset, DatasetDict or IterableDataset, such "
@@ -176,7 +206,7 @@ def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConf
     return source.model_copy(update={"path": (str(cache.path(place)),), "split": None})
 
 
-def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore) -> str:
+def _write_json_lines(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore) -> str:
     """Write the rows of a dataset without a schema as lines of JSON, and return their name in the cache.
 
     Raises:
@@ -194,8 +224,9 @@ def _write_rows(name: str, rows: Iterable[Mapping[str, Any]], cache: LocalStore)
         return _put_by_hash(cache, draft, f"{name}.jsonl")
 
 
-def _write(name: str, dataset: Any, cache: LocalStore) -> str:
-    """Write a dataset as an Arrow stream, unless the cache has it, and return its name there."""
+def _write_arrow(name: str, dataset: Any, cache: LocalStore) -> str:
+    """Write a dataset as an Arrow stream, and return its name in the cache."""
+    # Neither metadata nor chunks, so that equal rows are equal bytes, and get the same name.
     schema = dataset.features.arrow_schema.remove_metadata()
     with cache.draft() as draft:
         with pa.ipc.new_stream(pa.PythonFile(draft.file, mode="w"), schema) as stream:

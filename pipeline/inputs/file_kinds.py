@@ -30,12 +30,13 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """By what a file of this kind is recognized."""
+    """A kind of file, and by what it is recognized."""
 
     container: Container
     suffixes: tuple[str, ...] = ()
+    """In lower case, with their dot; empty if no name says that a file is of this kind."""
     first_bytes: tuple[bytes, ...] = ()
-    """What files begin with that are not text."""
+    """What each file of this kind begins with, one of these; empty for texts, which begin with anything."""
     is_text: bool = False
     """Whether `spool.LINES` cuts it into rows, after it is decompressed; else `tables` reads it."""
 
@@ -47,7 +48,7 @@ FILE_KINDS = (
     FileKind(Container.TSV, (".tsv",), is_text=True),
     FileKind(Container.TEXT, (".txt",), is_text=True),
     FileKind(Container.PARQUET, (".parquet",), (b"PAR1",)),
-    # Files begin with their name, streams with the mark of a message.
+    # An Arrow file begins with `ARROW1`, an Arrow stream with the mark that stands before each message.
     FileKind(Container.ARROW, (".arrow", ".arrows", ".feather", ".ipc"), (b"ARROW1", b"\xff\xff\xff\xff")),
 )
 """Every kind of file."""
@@ -65,21 +66,22 @@ _COMPRESSION_OF_SUFFIX = {
 _MAGIC_BYTES: dict[bytes, Container | Compression] = {
     b"\x1f\x8b": Compression.GZIP,
     b"\x28\xb5\x2f\xfd": Compression.ZSTD,
-    b"\x50\x2a\x4d\x18": Compression.ZSTD,
+    b"\x50\x2a\x4d\x18": Compression.ZSTD,  # a frame to be skipped, which some writers put first
     **{magic: kind.container for kind in FILE_KINDS for magic in kind.first_bytes},
 }
-"""What files begin with that are not text."""
+"""First bytes of a file that is not text → what it is."""
 TEXT_KINDS = tuple(kind.container for kind in FILE_KINDS if kind.is_text)
 _OBJECT = re.compile(rb'\s*\{\s*"')
+"""How an object of JSON begins that has a key."""
 
 
 def data_files(folder: str, names: Iterable[str]) -> list[str]:
-    """Those of the files in a folder that are data, by their names; if none is, its .txt files. Names that begin with a
-    dot or an underscore are skipped, and so is all that is in folders of such names.
+    """The data files of a folder, by their names, in the given order; its .txt files if it has no others. Names that
+    begin with a dot or an underscore are skipped, and so is all that is in folders of such names.
 
     Args:
-        folder: what all names begin with.
-        names: paths or keys.
+        folder: the path or key that all names begin with.
+        names: paths or keys of all files below the folder.
     """
     prefix_length = len(folder.rstrip("/"))
     kinds = {}
@@ -114,7 +116,7 @@ def detect(name: str, shown: str, head: bytes) -> tuple[Container, Compression |
     """The kind of a file, and how it is compressed; None if it is not.
 
     Args:
-        name: of which the suffix counts.
+        name: a path or URL, of which only the suffix counts.
         shown: its name in messages.
         head: its first bytes, up to `HEAD_BYTES`.
 
@@ -175,10 +177,14 @@ def settle_text_kind(container: Container, head: bytes) -> Container:
 
 
 def refuse_inner(shown: str, head: bytes) -> None:
-    """Refuse a compressed file that does not contain lines.
+    """Refuse a compressed file whose content is not text.
+
+    Args:
+        shown: its name in messages.
+        head: the first bytes of the content, decompressed.
 
     Raises:
-        InputError: says so.
+        InputError: the content is compressed again, a table, or binary.
     """
     if _kind_of_magic_bytes(head) is not None or b"\0" in head:
         raise InputError(f"{shown} is compressed, and its content is not text; decompress it and give its content")

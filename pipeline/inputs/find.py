@@ -1,7 +1,8 @@
 """Resolves `path` of a source: files, patterns, folders, saved datasets, URLs, datasets of the hub.
 
 Only regular files are inputs. Links to files are followed; a link to a folder, in a folder or below `**`, is an
-error, because its files might be read twice, or endlessly. Paths are texts here, because there may be many.
+error, because its files might be read twice, or endlessly. Paths are `str` here: there may be many, and a `Path` takes
+longer to make and to join.
 """
 
 import fnmatch
@@ -35,7 +36,8 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundIn
     """The inputs of a source, in the given order, and sorted within a pattern or a folder.
 
     Args:
-        cache: for datasets of the hub.
+        base: the folder at which relative paths begin.
+        cache: the folder in which datasets of the hub are kept.
 
     Raises:
         ConfigError: a file is missing or listed twice, a pattern or a folder has no files, or `split` is missing or
@@ -43,7 +45,7 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundIn
         InputError: the store of a URL cannot be reached.
     """
     where = f"sources.{source.name}.path"
-    inputs: dict[Hashable, FoundInput] = {}
+    inputs: dict[Hashable, FoundInput] = {}  # by their identity; see `_find`
     for text in source.path:
         for identity, entry in _find(text, source, where, base, cache):
             if identity in inputs:
@@ -58,7 +60,9 @@ def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundIn
 def _find(
     text: str, source: "SourceConfig", where: str, base: Path, cache: Path
 ) -> Iterator[tuple[Hashable, FoundInput]]:
-    """The inputs that one text of `path` names, each with what tells it from all others."""
+    """(Identity, input) of each input that one text of `path` names. The identity of a remote file is its URL; that of
+    a local file, its device and inode.
+    """
     if is_url(text):
         for entry in _find_remote(text, source, where, cache):
             yield entry.name, entry
@@ -81,7 +85,9 @@ def _find_remote(text: str, source: "SourceConfig", where: str, cache: Path) -> 
 
 
 def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> list[str]:
-    """The paths of the files that a path, a folder or a pattern names."""
+    """The paths of the files that a path, a folder or a pattern names. A single path need not exist: `require_regular`
+    says later what is wrong with it.
+    """
     path = str(base / text)
     is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
     if is_folder and (Path(path) / _DATASET_DICT_FILE).is_file():
@@ -92,7 +98,7 @@ def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> li
         return _saved_files(Path(path))
     if is_folder:
         return _folder_files(path, where)
-    # A file may be called `a[1].jsonl`: what is there is meant as it is written.
+    # A file may be called `a[1].jsonl`: a name that exists is no pattern.
     if os.path.lexists(path) or not glob.has_magic(text):
         return [path]
     return _pattern_files(path, where)
@@ -127,12 +133,16 @@ def _pattern_files(path: str, where: str) -> list[str]:
     # folder is `data`, and the pattern `2*`, `**`, `*`.
     names = path.split("/")
     first = next(index for index, name in enumerate(names) if glob.has_magic(name))
-    folder = "/".join(names[:first]) or ("/" if first else "")
+    folder = "/".join(names[:first])  # "" is the folder that the process is in
+    if not folder and path.startswith("/"):  # `/2*`
+        folder = "/"
     pattern = names[first:]
     if pattern[-1] == _ANY_DEPTH:
         pattern.append("*")
-    # A set, because `**/**` comes to one file on several ways.
-    files = sorted(set(_matches(folder, pattern, where))) if os.path.isdir(folder or ".") else []
+    files = []
+    if os.path.isdir(folder or "."):
+        # A set, because `**/**` reaches a file in several ways.
+        files = sorted(set(_matches(folder, pattern, where)))
     if not files:
         raise ConfigError(f"{where}: no files match {path}; check the pattern, or the folder you are in")
     return files
@@ -141,6 +151,7 @@ def _pattern_files(path: str, where: str) -> list[str]:
 def _saved_files(folder: Path) -> list[str]:
     """The Arrow files of a folder that `datasets.Dataset.save_to_disk` wrote: their names say how many there are."""
     files = sorted(map(str, folder.glob("data-*-of-*.arrow")))
+    # The last of three is `data-00002-of-00003.arrow`.
     if not files or files[-1].removesuffix(".arrow").rpartition("-")[2] != f"{len(files):05}":
         raise InputError(
             f"{folder} has a {_DATASET_FILE}, but not all files data-00000-of-N.arrow of a saved dataset; copy or save "
@@ -150,6 +161,7 @@ def _saved_files(folder: Path) -> list[str]:
 
 
 def _refuse_split(source: "SourceConfig", text: str) -> None:
+    """Raise ConfigError if the source has a `split` or a `subset`, which only datasets have."""
     for key, value in (("split", source.split), ("subset", source.subset)):
         if value is not None:
             raise ConfigError(
@@ -159,8 +171,8 @@ def _refuse_split(source: "SourceConfig", text: str) -> None:
 
 
 def unique_labels(paths: Sequence[str]) -> list[str]:
-    """The shortest unique tails of the paths, without suffixes if they are unique without them: `a/x` and `b/x` for
-    `/data/a/x.jsonl` and `/data/b/x.jsonl`.
+    """A label for each path: its last names, as few as make all labels unique. `/data/a/x.jsonl` and `/data/b/x.jsonl`
+    are `a/x` and `b/x`. Suffixes stay only if two paths differ in nothing else.
     """
     split_paths = [path.split("/") for path in paths]
     without_suffixes = [[*names[:-1], split_name(names[-1])[0]] for names in split_paths]
@@ -193,7 +205,7 @@ def require_regular(path: str | Path, where: str) -> os.stat_result:
     except (OSError, ValueError) as error:
         if os.path.islink(name):  # Path.is_symlink fails for a name that is too long
             problem = f"{name} is a link to {Path(name).readlink()}, which cannot be followed; remove or fix it"
-        elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+        elif isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):  # ValueError: a NUL in the name
             problem = f"there is no file {name}; check the spelling, or the folder you are in"
         else:
             problem = f"{name} cannot be read: {error.strerror}; fix that, or name another"
@@ -209,10 +221,12 @@ def require_regular(path: str | Path, where: str) -> os.stat_result:
 
 
 def _matches(folder: str, pattern: Sequence[str], where: str) -> Iterator[str]:
-    """The files in a folder that match a pattern, of which each name is one level: `*`, `?` and `[]` within a name,
-    `**` for any folders.
+    """The files in a folder that match a pattern.
 
-    A name that begins with a dot only matches a pattern that does.
+    Args:
+        pattern: a pattern for each level, of which the first is for the names in `folder`: `*`, `?` and `[]` stand for
+            characters of a name, `**` for any number of folders. A name that begins with a dot only matches a pattern
+            that begins with one.
     """
     level_pattern = pattern[0]
     inner_pattern = pattern[1:]
@@ -246,7 +260,7 @@ def _folders(folder: str, where: str, hidden: tuple[str, ...] = (".",)) -> Itera
 
 
 def _entries(folder: str) -> list[tuple[str, str, bool]]:
-    """(name, path, whether it is a folder) of what is in a folder, sorted by name."""
+    """(name, path, whether it is a folder) of what is in a folder, sorted by name. `folder` "" is the process's own."""
     try:
         names = sorted(os.listdir(folder or "."))
     except OSError as error:

@@ -23,8 +23,8 @@ def choose_split(splits: list[str], configured: str | None, where: str, dataset:
     """The split to use.
 
     Args:
-        splits: those that there are.
-        configured: the source's `split`.
+        splits: names of the dataset's splits.
+        configured: the source's `split`; None if it has none.
         where: the key of the source's path, for messages.
         dataset: what has the splits, for messages.
 
@@ -41,6 +41,8 @@ def choose_split(splits: list[str], configured: str | None, where: str, dataset:
 
 
 class _LoadedFiles(msgspec.Struct):
+    """The files that the library made of one dataset, subset, split and revision."""
+
     files: list[str]
     """Names in the cache."""
 
@@ -48,11 +50,13 @@ class _LoadedFiles(msgspec.Struct):
 def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Path, where: str) -> list[FoundInput]:
     """The Arrow files of one split of a dataset.
 
-    Without a connection, these are the files that the same question was answered with before. The library itself would
+    Without a connection, these are the files that the same arguments gave before, by a note. The library itself would
     give whatever revision it loaded last.
 
     Args:
         name: `owner/name`, optionally followed by `@revision`.
+        subset: None if the source names none.
+        split: None if the source names none; then the dataset must have only one.
         where: the key of the configuration, for messages.
 
     Raises:
@@ -64,7 +68,8 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
     note = f"{_FOLDER}/{fingerprint(question)}.json"
     if _is_reachable():
         files = _load(repository, revision or None, subset, split, cache / _FOLDER, where)
-        # A note has names in the cache, and the library may use a file where it lies.
+        # A note names files relative to the cache, so files outside of it cannot be noted: the library may use
+        # a file where it lies.
         if all(file.is_relative_to(cache / _FOLDER) for file in files):
             put_note(store, note, _LoadedFiles([file.relative_to(cache).as_posix() for file in files]))
     else:
@@ -101,7 +106,7 @@ def _load(
     import datasets  # takes seconds
     import huggingface_hub.utils
 
-    # A terminal shows packtrain's own.
+    # packtrain shows its own bar of progress.
     datasets.disable_progress_bars()
     huggingface_hub.utils.disable_progress_bars()
     options = {"name": subset, "revision": revision, "cache_dir": str(cache)}
@@ -130,7 +135,9 @@ def _label(file: Path, stem: str) -> str:
     """
     parts = file.stem.split("-")
     is_numbered = len(parts) > 3 and parts[-2] == "of"
-    kept_parts = parts[-4:-2] if is_numbered else parts[-1:]
+    kept_parts = parts[-1:]  # [train]
+    if is_numbered:
+        kept_parts = parts[-4:-2]  # [train, 00001] of [name, train, 00001, of, 00003]
     return "-".join([stem, *kept_parts])
 
 

@@ -11,7 +11,7 @@ from ...stages.prep import Format, Options, PreparedBlock, RejectedRow, make_for
 from ...stages.prep.rowjson import require_shallow
 from .blocks import Block, BlockRows, InputFile
 from .lines import block_bytes
-from .spool import ROW_TOO_LONG, split_rows, too_long, unspool
+from .spool import ROW_TOO_LONG, describe_too_long, split_rows, unspool
 from .tables import read_table, to_rows
 
 
@@ -22,7 +22,7 @@ def read_rows(
 
     Args:
         columns: of a table, the only ones that are needed; None for all.
-        limit: rows that are enough, for a look at the data.
+        limit: how many rows are enough, for a look at the data; None for all.
 
     Raises:
         InputError: the file is no longer what was scanned, or is not on this machine.
@@ -31,7 +31,8 @@ def read_rows(
     if block.members:
         return _read_members(block, max_row_bytes, columns, limit)
     if block.too_long:
-        return BlockRows(rejects=[RejectedRow(0, ROW_TOO_LONG, too_long(block.end - block.start, max_row_bytes))])
+        detail = describe_too_long(block.end - block.start, max_row_bytes)
+        return BlockRows(rejects=[RejectedRow(0, ROW_TOO_LONG, detail)])
     count = min(number for number in (block.lines, block.take, limit) if number is not None)
     if block.kind in ("groups", "batches"):
         table, names = read_table(block, columns)
@@ -41,7 +42,7 @@ def read_rows(
             rows.unread.update(dict.fromkeys(names, len(rows.records)))
         return rows
     content = block_bytes(block) if block.spooled is None else unspool(block)
-    # Behind the last row's end stands an empty text, or what is not taken.
+    # `a⏎b⏎` splits into `a`, `b` and an empty text: behind the last row stands nothing, or the rows that are not taken.
     lines = list(enumerate(content.split(b"\n", count)[:count]))
     if block.kind == "rows":
         lines, rejects = split_rows(lines)
@@ -49,7 +50,7 @@ def read_rows(
     too_long_rows = []
     for number, line in lines:
         if len(line) > max_row_bytes:
-            too_long_rows.append(RejectedRow(number, ROW_TOO_LONG, too_long(len(line), max_row_bytes)))
+            too_long_rows.append(RejectedRow(number, ROW_TOO_LONG, describe_too_long(len(line), max_row_bytes)))
     if too_long_rows:
         lines = [(number, line) for number, line in lines if len(line) <= max_row_bytes]
     return BlockRows(lines, rejects=too_long_rows)
@@ -73,7 +74,11 @@ def _read_members(block: Block, max_row_bytes: int, columns: Sequence[str] | Non
 
 
 def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
-    """The examples of rows, read with all columns that the format uses, and the counts, also of those not used."""
+    """The examples that a format makes of rows, with the counts of rows, of rejects and of unread columns.
+
+    Args:
+        rows: have all columns that the format uses; as records or as lines.
+    """
     prepared = form.prepare(rows.records or rows.lines)
     read_columns = set(form.keys.values())
     for name, count in rows.unread.items():
@@ -89,14 +94,15 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
 def block_examples(
     block: Block, form: tuple[str, Options], max_row_bytes: int, where: str | None = None
 ) -> PreparedBlock:
-    """The examples of a block that its source's condition wants, and the counts of its rows, for tasks.
+    """The examples of a block, without those that its source's condition leaves out, and the counts of its rows.
 
     Args:
         form: name and options of the format.
-        where: the condition.
+        where: the condition; None if the source has none.
 
     Raises:
-        InputError, IntegrityError: see `read_rows`.
+        InputError: the file is no longer what was scanned, or is not on this machine.
+        IntegrityError: the block's copy in the cache is missing or damaged.
     """
     source_format = make_format(*form)
     rows = read_rows(block, max_row_bytes, columns_of(source_format))

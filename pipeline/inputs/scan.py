@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
 BLOCK_BYTES = 4 << 20
+"""Most bytes of rows in a block; a larger row or row group is a block of its own."""
 NOT_TAKEN = "not_taken"
 """The ledger's reason for rows beyond `max_rows`."""
 SMALL_BYTES = 256 << 10
@@ -51,7 +52,8 @@ SMALL_BYTES = 256 << 10
 MEAN_BYTES = 1 << 20
 """Average bytes of a group of joined files; a group has at most BLOCK_BYTES."""
 FILE_BYTES = 4 << 10
-"""Counted for each joined file besides its rows, so that a group never has more than a thousand files."""
+"""Added to the bytes of each joined file, so that a group of the tiniest files has at most BLOCK_BYTES / FILE_BYTES of
+them: 1,024."""
 FORMAT = 14
 """Raised whenever the format of notes or the way of cutting files changes."""
 _THREADS = 4
@@ -61,6 +63,8 @@ _SETTLED_NANOSECONDS = 2_000_000_000
 
 
 class _Note(msgspec.Struct):
+    """How the files of a source were cut, kept in the cache."""
+
     files: list[InputFile]
 
 
@@ -72,22 +76,25 @@ def scan_inputs(sources: "Sequence[SourceConfig]", base: Path, scratch: LocalSto
             access.
 
     Raises:
-        ConfigError: see `find_inputs`.
+        ConfigError: a file is missing, or would be read twice in the same way; `path` or `split` names nothing.
         InputError: a file is empty, damaged, or cannot be read.
         StoreError: the cache cannot be written, or the disk is full.
     """
-    files = [file for source in sources for file in first_rows(_scan(source, base, scratch), source.max_rows)]
+    files: list[InputFile] = []
+    for source in sources:
+        files += first_rows(_scan(source, base, scratch), source.max_rows)
+    # Within one source, `find_inputs` has refused files that are listed twice.
     if len(sources) > 1:
-        _require_different(sources, files)
+        _refuse_files_read_twice(sources, files)
     return files
 
 
-def _require_different(sources: "Sequence[SourceConfig]", files: Sequence[InputFile]) -> None:
+def _refuse_files_read_twice(sources: "Sequence[SourceConfig]", files: Sequence[InputFile]) -> None:
     """Raise ConfigError if two sources that are alike but for their names read the same file: its rows would count
     twice. Sources that do different things with its rows may share it.
     """
     settings = {source.name: source.model_dump_json(exclude={"name", "path"}) for source in sources}
-    readers: dict[tuple[int, int], InputFile] = {}
+    readers: dict[tuple[int, int], InputFile] = {}  # (device, inode) of a file → the first source's view of it
     for file in files:
         status = file.path.stat()
         first = readers.setdefault((status.st_dev, status.st_ino), file)
@@ -103,7 +110,7 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
     start_time = time.time_ns()
     inputs = find_inputs(source, base, scratch.root)
     states = [(entry.name, entry.size, entry.stamp) for entry in inputs]
-    # What decides how files are cut, and where relative names lead.
+    # All else that a note depends on: what decides how files are cut, and where relative names lead.
     cutting = [FORMAT, str(base.absolute()), source.max_row_bytes, BLOCK_BYTES, version("pyarrow"), __version__]
     note = f"scans/{fingerprint([states, cutting])}.json"
     with _scanning_pool() as pool:
@@ -112,9 +119,11 @@ def _scan(source: "SourceConfig", base: Path, scratch: LocalStore) -> list[Input
         if files is None:
             files = _scan_all(source, inputs, paths, scratch, pool)
             # A file that was written just before the scan may change again within the same tick of its clock, unseen.
+            # The stamp of a URL is no time, but a hash of what its server says of the version.
             if all(is_url(entry.name) or start_time - entry.stamp > _SETTLED_NANOSECONDS for entry in inputs):
                 with suppress(StoreError):  # a read-only cache or a full disk; notes are optional
                     put_note(scratch, note, _Note(files))
+    # Labels come from the names that the user knows, not from those of copies in the cache.
     labels = unique_labels([entry.alias or entry.place for entry in inputs])
     return [
         replace(file, source=source.name, label=label, origin=entry.origin)
@@ -153,21 +162,22 @@ def _scan_all(
     """Scan each input; large ones in threads, because a thread costs more than reading a small file."""
     scans = [partial(_scan_input, source, entry, path, scratch.root) for entry, path in zip(inputs, paths, strict=True)]
     large = {index: pool.submit(scans[index]) for index, entry in enumerate(inputs) if entry.size > SMALL_BYTES}
-    # Small ones are scanned here, meanwhile. An error is that of the first input that has one, whichever ends first.
+    # Small ones are scanned here, meanwhile. If several fail, the first in order is reported, whichever failed earlier.
     return [large[index].result() if index in large else scan() for index, scan in enumerate(scans)]
 
 
 def _scan_input(source: "SourceConfig", entry: FoundInput, path: Path, cache: Path) -> InputFile:
+    """Scan one input. Messages name a remote file by its URL, not by the copy in the cache."""
     try:
         return scan_file(source.name, path, source.max_row_bytes, cache, entry.place)
-    except InputError as error:  # which names the copy of a URL's file
+    except InputError as error:
         raise InputError(str(error).replace(str(path), entry.origin or entry.name)) from error
 
 
 def _files_of_note(note: _Note | None, paths: Sequence[Path], scratch: LocalStore) -> list[InputFile] | None:
     """The files of a note; None if there is none, or if a block that it needs is not in the cache.
 
-    Inputs and blocks are where we look for them, whatever paths the note has.
+    The paths in a note are replaced by those of this scan: what somebody writes into a cache must not lead out of it.
     """
     if note is None or len(note.files) != len(paths):
         return None
@@ -187,7 +197,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
     """Hash a file and cut it into blocks, in bounded memory. It has no label yet.
 
     Args:
-        name: what the file is called, if it is a copy.
+        name: the name whose suffix says the kind of file, if `path` is a copy; "" if `path` says it.
 
     Raises:
         InputError: it is empty, damaged, of an unknown kind, or cannot be read.
@@ -236,7 +246,9 @@ def _require_unchanged(path: Path, before: os.stat_result) -> None:
 
 
 def first_rows(files: list[InputFile], count: int | None) -> list[InputFile]:
-    """The files with only their first `count` rows in total; the last block may be cut. None for all."""
+    """The files with only the first `count` rows of all together; None for all rows. The last block may be cut, and a
+    file of which no row is taken has no blocks.
+    """
     if count is None:
         return files
     rows_left = count
@@ -324,6 +336,7 @@ def _join(files: list[InputFile]) -> InputFile:
     """One file of several that share a block."""
     first = files[0]
     blocks = [file.blocks[0] for file in files]
+    # What the shared block is hashed by: its files' hashes, and where one ends and the next begins.
     content = "joined files:\n" + "".join(f"{block.hash} {block.lines}\n" for block in blocks)
     shared_block = Block(
         start=0,

@@ -24,6 +24,7 @@ from .read import prepare_rows, read_rows, sample_rows
 _SAMPLE_ROWS = 200
 """How many first rows of a source's first file to check."""
 _CONDITION_ROWS = 100
+"""How many first rows of a source's first file its condition is tried on."""
 _MISFITS = ("missing_key", "wrong_type")
 """Reasons that mean a row is in another format."""
 _DAMAGED = ("invalid_json", "invalid_utf8", "not_an_object")
@@ -32,7 +33,7 @@ _BROKEN = (*_DAMAGED, "half_surrogate")
 """Reasons that mean a line cannot be read."""
 _PREFERENCE = "preference"
 _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
-"""By format whose rows may be texts or conversations: a field that shows which they are."""
+"""Format whose rows may be texts or conversations → the field whose value shows which they are."""
 _TEXTS_ARE_JOINED = "texts are joined as they are (style=chat makes turns of them)"
 _MASKS = ("loss", "mask", "keep_untrained")
 """Keys of the configuration that preference pairs do not have: their loss is over both completions."""
@@ -55,12 +56,16 @@ class SourceFormat:
         return make_format(self.name, self.options)
 
     def payload(self) -> dict[str, Any]:
-        """The format in the plan."""
+        """What the plan records of the format."""
         return {"format": self.name, "options": self.options.payload()}
 
 
 def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Options:
-    """The options of a source's format, once `auto` and readers are resolved.
+    """The options of a source's format.
+
+    Args:
+        source: its format is the name of one, neither `auto` nor a user's own reader.
+        prompt_only: rows need no completion.
 
     Raises:
         ConfigError: a renamed key is invalid.
@@ -72,16 +77,20 @@ def format_options(source: SourceConfig, *, prompt_only: bool = False) -> Option
         prompt_only=prompt_only,
         max_solutions=source.max_solutions,
     )
-    # If none is configured, the format's own style is a part of the plan.
+    # If no style is configured, the format fills in its own, so that the plan records which it was.
     return replace(options, style=make_format(source.format, options).style)
 
 
 def resolve_formats(sources: Sequence[SourceConfig], base: Path, files: Sequence[InputFile]) -> dict[str, SourceFormat]:
     """The format of every source, by the source's name.
 
+    Args:
+        base: the folder at which relative paths begin.
+        files: of all sources.
+
     Raises:
-        ConfigError: see `resolve_format`.
-        InputError: a source's rows do not fit its configured format.
+        ConfigError: the rows of a source fit no format or several; its reader or its condition cannot be used.
+        InputError: a source has no rows, or they do not fit its configured format.
     """
     formats = {}
     for number, source in enumerate(sources):
@@ -89,7 +98,7 @@ def resolve_formats(sources: Sequence[SourceConfig], base: Path, files: Sequence
         form = resolve_format(source, base, source_files, number=number)
         # A format that was detected fits, and a reader says itself what it does not read.
         if source.format != AUTO and not is_reader(source.format):
-            _check_columns(source, number, form, source_files[0])
+            _require_fitting_rows(source, number, form, source_files[0])
         formats[source.name] = form
     return formats
 
@@ -101,7 +110,7 @@ def resolve_format(
 
     Args:
         files: those of the source; `auto` looks into the first.
-        prompt_only: completions are not needed.
+        prompt_only: rows need no completion.
         number: which of the sources it is, from 0.
 
     Raises:
@@ -125,9 +134,11 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
         return SourceFormat("python", options)
     if source.format != AUTO:
         options = format_options(source, prompt_only=prompt_only)
-        # Rows of other formats need not be read for the note.
-        rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes) if source.format in _STYLED_FIELDS else []
-        note = f"source {source.name}: {_TEXTS_ARE_JOINED}" if _joins_texts(source, rows) else None
+        note = None
+        if source.format in _STYLED_FIELDS:  # rows of other formats are not read for a note
+            rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes)
+            if _joins_texts(source, rows):
+                note = f"source {source.name}: {_TEXTS_ARE_JOINED}"
         return SourceFormat(source.format, options, note)
     return _detect_format(source, file, prompt_only, number)
 
@@ -193,8 +204,8 @@ def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
     return min(damaged, key=lambda reject: reject.row, default=None)
 
 
-def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:
-    """Refuse a source of whose first rows none has the columns of its format, before anything is encoded.
+def _require_fitting_rows(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:
+    """Refuse a source if none of its first rows has the columns of its format, before anything is encoded.
 
     Raises:
         InputError: says what the first row lacks.
@@ -202,7 +213,7 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
     prepared = prepare_rows(read_rows(file.blocks[0], source.max_row_bytes, limit=_SAMPLE_ROWS), form.make())
     misfits = [reject for reject in prepared.rejects if reject.reason in _MISFITS]
     broken = [reject for reject in prepared.rejects if reject.reason in _BROKEN]
-    # A row that is filtered out fits, and so does one that is rejected for what it contains.
+    # The rows beside misfits and broken ones fit: also a row that is rejected only for what its columns contain.
     if misfits and len(misfits) + len(broken) == prepared.rows:
         fix = f"None of the first rows fits format {form.name}. Leave it out to detect it"
         keys = ROW_FORMATS[source.format].keys
@@ -212,6 +223,7 @@ def _check_columns(source: SourceConfig, number: int, form: SourceFormat, file: 
 
 
 def _unusable(source: SourceConfig, file: InputFile, reject: RejectedRow, fix: str) -> InputError:
+    """The error for a source that is refused by one of its rows, with a sentence on what to do."""
     place = f"sources.{source.name}: {file.origin or file.path}, line {reject.row + 1:,}"
     return InputError(f"{place}: {reject.reason}: {reject.detail.removesuffix('.')}. {fix}")
 
@@ -237,8 +249,13 @@ def is_reader(format: str) -> bool:
 
 
 def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Options:
-    """The options of a reader, including its module's source, which is found without importing it. Runs the module once
-    as a check.
+    """The options of a reader, including the source of its module: tasks on other machines run this text. The module is
+    found without importing it, and run once as a check.
+
+    Args:
+        format: `python:MODULE:FUNCTION`.
+        base: the folder of the configuration.
+        where: the key of the configuration, for messages.
 
     Raises:
         ConfigError: it cannot be found, read or run, or has no such function.
@@ -261,6 +278,7 @@ def reader_options(format: str, base: Path, where: str, *, per_turn: bool) -> Op
         reader = ReaderCode(function=function, code=code, path=str(file), folder=str(base.absolute()))
         reader_of(reader)
     except ConfigError as error:
+        # Its cause is the exception of the user's module, if it raised one.
         raise ConfigError(f"{where}: {error}") from error.__cause__
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where}: {file} cannot be read: {error}; fix that, or name another reader") from None
@@ -333,7 +351,7 @@ def _check_pairs(config: RunConfig) -> None:
 
 
 def _keys_set(config: RunConfig, keys: Iterable[str]) -> list[str]:
-    """Those of some keys that a configuration sets. A key at its default says nothing, so it need not be left out."""
+    """The keys among `keys` that a configuration gives another value than their default."""
     defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
     return [key for key in keys if attrgetter(key)(config) != attrgetter(key)(defaults)]
 

@@ -11,7 +11,8 @@ from .file_kinds import split_name
 
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 """Characters that the name of a source cannot have; see `SourceConfig.name`."""
-_CHARACTERS = 64
+_MAX_CHARACTERS = 64
+"""Of the name of a source, before a number is added."""
 _FALLBACK = "data"
 """The name of a path without letters or digits, such as `.`."""
 
@@ -46,4 +47,4 @@ def _base_name(path: str) -> str:
     # Only the name of a file has a suffix: `v1.5/*` is called `v1.5`.
     if len(fixed) == len(names):
         base, _ = split_name(base)
-    return _UNFIT.sub("-", base).strip("-._")[:_CHARACTERS] or _FALLBACK
+    return _UNFIT.sub("-", base).strip("-._")[:_MAX_CHARACTERS] or _FALLBACK

@@ -61,6 +61,7 @@ def scan_spooled(
         file: at its beginning.
         shown: its name in messages.
         kind: of a compressed file, what its name says; the content may be a JSON array instead.
+        compression: None if the file is not compressed.
         size: bytes of a block.
 
     Raises:
@@ -73,6 +74,7 @@ def scan_spooled(
         if compression is not None:
             unpacked = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression.value)
             stream = BufferedReader(unpacked, _CHUNK_BYTES)
+            # Compressed again, or a compressed table: neither is text.
             refuse_inner(shown, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
         # A compressed file's own kind is known only from here.
         kind = settle_text_kind(kind, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
@@ -81,7 +83,7 @@ def scan_spooled(
             return keep_blocks(cut_lines(stream, size, max_row_bytes, start=start), cache)
         lines = LINES[kind](stream, shown, max_row_bytes)
         return keep_blocks(_blocks_of_lines(lines, size), cache)
-    except PacktrainError:
+    except PacktrainError:  # a StoreError is an OSError, too, but not about this file
         raise
     except (OSError, pa.ArrowException) as error:
         if compression is None:
@@ -122,11 +124,14 @@ def _blocks_of_lines(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block,
 
 
 def _reject_line(reason: str, detail: str) -> bytes:
+    """What a block has in place of a row that cannot become JSON; `split_rows` reads it."""
     return REJECT_MARK + f"{reason}: {detail}\n".encode()
 
 
 def _json_line(row: dict[str, str]) -> bytes:
-    """A line of JSON. Bytes that are no UTF-8, lone surrogates here, are kept: the row's reader refuses them."""
+    """A line of JSON. Bytes that are no UTF-8, lone surrogates in `row`, are written as they were: the row's reader
+    refuses them, and so they cost this row alone.
+    """
     try:
         return msgspec.json.encode(row) + b"\n"
     except UnicodeEncodeError:
@@ -134,7 +139,7 @@ def _json_line(row: dict[str, str]) -> bytes:
 
 
 def split_rows(lines: Lines) -> tuple[Lines, list[RejectedRow]]:
-    """The rows of a block of kind `rows`, and those that are not usable."""
+    """The rows of a block of kind `rows`, and the rejects that `_reject_line` wrote among them."""
     rejects: list[RejectedRow] = []
     for number, line in lines:
         if line.startswith(REJECT_MARK):
@@ -145,7 +150,7 @@ def split_rows(lines: Lines) -> tuple[Lines, list[RejectedRow]]:
     return lines, rejects
 
 
-def too_long(size: int, limit: int) -> str:
+def describe_too_long(size: int, limit: int) -> str:
     """The detail of a row that is too long."""
     return f"the line has {size:,} bytes, more than max_row_bytes ({limit:,}); raise it to use the row"
 
@@ -162,7 +167,7 @@ def _array_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) 
     try:
         for element in array_elements(stream, max_row_bytes):
             if len(element) > max_row_bytes:
-                yield _reject_line(ROW_TOO_LONG, too_long(len(element), max_row_bytes))
+                yield _reject_line(ROW_TOO_LONG, describe_too_long(len(element), max_row_bytes))
             else:
                 yield element.replace(b"\n", b"\r") + b"\n"
     except ValueError as error:
@@ -176,7 +181,7 @@ def _array_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) 
 
 
 def _text_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -> Iterator[bytes]:
-    """One row with the whole text, unless there is none."""
+    """One row with the whole text; none for an empty file."""
     data = stream.read(max_row_bytes + 1)
     if len(data) > max_row_bytes:
         detail = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
@@ -206,7 +211,7 @@ class _CsvText:
         """Bytes of the row that were read so far."""
 
     def begin_row(self, number: int) -> None:
-        """What is read next belongs to another row."""
+        """Count the bytes that are read next as those of this row."""
         self._row = number
         self.row_bytes = 0
 
@@ -235,7 +240,8 @@ def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, se
         except StopIteration:
             return
         except csv.Error as error:
-            # At its end, all rows behind the quote are lost in one field; elsewhere, only this row is.
+            # A quote that is still open at the file's end has taken all rows behind it into one field. Any other error
+            # costs only this row.
             if "unexpected end" in str(error):
                 raise InputError(
                     f"{shown}: a quote opened in row {number:,} (without the header) is never closed: the file is cut "
@@ -253,7 +259,7 @@ def _csv_line(fields: list[str], columns: list[str], size: int, max_row_bytes: i
         size: bytes of the row, with the end of its line.
     """
     if size - 1 > max_row_bytes:
-        return _reject_line(ROW_TOO_LONG, too_long(size, max_row_bytes))
+        return _reject_line(ROW_TOO_LONG, describe_too_long(size, max_row_bytes))
     if not fields:
         return b"\n"
     if len(fields) != len(columns):
@@ -270,7 +276,9 @@ def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
             return []
         "".join(names).encode()  # fails if a name is not UTF-8
         repeated = [name for name, times in Counter(names).items() if times > 1]
-        problem = "" if names else "it is blank"
+        problem = ""
+        if not names:
+            problem = "it is blank"
         if repeated:
             problem = f"two columns are called {repeated[0]!r}"
     except (csv.Error, UnicodeEncodeError) as error:
@@ -288,7 +296,8 @@ def _header(shown: str, rows: Iterator[list[str]]) -> list[str]:
 
 
 def keep_blocks(blocks: "Iterable[tuple[Block, bytes | pa.Buffer]]", cache: Path) -> list[Block]:
-    """Blocks whose bytes are kept in the cache, but for those that are too long.
+    """Keep the bytes of blocks in the cache, and return the blocks with their files. A block that is one row too long
+    has no file: the row is rejected unread.
 
     Raises:
         StoreError: the cache cannot be written, or the disk is full.
@@ -304,7 +313,7 @@ def keep_blocks(blocks: "Iterable[tuple[Block, bytes | pa.Buffer]]", cache: Path
 def _spool(store: LocalStore, hash: str, data: "bytes | pa.Buffer") -> Path:
     """Keep bytes in a file named by their hash; returns the file."""
     name = spool_name(hash)
-    if not store.size(name):
+    if not store.size(name):  # None if it is missing; an empty one is damaged
         compressed = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
         with store.draft() as draft:
             # Its unpacked size first, which pyarrow must be told.
@@ -326,14 +335,16 @@ def unspool(block: Block) -> bytes:
         IntegrityError: the file in the cache is missing or damaged.
     """
     path = cast(Path, block.spooled)
+    content = b""  # has another hash than any block, and so gives the error below
     try:
         data = map_regular(path)
         size = int.from_bytes(data[:8], "little")
         # What the rows of a block take bounds what its file may unpack to.
         max_size = _MAX_UNPACKED_RATIO * (block.end - block.start) + _CHUNK_BYTES
-        content: bytes = pa.Codec("zstd").decompress(data[8:], size, asbytes=True) if size <= max_size else b""
+        if size <= max_size:
+            content = pa.Codec("zstd").decompress(data[8:], size, asbytes=True)
     except (OSError, MemoryError, OverflowError, ValueError, pa.ArrowException):
-        content = b""
+        pass
     if hash_bytes(content) != block.content:
         raise IntegrityError(
             f"{path} is missing or damaged; delete it and run again, and it will be made again. With several machines, "
@@ -348,5 +359,5 @@ LINES: "dict[Container, Callable[[BufferedReader[Any], str, int], Iterable[bytes
     Container.TSV: partial(_csv_lines, separator="\t"),
     Container.TEXT: _text_lines,
 }
-"""(content, name in messages, `max_row_bytes`) → lines of JSON, one a row, of each kind of text but JSONL. A row that
-cannot be used is a line that `_reject_line` makes."""
+"""Kind of text → what makes lines of JSON of it, one a row, from (content, name in messages, `max_row_bytes`). A row
+that cannot be used becomes a line of `_reject_line`. JSONL is not here: its lines are rows already."""

@@ -27,17 +27,21 @@ from .spool import groups, keep_blocks, unspool
 _MAX_BLOCKS_PER_ROW_GROUP = 4
 """If a row group is larger than this many blocks (decoded), rows are kept. Some writers make them gigabytes large."""
 MAX_UNPACKED_BYTES = 1 << 30
-"""That one compressed record batch may unpack to."""
+"""Most bytes that one compressed record batch may unpack to."""
 _MAX_DECODED_BYTES = 64 << 20
-"""That rows may become which are decoded together. Their values may be stored once, and take little in the file."""
+"""About the most bytes that rows which are decoded together may become. A dictionary stores a value once for many rows,
+so a few bytes of a file may become any number."""
 _CUT_ROWS = 64
 """Kept blocks are cut at multiples of this many rows of a batch."""
 _BATCH_ROWS = 1024
+"""Rows of Parquet that are decoded together, or fewer if they are long."""
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-_READ_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
-_UNREADABLE = (ValueError, OverflowError, pa.ArrowException, ImportError)
-"""What Arrow raises for damaged files, and for values that Python cannot hold."""
+"""The mark of a message, of length 0."""
+_DAMAGE_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)
+"""What Arrow raises for damaged files."""
+_VALUE_ERRORS = (ValueError, OverflowError, pa.ArrowException, ImportError)
+"""What Arrow raises for values that Python cannot hold."""
 
 
 def scan_table(path: Path, kind: Container, size: int, cache: Path) -> list[Block]:
@@ -80,12 +84,12 @@ def read_table(block: Block, columns: Sequence[str] | None) -> tuple[pa.Table, l
 
 @contextmanager
 def _file_in_errors(path: Path, kind: str) -> Iterator[None]:
-    """Name the file in errors of Arrow."""
+    """Turn errors of Arrow into an InputError that names the file."""
     try:
         yield
     except PacktrainError:
         raise
-    except _READ_ERRORS as error:
+    except _DAMAGE_ERRORS as error:
         problem = str(error).rstrip(". ")
         raise InputError(
             f"{path} is gone, damaged or cut short: as {kind} it cannot be read ({problem}); copy it again, or write "
@@ -93,7 +97,8 @@ def _file_in_errors(path: Path, kind: str) -> Iterator[None]:
         ) from error
 
 
-def _check_columns(path: Path, names: Sequence[str]) -> None:
+def _refuse_repeated_columns(path: Path, names: Sequence[str]) -> None:
+    """Raise InputError if two columns have one name: a row has one value for each."""
     repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise InputError(f"{path}: two columns are called {repeated[0]!r}; write it again with unique names")
@@ -109,7 +114,7 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
     first_line = 0
     first_group = 0
     with _parquet(path) as (file, data):
-        _check_columns(path, file.schema_arrow.names)
+        _refuse_repeated_columns(path, file.schema_arrow.names)
         row_groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         for group, group_size in groups(row_groups, lambda row_group: row_group.total_byte_size, size):
             end_group = first_group + len(group)
@@ -119,10 +124,10 @@ def _scan_parquet(path: Path, size: int, cache: Path) -> list[Block]:
                 value_bytes, _ = decoded_bytes(data, file.metadata, number, _MAX_DECODED_BYTES)
                 decoded_size += value_bytes
             if group_size > _MAX_BLOCKS_PER_ROW_GROUP * size or decoded_size > _MAX_DECODED_BYTES:
-                # All of the file, also what is in `blocks` already: so one rule says where its blocks begin.
+                # All of the file is cut again, also what is in `blocks` already: one rule for all blocks of a file.
                 return keep_blocks(_cut_rows(_small_batches(file, data), size), cache)
             rows = sum(row_group.num_rows for row_group in group)
-            if rows:
+            if rows:  # some writers leave empty row groups
                 block = Block(
                     start=start,
                     end=start + group_size,
@@ -149,7 +154,7 @@ def _small_batches(file: Any, data: memoryview) -> Iterator[pa.RecordBatch]:
         longest_row = max(longest_row, longest_values)
     rows = max(1, min(_BATCH_ROWS, _MAX_DECODED_BYTES // longest_row))
     if rows > _CUT_ROWS:
-        rows -= rows % _CUT_ROWS  # so that blocks begin where they do in larger batches
+        rows -= rows % _CUT_ROWS  # 200 → 192, so that blocks begin where they do with batches of 1,024 rows
     yield from file.iter_batches(batch_size=rows, use_threads=False)
 
 
@@ -212,7 +217,7 @@ def _record_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
 def _check_batches(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check that offsets are within their buffers; reading other batches could access foreign memory, or crash."""
     for batch in batches:
-        _check_columns(path, batch.schema.names)
+        _refuse_repeated_columns(path, batch.schema.names)
         for column in batch.columns:
             try:
                 column.validate(full=True)
@@ -247,7 +252,7 @@ def _cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Bl
 
 
 def _decode_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows whose columns hold their values themselves, so that their size is that of what is read of them."""
+    """The rows with dictionaries replaced by values, so that `nbytes` counts a value for each row that has it."""
     if not any(pa.types.is_dictionary(column.type) for column in batch.columns):
         return batch
     columns = [
@@ -272,7 +277,7 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def to_rows(table: pa.Table, columns: Sequence[str] | None) -> BlockRows:
-    """The rows of a table as plain values, and those that cannot be converted.
+    """The rows of a table as records of plain values, and the rejects for rows that cannot be converted.
 
     Args:
         columns: the only ones that are needed; None for all.
@@ -307,7 +312,7 @@ def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
     """The rows of a table as Arrow converts them, and those that it cannot convert."""
     try:
         return list(enumerate(table.to_pylist())), []
-    except _UNREADABLE:
+    except _VALUE_ERRORS:
         pass
     # One value cannot be converted, such as a text that is not UTF-8: find its row.
     records: Records = []
@@ -317,7 +322,7 @@ def _decode_rows(table: pa.Table) -> tuple[Records, list[RejectedRow]]:
             records.append((number, table.slice(number, 1).to_pylist()[0]))
         except UnicodeDecodeError as error:
             rejects.append(RejectedRow(number, "invalid_utf8", f"a text is not UTF-8 ({error})"))
-        except _UNREADABLE as error:
+        except _VALUE_ERRORS as error:
             detail = f"a value of the row cannot be read by Python ({error})"
             rejects.append(RejectedRow(number, "unreadable_value", detail))
     return records, rejects
@@ -328,7 +333,8 @@ def _without_nulls(value: Any, keep: str = "content") -> Any:
     in all messages that lack it.
 
     Args:
-        keep: the key of an outermost object that stays if it is null.
+        keep: the key of an outermost object that stays if it is null: a message whose `content` is null says nothing in
+            words, such as one that only calls tools. Within the objects of a message, no null stays.
     """
     if isinstance(value, dict):
         return {key: _without_nulls(inner, "") for key, inner in value.items() if inner is not None or key == keep}

@@ -21,6 +21,7 @@ from .local import LocalStore, store_error, sync_folder, writing_to
 RECORD_SUFFIX = ".run.json"
 """The suffix of the file that says which command makes a file."""
 _FORMAT = 5
+"""Raised when the meaning of recorded options changes: no command continues a file of another format."""
 
 
 def check_place(path: Path) -> None:
@@ -76,8 +77,8 @@ class AppendedFile:
     What a killed process had begun to write, a line without its end, is cut off.
 
     Args:
-        options: everything that decides what the file holds, as plain data. A file without a whole line binds no
-            command.
+        options: everything that decides what the file holds, as plain data. They must equal the recorded ones, unless
+            the file has no whole line yet.
 
     Raises:
         OutputError: something else is in its place, or a file in that of its folder; or another command made it.
@@ -103,7 +104,7 @@ class AppendedFile:
             # (lines + 1,) where each line ends in the file: for lines of 5 and 7 bytes, 0, 5 and 12.
             self._line_ends = [0, *accumulate(len(line) for line in self.lines())]
             self._check_record(options)
-            self.keep(self.count)
+            self.keep(self.count)  # cuts off a line without its end
             sync_folder(path.absolute().parent)
         except BaseException as error:
             # The caller does not get the object, and so could not close it.
@@ -113,11 +114,11 @@ class AppendedFile:
             raise
 
     def close(self) -> None:
-        """Let another process write it."""
+        """Close the file, and let another process write it."""
         lock.release(self._descriptor)
 
     def _check_record(self, options: Mapping[str, Any]) -> None:
-        """Write the record of a file that has no line yet; else compare it."""
+        """Record the options if the file has no line yet; else compare them with the recorded ones."""
         if not self.count:
             data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
             LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD_SUFFIX, data)
@@ -138,7 +139,7 @@ class AppendedFile:
             yield from takewhile(lambda line: line.endswith(b"\n"), file)
 
     def keep(self, count: int) -> None:
-        """Keep the first lines alone."""
+        """Cut off all but the first `count` lines, of those that it held when it was opened."""
         with writing_to(self.path):
             os.ftruncate(self._descriptor, self._line_ends[count])
 

@@ -51,7 +51,8 @@ class Draft:
     def size_and_hash(self) -> SizeAndHash:
         """Of the whole content: ask when all is written."""
         self.file.flush()
-        # Once it is complete, from a memory map: nothing of ours stands between a writer of Arrow and the file.
+        # Hashed once it is complete, from a memory map, so that Arrow writes into the file itself, not through a file
+        # object that hashes.
         return SizeAndHash(self.path.stat().st_size, hash_bytes(map_regular(self.path)))
 
 
@@ -122,8 +123,8 @@ class Store(ABC):
         """
 
     def put_checked(self, draft: Draft, name: str) -> None:
-        """As `put`, for a file whose hash is compared before a later run uses it, as that of an encoded part. A power
-        failure may damage it, and then it is made again: so nothing waits until it is on the disk.
+        """As `put`, for a file that a later run compares with its hash before it uses it, such as an encoded part. If a
+        power failure damages the file, it is made again, so nothing waits until it is on the disk.
 
         Raises:
             StoreError: the disk is full, or writing failed.
@@ -182,6 +183,7 @@ class LocalStore(Store):
         return self.root / name
 
     def local(self, file: str | FileRecord) -> Path:
+        """The file itself. Only opening it shows whether it is there."""
         return self.path(file if isinstance(file, str) else file.name)
 
     def size(self, name: str) -> int | None:
@@ -323,7 +325,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
-    """Raise errors of the operating system as `store_error` of a folder."""
+    """Turn errors of the operating system into a StoreError that says what to do about the folder."""
     try:
         yield
     except OSError as error:
@@ -331,7 +333,7 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def store_error(error: OSError, folder: Path) -> StoreError:
-    """The error to raise in place of an operating system's, which says what to do.
+    """The StoreError to raise in place of an operating system's error. It says what to do.
 
     Args:
         folder: in which writing failed.
@@ -403,7 +405,7 @@ def check_tree(folder: Path) -> None:
             path = Path(parent, name)
             with suppress(FileNotFoundError):  # removed meanwhile
                 mode = path.lstat().st_mode
-                # Of links, those to nothing are missing files.
+                # A link to nothing is a missing file, which the code that reads it reports.
                 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or not path.exists():
                     continue
                 if not os.path.realpath(path).startswith(inside):

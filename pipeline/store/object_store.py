@@ -38,7 +38,7 @@ class ObjectStore(Store):
 
     @property
     def scratch(self) -> LocalStore:
-        # Arrow maps local files alone, so shards are written here before they are put, and copied here to be read.
+        # Arrow maps only local files, so shards are written here before they are put, and copied here to be read.
         return LocalStore(user_folder())
 
     def where(self, name: str) -> str:
@@ -131,7 +131,9 @@ class ObjectStore(Store):
         self._put(name, draft.path)
 
     def put_bytes(self, name: str, data: bytes) -> bool:
-        """See `Store`. Equal content counts as success: an answer may have been lost, and the put repeated."""
+        """Create an object; False if the name already has other content. Equal content counts as success: the answer to
+        a put may have been lost, and the put repeated.
+        """
         try:
             # In one request: an upload in parts has no condition.
             self._put(name, data, mode="create", use_multipart=False)

@@ -34,6 +34,7 @@ CACHE_FOLDERS = (
     "tokenizers",
 )
 """The folders that packtrain makes in a cache. A folder with anything else is not marked."""
+# The first line is what the convention of CACHEDIR.TAG asks for; the second says that the cache is ours.
 _SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55\n# A cache of packtrain."
 _ADVICE = b" Everything in it can be made again: packtrain clean removes what is old.\n"
 # At least two letters, so that `C://` is no URL.
@@ -50,6 +51,10 @@ def is_url(text: str) -> bool:
 
 def resolve_place(text: str, base: Path) -> str:
     """Make a configured place absolute: URLs stay, relative paths start at `base`.
+
+    Args:
+        text: a path or a URL.
+        base: the folder at which relative paths begin.
 
     Raises:
         ConfigError: the URL has no bucket, or the path has a NUL character.
@@ -72,7 +77,9 @@ def cache_root(cache: str | None, out: str, base: Path) -> str:
     """Return the path or URL of the cache: the configuration's `cache`, or a place beside the output.
 
     Args:
-        out: as returned by `resolve_place`.
+        cache: as configured; None if it is not.
+        out: the absolute path or the URL of the output, as `resolve_place` returns it.
+        base: the folder at which relative paths begin.
 
     Raises:
         ConfigError: the output is a whole bucket, which has nothing beside it.
@@ -107,7 +114,8 @@ def mark_cache(cache: LocalStore) -> None:
 
 
 WRITABLE_STORES: dict[str, Callable[[str], Store]] = dict.fromkeys(STORE_PROTOCOLS, ObjectStore)
-"""Protocol of URLs → what opens a store there. Other URLs can only be read, by the same class as these."""
+"""Protocol of URLs that can be written → what opens a store there. `ObjectStore` opens other URLs, too, but can
+only read them."""
 
 
 def open_store(place: str | Path) -> Store:

@@ -29,14 +29,14 @@ class Records(Generic[RecordT]):
     """Records of one kind in a store, by their names.
 
     Args:
-        kind: what a record is.
+        kind: the class of the records.
     """
 
     def __init__(self, store: Store, kind: type[RecordT]) -> None:
         self.store = store
         self._kind = kind
         self._verified: set[FileRecord] = set()
-        """Files that match their hash. Each is read for it once in a run."""
+        """Files that were found to match their hash, so that each is read for this only once in a run."""
 
     def find(self, name: str) -> RecordT | None:
         """A record; None if it is missing or damaged, or its file is missing or has another size."""
@@ -62,7 +62,7 @@ class Records(Generic[RecordT]):
         """
         records = self.find_all(names)
         all_damaged = self._find_damaged(record.file for record in records.values()) | {*damaged}
-        for name, record in [*records.items()]:
+        for name, record in list(records.items()):  # a copy, because damaged ones are deleted meanwhile
             if record.file.name in all_damaged:
                 observer.note(f"{self.store.where(record.file.name)} is damaged, and is made again")
                 self.store.remove(name)

@@ -42,8 +42,9 @@ class LockHolder(msgspec.Struct, frozen=True):
     since: str
     """When it began, by its own clock, for messages."""
     shard: str | None = None
+    """`i/N` if it does a share of the work; None if it does all."""
     error: str | None = None
-    """Why it failed."""
+    """Why it failed; None if it is at work, or was killed."""
 
     def __str__(self) -> str:
         work = f"shard {self.shard}" if self.shard else "a run"
@@ -72,7 +73,7 @@ def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
     """Hold the lock of an output folder. If the work fails, the file says why.
 
     Args:
-        shard: `i/N` for a process that shares the work with others.
+        shard: `i/N` for a process that shares the work with others, and then the lock; None for one that works alone.
 
     Raises:
         BusyError: another process holds the lock; the message says which, and since when.
@@ -88,7 +89,7 @@ def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
     try:
         _write(descriptor, msgspec.json.encode(holder))
         yield
-    except OutputError:  # the folder belongs to another run, of which this one says nothing
+    except OutputError:  # the folder is of another run: that this one was refused is not a failure of that run
         raise
     except (Exception, KeyboardInterrupt) as error:
         reason = "interrupted" if isinstance(error, KeyboardInterrupt) else escape(str(error))
@@ -141,7 +142,7 @@ def _open_locked(out: LocalStore, *, shared: bool) -> int:
 
 
 def _read(descriptor: int) -> LockHolder | None:
-    """What the holder says of itself; None if that cannot be read, because the lock is held without it, too."""
+    """What the holder says of itself; None if nothing can be read: the lock is held without it, too."""
     try:
         return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0), type=LockHolder)
     except (OSError, msgspec.MsgspecError):  # just made, empty, or written in part

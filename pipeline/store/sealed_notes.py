@@ -59,7 +59,9 @@ def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
 
 
 def get_user_note(name: str, kind: type[_Note]) -> _Note | None:
-    """As `get_note`, from `user_folder()`; None also if another user may have written it, or if there is no folder."""
+    """A note of this kind in the user's cache folder; None if it is missing or damaged, if another user may have
+    written it, or if there is no folder.
+    """
     with suppress(StoreError, OSError, RuntimeError):
         store = LocalStore(user_folder())
         path = store.path(name)
@@ -69,7 +71,7 @@ def get_user_note(name: str, kind: type[_Note]) -> _Note | None:
 
 
 def put_user_note(name: str, value: object) -> None:
-    """As `put_note`, into `user_folder()`. If it cannot be written, the value is computed again the next time."""
+    """Write a note into the user's cache folder. If it cannot be written, the value is computed again the next time."""
     with suppress(StoreError, OSError, RuntimeError):
         put_note(LocalStore(user_folder()), name, value)
 

@@ -35,7 +35,7 @@ class MessageSize:
 
     rows: int
     bytes: int
-    """Of its buffers when they are unpacked; of those that are not compressed, as they lie in the file."""
+    """Of its buffers when they are unpacked; a buffer that is not compressed counts as it lies in the file."""
     compressed: bool
 
 
@@ -68,7 +68,8 @@ def require_bounded(data: memoryview, max_unpacked_bytes: int) -> None:
             if max_unpacked_bytes == 0:
                 raise ValueError("it is compressed, which packtrain never does")
             raise ValueError(f"a record batch of it unpacks to {size.bytes:,} bytes, and may to {max_unpacked_bytes:,}")
-        # A null of any type takes a bit at least; only columns without any value take none.
+        # A value or a null takes at least a bit, so the bytes bound the rows. Only columns of type null take nothing,
+        # and a batch without columns: those may have as many rows as a MiB has bits.
         if size.rows > 8 * max(size.bytes, 1 << 20):
             raise ValueError(f"a record batch of it says that it has {size.rows:,} rows, in {size.bytes:,} bytes")
 
@@ -102,7 +103,7 @@ def _messages_of_file(data: memoryview) -> Iterator[tuple[int, int]]:
     for field in (_FOOTER_DICTIONARIES, _FOOTER_RECORD_BATCHES):
         blocks, count = _vector(data, _field(data, footer, field))
         for index in range(count):
-            # The length of a block's header counts from the block's begin, with what comes before the header itself.
+            # Block at 100, header length 48: the mark and length before the header itself count, so the body is at 148.
             position, header_length = struct.unpack_from("<qi", data, blocks + _BLOCK_BYTES * index)
             if not 0 <= position < len(data):
                 raise ValueError("its footer points outside of it")
@@ -119,7 +120,7 @@ def _header(data: memoryview, position: int) -> tuple[int, int]:
 
 
 def _record_batch(data: memoryview, header: int) -> int:
-    """Where the table RecordBatch of a message begins; 0 if the message has no values, as that of a schema.
+    """Where the table RecordBatch of a message begins; 0 if the message has no values, because it is a schema.
 
     Of a record batch, it is the table that the header refers to; of a dictionary, it is one table further in:
     Message.header → DictionaryBatch, DictionaryBatch.data → RecordBatch.

@@ -32,8 +32,8 @@ _ABANDONED_SECONDS = 86_400.0
 """Without a change for so long, a draft is taken to be abandoned."""
 _LOG = logging.getLogger(__name__)
 _VERIFIED: set[tuple[str, int, int, int, int]] = set()
-"""Files that this process has compared with their hash: hash, device, inode, modification time and size. A loader that
-opens the same shard in each epoch reads it for that once."""
+"""Files that this process has compared with their hash: hash, device, inode, modification time and size of each. So a
+loader that opens a shard in every epoch hashes it only once."""
 
 
 def user_folder() -> Path:
@@ -50,7 +50,7 @@ class Copies:
 
     Args:
         folder: the cache; by default `user_folder()`.
-        limit: maximum bytes of all copies together, if there is one.
+        limit: maximum bytes of all copies together; None for as many as the disk holds.
     """
 
     def __init__(self, folder: str | Path | None, limit: int | None = None) -> None:
@@ -66,9 +66,11 @@ class Copies:
         """The descriptor of a copy, which is downloaded if it is not there.
 
         Args:
-            key: BLAKE3 of the content.
+            key: the name of the copy.
+            size: its bytes.
             download: writes exactly this content into a file, or raises.
-            named: False if the hash is not known, and `key` is a hash of something that changes with the content.
+            named: whether `key` is the hash of the content, with which the copy is compared. If False, `key` is a hash
+                of something that changes with the content.
 
         Raises:
             StoreError: the folder cannot be written, the disk is full, or the file is larger than the cache.
@@ -101,7 +103,9 @@ class Copies:
             ) from error
 
     def copy(self, key: str, size: int, download: Callable[[Path], None], *, named: bool = False) -> Path:
-        """As `open`, for readers that need a path."""
+        """The path of a copy, which is downloaded if it is not there; for readers that cannot use a descriptor.
+        Takes the arguments of `open`, but by default compares only the size.
+        """
         os.close(self.open(key, size, download, named=named))
         return self.path(key)
 
@@ -136,14 +140,15 @@ class Copies:
         """Remove the least recently used files besides `new_file`, as far as the limit and the disk need it.
 
         Args:
-            size: bytes of it that will be written.
+            size: bytes of `new_file` that will be written; 0 when it is complete.
 
         Raises:
             StoreError: the disk is too small even without them; then none is removed.
         """
         disk = shutil.disk_usage(new_file.parent)
-        # Bytes to remove. Some network file systems do not say how large they are.
-        excess = size - disk.free if disk.total else 0
+        excess = 0  # bytes to remove
+        if disk.total:  # some network file systems do not say how large they are
+            excess = size - disk.free
         if self.limit is None and excess <= 0:
             return  # as nearly always: with many copies, looking at each would take long
         kept_bytes, removable = self._removable_files(new_file)
@@ -218,5 +223,6 @@ def _has_content(descriptor: int, hash: str) -> bool:
 
 
 def _identity(descriptor: int, hash: str) -> tuple[str, int, int, int, int]:
+    """The entry of `_VERIFIED` for an open file: it changes if the file is written or replaced."""
     status = os.fstat(descriptor)
     return hash, status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size

@@ -5,7 +5,7 @@ Every read of such a file has a limit of
 
 - kind: a regular file, of no file system whose files the kernel makes while they are read. A named pipe, a device or
   `/proc/kmsg` would hang the process, or never end;
-- size: of a file that is read as a whole. The limit is applied to what is read, whatever size the file says it has;
+- size: a file that is read as a whole has a maximum. It is applied to what is read, whatever size the file says it has;
 - place: where a folder is not the user's own, a link may not lead out of it;
 - time: a regular file ends. What is computed from its content has limits of its own where that can take long: a
   tokenizer is loaded, and a pattern tried, in another process.
@@ -69,10 +69,10 @@ def read_regular(path: str | Path, limit: int, *, inside: Iterable[Path] = ()) -
 
     Args:
         limit: most bytes that it may have.
-        inside: see `open_regular`.
+        inside: folders of which one must hold the file, with all links resolved; none if it may lie anywhere.
 
     Raises:
-        OSError: see `open_regular`; it cannot be read.
+        OSError: there is none, it is not a regular file, it is too large or outside of the folders; or reading fails.
     """
     with open_regular(path, limit=limit, inside=inside) as file:
         content = bytearray()
@@ -86,10 +86,10 @@ def read_regular(path: str | Path, limit: int, *, inside: Iterable[Path] = ()) -
 
 
 def read_regular_text(path: str | Path, limit: int = SETTINGS_BYTES) -> str:
-    """As `read_regular`, of a text in UTF-8, with line ends as `\\n`.
+    """The content of a regular file as a text in UTF-8, with line ends as `\\n`.
 
     Raises:
-        OSError: see `read_regular`.
+        OSError: it is not a regular file, it has more than `limit` bytes, or reading fails.
         UnicodeDecodeError: it is not UTF-8.
     """
     text = read_regular(path, limit).decode("utf-8")
@@ -113,7 +113,7 @@ def map_regular(path: str | Path, *, ahead: bool = True) -> memoryview:
     """The content of a regular file, mapped into memory, not copied.
 
     Args:
-        ahead: let the kernel read all of it at once, where all of it is used.
+        ahead: let the kernel read all of it now, because all will be used; else it reads each page when it is touched.
 
     Raises:
         OSError: see `open_regular`.

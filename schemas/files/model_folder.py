@@ -1,7 +1,7 @@
 """The files of a folder that transformers and peft open: a model's, a tokenizer's, an adapter's.
 
-They open what has the right name, and wait for a named pipe or read a device without end. So the files are looked at
-before, and small ones are read once, here.
+These libraries open whatever has the right name: they would wait for a named pipe, or read a device without end. So the
+files are checked here before, and small ones are read here.
 """
 
 import os
@@ -37,7 +37,7 @@ def check_model_folder(folder: Path) -> None:
     """Refuse a folder with a file that transformers or peft may open and must not.
 
     Raises:
-        OSError: see `open_regular`; names the file.
+        OSError: a file is not regular, too large, or a link that leads out of the allowed folders; names it.
     """
     folders = allowed_folders(folder)
     for path in _files(folder, SMALL | WEIGHTS):
@@ -49,7 +49,8 @@ def read_small_files(folder: Path) -> dict[str, bytes]:
     """The content of the small files of a folder, by their names below it, in order; weights are not among them.
 
     Raises:
-        OSError: see `read_regular`; names the file. Together they have more than `LISTING_BYTES`.
+        OSError: a file is not regular, cannot be read, or is a link that leads out of the allowed folders, or all of
+            them have more than `LISTING_BYTES`; names the file.
     """
     folders = allowed_folders(folder)
     bytes_left = LISTING_BYTES
@@ -66,7 +67,9 @@ def _files(folder: Path, suffixes: frozenset[str]) -> Iterator[Path]:
     left out: transformers takes them for missing.
     """
     for parent in (folder, *(folder / name for name in _SUBFOLDERS)):
-        for path in sorted(parent.iterdir()) if parent.is_dir() else ():
+        if not parent.is_dir():
+            continue
+        for path in sorted(parent.iterdir()):
             # A link to itself does not "exist" either, but is damage, which opening it reports.
             if path.suffix in suffixes and not path.is_dir() and (path.exists() or _is_endless_link(path)):
                 yield path

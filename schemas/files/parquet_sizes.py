@@ -14,14 +14,16 @@ _BATCH_ROWS = 1 << 14
 
 
 def decoded_bytes(data: memoryview, metadata: Any, group: int, limit: int) -> tuple[int, int]:
-    """The bytes of the values of a row group with dictionaries, and of the longest value of each column together, which
-    no row exceeds.
+    """How large the columns with dictionaries of a row group become when they are decoded.
+
+    Returns (bytes of all their values, bytes of the longest value of each column, added up). The second is what a row
+    takes at most, if it has one value in each column. Both are 0 if no column can exceed the limit.
 
     Args:
         data: the file.
         metadata: its pyarrow.parquet.FileMetaData.
         group: number of the row group.
-        limit: columns that cannot exceed it are not counted, and counting ends beyond it.
+        limit: columns that cannot have more bytes than this are not counted, and counting ends when there are more.
     """
     import pyarrow.parquet as pq
 
@@ -44,7 +46,7 @@ def decoded_bytes(data: memoryview, metadata: Any, group: int, limit: int) -> tu
 
 
 def _suspicious_columns(row_group: Any, limit: int) -> list[str]:
-    """The paths of the columns with a dictionary whose values may have more bytes than the limit."""
+    """The paths of the columns with a dictionary that may decode to more bytes than the limit."""
     names = []
     for index in range(row_group.num_columns):
         column = row_group.column(index)
@@ -56,7 +58,7 @@ def _suspicious_columns(row_group: Any, limit: int) -> list[str]:
 
 
 def _value_bytes(column: pa.Array) -> tuple[int, int]:
-    """The bytes of all values of a column within lists and objects, and of the longest."""
+    """(Bytes of all values, bytes of the longest value) of a column, also of values in lists and objects."""
     while not pa.types.is_dictionary(column.type):
         if pa.types.is_struct(column.type):
             column = column.flatten()[0]  # the only one: the batch was read for one column of the file

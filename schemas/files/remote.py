@@ -34,11 +34,13 @@ MAX_ATTEMPTS = 8
 # Before the next attempt comes a pause of random length: at most 0.2 s after the first failure, 0.6 s after the second,
 # then 1.8, 5.4, 16.2, 20 and 20 s. So many machines that failed together do not come back together.
 MAX_PAUSE_SECONDS = 20.0
+"""Longest pause between two attempts."""
 CHUNK_BYTES = 1 << 20
 """Bytes that are read at once."""
 MAX_READ_BYTES = 1 << 30
 """Most bytes of an object that `read` returns: a manifest of a billion rows has a tenth of it."""
 RUN_AGAIN = "run the same command again: it continues where it stopped"
+"""What messages advise after a failure, unless a caller knows better."""
 _STATUS_IN_MESSAGE = re.compile(r"status code: (\d{3})")
 _RANDOM = random.SystemRandom()  # independent of forks and of the user's seed
 _LOG = logging.getLogger(__name__)
@@ -135,7 +137,7 @@ class Remote:
                 self._pause_or_raise(error, failures, name)
 
     def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
-        """What one of obstore's functions, such as `head` or `put`, gives for an object; for object stores.
+        """Call one of obstore's functions, such as `head` or `put`, for an object; for object stores.
 
         Args:
             verb: the function's name. obstore itself is imported only here: most users need no object store.
@@ -159,8 +161,9 @@ class Remote:
         """The content of an object, in order.
 
         Args:
-            size: its expected bytes, if they are known. Only these are read of a longer object.
-            max_bytes: if it has more, it is given up.
+            size: its expected bytes; only these are read of a longer object. None if they are not known: it is read to
+                its end.
+            max_bytes: an object with more is given up; None for no limit.
 
         Raises:
             ConfigError, FileNotFoundError, RemoteError: see `ask`; also if it is shorter than `size` or longer than
@@ -195,7 +198,9 @@ class Remote:
         """Write an object into an existing file.
 
         Args:
-            hash: of the content, if it is known.
+            path: the file.
+            size: bytes of the object.
+            hash: BLAKE3 of the content; None if it is not known, and the content is not compared.
 
         Raises:
             FileNotFoundError, RemoteError: see `pieces`.
@@ -210,7 +215,7 @@ class Remote:
                     digest.update(piece)
                     file.write(piece)
             actual_hash = digest.hexdigest()
-            if hash in (None, actual_hash):
+            if hash is None or hash == actual_hash:
                 return
             _LOG.warning("%s arrived damaged, in attempt %d of %d", self.where(name), attempt, self.attempts)
         raise IntegrityError(
@@ -269,7 +274,9 @@ class Remote:
         return self._bucket
 
     def key(self, name: str) -> str:
-        """The key of an object in its bucket; for object stores."""
+        """The key of an object in its bucket; for object stores. Below `s3://bucket/runs/a`, `manifest.json` has the
+        key `runs/a/manifest.json`.
+        """
         root = self.url.partition("://")[2].partition("/")[2].strip("/")
         return f"{root}/{name}".strip("/")
 
@@ -321,7 +328,9 @@ def describe_error(error: BaseException) -> str:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status of an error, wherever its client keeps it."""
+    """The HTTP status that an error is about; None if it is about none, such as a broken connection. obstore has it
+    only in its message.
+    """
     if isinstance(error, HTTPError):
         return error.code
     match = _STATUS_IN_MESSAGE.search(str(error))

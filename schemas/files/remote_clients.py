@@ -19,7 +19,8 @@ PAUSE_FACTOR = 3.0
 _OBSTORE_RETRIES = 3
 """How often obstore repeats a request by itself, so that a fault does not cost the earlier parts of an upload."""
 _obstore_process: int | None = None
-"""The process that uses obstore, whose threads do not survive a fork: a child would wait for them forever."""
+"""The process (its id) that has used obstore, or a parent that did; None if none has. obstore's threads do not survive
+a fork: a child would wait for them forever."""
 
 
 def is_bucket_usable() -> bool:
@@ -59,7 +60,8 @@ def open_bucket(url: str, options: dict[str, Any]) -> Any:
 
 
 def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, str]:
-    """fsspec's file system of a URL, and the path in it: for searching, which differs from place to place.
+    """fsspec's file system of a URL, and the path in it: for searching, in which places differ, and for reading what is
+    neither in an object store nor on the web.
 
     Raises:
         ConfigError: the protocol or the options are unknown, or a package is missing.
@@ -95,19 +97,22 @@ def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
         "timeout": timedelta(seconds=60 * REQUEST_SECONDS),
     }
     return {
-        **_profile(protocol, options),
+        **_aws_profile(protocol, options),
         **options,
         "client_options": {**limits, **options.get("client_options", {})},
         "retry_config": {
             "max_retries": _OBSTORE_RETRIES,
-            "retry_timeout": timedelta(seconds=REQUEST_SECONDS),  # not after a silence
+            # A silence that ends a request takes as long: obstore does not repeat such a request, but `Remote` does.
+            "retry_timeout": timedelta(seconds=REQUEST_SECONDS),
             "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_SECONDS), "base": PAUSE_FACTOR},
         },
     }
 
 
-def _profile(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The credentials of `~/.aws`, which boto3 reads; obstore finds those of the environment and of machines."""
+def _aws_profile(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The option that takes credentials from `~/.aws`, which boto3 reads. Empty if the options or the environment have
+    credentials, or boto3 finds none: obstore itself looks into the environment, and asks the machine in a cloud.
+    """
     in_options = {"access_key_id", "skip_signature", "credential_provider", "config"} & set(options)
     in_environment = {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"} & set(os.environ)
     if protocol not in ("s3", "s3a") or in_options or in_environment:

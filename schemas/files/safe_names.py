@@ -8,10 +8,10 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that is not a plain path below a folder: `..`, an absolute path, a backslash, a URL.
+    """Refuse a name that is not a plain path below a folder, such as `..`, an absolute path or a URL.
 
     Raises:
-        ValueError: it is not; shows the name.
+        ValueError: the name is refused; shows it.
     """
     if not isinstance(name, str) or not all(map(_PART.fullmatch, name.split("/"))) or len(name) > 1000:
         raise ValueError(f"{str(name)[:80]!r} is not a name below the folder")
@@ -21,7 +21,7 @@ def check_hash(hash: object) -> None:
     """Refuse anything but a 256-bit hash in hexadecimal, because hashes are used as file names.
 
     Raises:
-        ValueError: it is not; shows the value.
+        ValueError: the value is refused; shows it.
     """
     if not isinstance(hash, str) or not _HASH.fullmatch(hash):
         raise ValueError(f"{str(hash)[:80]!r} is not a hash")

@@ -92,7 +92,7 @@ class _Response(HTTPResponse):
     """The answer to one request, read by Python's own client, which calls these methods. Each gives up where a server
     could go on for ever: Python's own have no such end.
 
-    Who gets the answer reads its body by `read1`, piece by piece.
+    The caller of `open_web` reads the body by `read1`, piece by piece.
 
     Args:
         connection: the socket.
@@ -204,8 +204,8 @@ def open_web(
 
     Args:
         headers: to send besides the usual ones; not to other hosts.
-        start: ask for the bytes from here on; a server may send all.
-        data: to post.
+        start: the first byte to ask for; a server without ranges sends all bytes, with status 200.
+        data: the body of a POST; None for a GET.
         clock: of the request; by default a new one.
 
     Raises:
