@@ -13,9 +13,9 @@ from ..schemas.errors import did_you_mean
 Place = tuple[Any, ...]
 """Keys and indexes that lead to a value, such as `("sources", 0, "path")`."""
 _SHOWN_CHARACTERS = 80
-"""Of a wrong value that a message repeats."""
+"""Most characters of a wrong value that a message repeats."""
 _LISTED_MISTAKES = 20
-"""Mistakes that a message lists."""
+"""Most mistakes that a message lists."""
 
 
 def describe_errors(
@@ -193,8 +193,8 @@ def _spelling(name: str) -> str:
 
 
 def all_keys(model: type[ConfigModel], parent: str = "") -> Iterator[str]:
-    """The keys of a configuration and of its sections, as paths; in a list of sections, those of the first:
-    `truncate.max_length`, `sources.0.path`.
+    """The keys of a configuration and of its sections as paths, such as `truncate.max_length`. Of a list of sections,
+    only the keys of the first are given, such as `sources.0.path`.
 
     Args:
         parent: the path of the model itself, with a dot at its end; "" at the top.
@@ -210,7 +210,7 @@ def all_keys(model: type[ConfigModel], parent: str = "") -> Iterator[str]:
 
 
 def show(value: Any) -> str:
-    """Write a value for a message, shortened."""
+    """Write a value for a message, at most `_SHOWN_CHARACTERS` long."""
     try:
         text = repr(value)
     except ValueError:  # Python does not write numbers of more than 4,300 digits, but YAML reads them in hexadecimal

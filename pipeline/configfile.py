@@ -128,7 +128,7 @@ def load_as(
 
 
 def _add_sources(data: dict[str, Any], in_memory: Mapping[str, str]) -> None:
-    """Add sources whose rows are in memory to a configuration, or their paths to those that it has.
+    """Add sources whose rows are in memory to a configuration. If it has a source of that name, only the path is added.
 
     Args:
         in_memory: name of a source → the text that stands for its path.

@@ -241,7 +241,7 @@ class ContaminationHits:
     """In the order of the run."""
 
     def by_block(self) -> Iterator[tuple[InputFile, Block, BlockHits]]:
-        """The hits of each block, in order; a hit below the configured share is left out.
+        """The file, the block and the hits of each block, in order; a hit below the configured share is left out.
 
         Raises:
             IntegrityError: another process has removed them meanwhile.

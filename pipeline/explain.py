@@ -29,7 +29,7 @@ from .dataset.open_dataset import Finished, open_dataset
 from .inputs.file_kinds import split_name
 
 _MAX_LISTED_IDS = 20
-"""Examples of a row that a message names."""
+"""Most examples of a row that a message names."""
 _Row: TypeAlias = dict[str, Any]
 """A row of documents.parquet: column → value."""
 _ID_PATTERN = re.compile(r"([^/]+)/(.+):([0-9]{1,15})(?:/([0-9]{1,9}))?", re.DOTALL)
@@ -139,7 +139,7 @@ def explain(folder: str | Path, example: str | int) -> Story:
 
 
 def explain_example(dataset: Finished, example: str) -> Story:
-    """What became of one example of an open dataset, as `explain`.
+    """What became of one example of an open dataset: its places in rows, or why it has none.
 
     Args:
         example: the example's id, such as `chats/chats:17`, or the number of its document, such as `5`.

@@ -34,9 +34,9 @@ class ForeignTool:
 
     name: str
     required: frozenset[str]
-    """Keys that its configurations have, all of them."""
+    """Keys that each of its configurations has; empty for files that are recognised in another way."""
     typical: frozenset[str]
-    """Keys of which they have at least one."""
+    """Keys of which each has at least one."""
     keys: Mapping[str, ForeignKey]
     """Keys about data, by their path; `[]` stands for an item of a list, or a key that the user chose."""
 

@@ -15,9 +15,9 @@ from ..schemas.errors import ConfigError
 from .config_errors import Place
 
 _MAX_CHARACTERS = 4 << 20
-"""Length of a YAML file. The parser takes about ten seconds per megabyte."""
+"""Maximum length of a YAML file. The parser takes about ten seconds per megabyte."""
 _MAX_REPEATED = 100_000
-"""Number of keys and values that aliases of a YAML file may repeat."""
+"""Maximum number of keys and values that the aliases (`*name`) of a YAML file repeat."""
 _DATA_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".gz", ".zst", ".txt")
 
 
@@ -46,8 +46,9 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
         with _python_errors_as_yaml_errors():
             root = yaml.compose(text, Loader=_Loader)
             if root is not None:
-                # Each key or item takes at least a character, so that more of them than characters come from aliases.
-                # Refused before data is made of the nodes, of which aliases make much.
+                # Each key or item that is written takes at least a character. If there are more of them than
+                # characters, aliases repeat them. This is refused before data is made of the nodes, because it could
+                # fill the memory.
                 _note_lines(root, (), origins, path, len(text) + _MAX_REPEATED)
             data = _construct(root)
     except FileNotFoundError:
@@ -71,7 +72,7 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without dates: 2024-07-26 is text, as `tokenizer.date` takes it."""
+    """Reads YAML, but without dates: 2024-07-26 stays a text, because `tokenizer.date` is one."""
 
     # First character of a text → (tag, pattern) of the types that it may have.
     yaml_implicit_resolvers = {  # noqa: RUF012 - as in the class above

@@ -77,8 +77,8 @@ def key_values(key: str, *, training: bool) -> list[str]:
 
 
 def _values_of(annotation: Any) -> Iterator[str]:
-    """The values that a type allows, as they are written in YAML; none where they cannot be listed. Of a union or a
-    list, those of its members: `Literal["a", "b"] | None` has a and b.
+    """The values that a type allows, as they are written in YAML; none if they cannot be listed, as for a number. A
+    union or a list gives the values of its members: a and b for `Literal["a", "b"] | None`.
     """
     if annotation is bool:
         yield from ("true", "false")
@@ -99,8 +99,8 @@ def setting_completer(*, training: bool) -> Callable[[str], list[str]]:
         else:
             offered = [f"{name}=" for name in config_keys(training=training)]
         offered = [text for text in offered if text.startswith(incomplete)]
-        # bash writes a space after the only word that is offered. Of two it writes the beginning that they share, here
-        # `KEY=`, and its user goes on with the value.
+        # If one word is offered, bash writes it with a space after it, and the value could not follow. If two are, it
+        # writes the beginning that they share. So `KEY=VALUE` is offered beside `KEY=`: bash writes `KEY=`.
         if len(offered) == 1 and not equals and os.environ.get(_VARIABLE) == _BASH:
             offered.append(f"{offered[0]}VALUE")
         return offered

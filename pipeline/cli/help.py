@@ -70,7 +70,9 @@ class Commands(TyperGroup):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click's. A help is shown without reading values, because typer imports pydantic for that: 0.1 s."""
+        """Parse arguments as click does. Only for `--help` and `COMMAND --help`, the help is printed right here:
+        reading any values, typer would import pydantic, which takes 0.1 s.
+        """
         help_context = None
         if args == ["--help"]:
             help_context = ctx
@@ -115,8 +117,11 @@ def _explain(command: Any) -> None:
         entry = entries.get(parameter.name)
         if entry is not None:
             text = " ".join(entry[3].split())
-            # A help is a sentence; a name such as `hf://` or `olmo-core` keeps its spelling.
-            parameter.help = text[0].upper() + text[1:] if re.match("[a-z]+ ", text) else text
+            # A help is a sentence, so a plain first word gets a capital. A name such as `hf://` or `olmo-core` does
+            # not.
+            if re.match("[a-z]+ ", text):
+                text = text[0].upper() + text[1:]
+            parameter.help = text
             parameter.metavar = entry[2] or parameter.metavar
         # Without typer's `--no-` twins: every flag is off by default.
         if getattr(parameter, "is_flag", False):

@@ -237,7 +237,7 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
                 f"{standing.trained:,} trained"
             )
         yield f"  packtrain inspect {shlex.quote(folder)} --row {row} --split {split}"
-    # An example that is repeated or cut has many pieces, of which there may be hundreds.
+    # An example that is repeated or split may have hundreds of pieces.
     if len(story.standings) > _MAX_LISTED_PIECES:
         yield f"and {plural(len(story.standings) - _MAX_LISTED_PIECES, 'more piece')}"
     for limit, tokens in story.cut.items():

@@ -48,7 +48,7 @@ def run(
     # that a process imports it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     began = time.perf_counter()
-    cache = None
+    cache = None  # the configuration's, or the default
     if demo:
         from .. import demo as home
         from ..store.open_store import cache_root, resolve_place
@@ -92,7 +92,7 @@ def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
 
     Args:
         demo: whether to name the commands that look at the result of the demo.
-        began: when the command began, as `time.perf_counter` says.
+        began: when the command began, by `time.perf_counter`.
     """
     from ...schemas.dataset.names import REJECTS
     from ..report.collect import packing_of

@@ -105,7 +105,7 @@ class RayExecutor(Executor):
         """How the worker of a task died, for the message about a task that is given up."""
         # Ray's message fills a page, whose last line says, for example, that packtrain is not installed there.
         last_line = " ".join(str(error).strip().splitlines()[-1:])
-        # A worker whose time is over ends itself, of which Ray says only that it ended.
+        # A worker ends itself once its time is over, and Ray says only that it ended. So the limit is named, too.
         time_limit = f", or ran longer than run.task_seconds ({self._seconds:g} s)" if self._seconds else ""
         return f"{type(error).__name__}{time_limit}: {last_line}"
 

@@ -52,8 +52,8 @@ class LiveWindows:
         window_bytes: source bytes that are planned together.
         workers: processes that encode the next window.
         seed: seed of the order; None: the configuration's. What is held out always follows the configuration's seed.
-        share: (this process's number, number of processes) of those that stream the same inputs, such as ranks. Each
-            encodes its own share of a window first, and then what the others have not begun.
+        share: (this process's number, number of processes) among processes that stream the same inputs, such as ranks.
+            Each encodes its own share of a window first, and then what the others have not begun.
         config: a validated configuration, plain data, or the path of a YAML file.
         base: the folder where relative paths start; None: the file's, or for data the working directory.
         observer: receives progress and notes. None: the first of the processes prints notes on standard error.
