@@ -192,7 +192,8 @@ def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
     """
     rows = read_rows(file.blocks[0], max_row_bytes)
     any_object = make_format("python")  # takes each object as it is
-    # Rows that could not be read at all, such as too long ones, are listed apart from the lines.
+    # Rows that could not be read at all, such as too long ones, are listed apart from the lines: the first damage is
+    # the first row of either list.
     damaged = list(rows.rejects[:1])
     for number, line in rows.lines:
         if line and not line.isspace():

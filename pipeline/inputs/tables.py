@@ -268,7 +268,8 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
     another encoding.
     """
     sink = pa.BufferOutputStream()
-    # Concatenating with an empty array copies; a slice would be written with its neighbours' bytes.
+    # The chunks are copied into one array: a slice could be written with its neighbours' bytes. The empty array makes
+    # sure of a copy where there is only one chunk.
     columns = [pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)]) for column in table.columns]
     table = pa.Table.from_arrays(columns, schema=table.schema.remove_metadata())
     with pa.ipc.new_stream(sink, table.schema) as writer:
