@@ -116,9 +116,10 @@ def _check_sampling(temperature: float, top_p: float, endpoint: str | None, toke
     Raises:
         ConfigError: names the option.
     """
-    for name, value in (("--temperature", temperature), ("--top-p", top_p)):
-        if not math.isfinite(value) or (name == "--top-p" and value == 0):
-            raise ConfigError(f"{name} {value}: give a number above 0")
+    if not math.isfinite(temperature):
+        raise ConfigError(f"--temperature {temperature}: give 0 or a number above it")
+    if not math.isfinite(top_p) or top_p == 0:
+        raise ConfigError(f"--top-p {top_p}: give a number above 0")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"--endpoint {endpoint}: give a URL such as http://localhost:8000/v1")
     # Prompts go there as token ids, and a server has no way to ask for its tokenizer.

@@ -94,11 +94,12 @@ def _refuse_files_read_twice(sources: "Sequence[SourceConfig]", files: Sequence[
     twice. Sources that do different things with its rows may share it.
     """
     settings = {source.name: source.model_dump_json(exclude={"name", "path"}) for source in sources}
-    readers: dict[tuple[int, int], InputFile] = {}  # (device, inode) of a file → the first source's view of it
+    # (device, inode, settings) → the first source's view of the file.
+    readers: dict[tuple[int, int, str], InputFile] = {}
     for file in files:
         status = file.path.stat()
-        first = readers.setdefault((status.st_dev, status.st_ino), file)
-        if first.source != file.source and settings[first.source] == settings[file.source]:
+        first = readers.setdefault((status.st_dev, status.st_ino, settings[file.source]), file)
+        if first.source != file.source:
             raise ConfigError(
                 f"sources.{file.source}.path: {file.origin or file.path} is also read by source {first.source}, in the "
                 "same way; its rows would count twice. Leave one out; `repeat` uses rows several times"

@@ -7,6 +7,7 @@ from typing import Any
 import packtrain as package
 import pytest
 from packtrain.pipeline.inputs.source_names import name_sources
+from packtrain.schemas.errors import ConfigError
 
 from tests import kit
 
@@ -79,6 +80,14 @@ def test_sources_may_do_different_things_with_a_file(here: Path) -> None:
     turns = {"name": "turns", "format": "messages", "path": "chats.jsonl", "mask": "assistant"}
     packed = kit.packed(kit.configure(here, answers, turns))
     assert {name: entry["rows_used"] for name, entry in packed.ledger.items()} == {"answers": 60, "turns": 60}
+
+
+def test_two_of_three_sources_that_read_a_file_in_the_same_way_are_refused(here: Path) -> None:
+    """Also if another one, which reads it in its own way, comes first."""
+    answers = {"name": "answers", "format": "messages", "path": "chats.jsonl", "mask": "last_assistant"}
+    turns = {"name": "turns", "format": "messages", "path": "chats.jsonl", "mask": "assistant"}
+    with pytest.raises(ConfigError, match=r"sources\.again\.path: .*chats\.jsonl is also read by source turns"):
+        kit.packed(kit.configure(here, answers, turns, {**turns, "name": "again"}))
 
 
 def test_one_format_for_all(packtrain: Command, here: Path) -> None:
