@@ -207,7 +207,8 @@ def _override(data: dict[str, Any], setting: Setting) -> Place:
     for part in parents:
         key = _key_in(section, part, setting)
         place.append(key)
-        # Only a mapping can get a missing key; of a list, `_key_in` has checked that the item exists.
+        # Only a mapping, whose key is the part itself, can get a missing one; of a list, `_key_in` has checked that the
+        # item exists.
         if isinstance(section, dict):
             _make_section(section, part)
         section = section[key]

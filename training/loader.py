@@ -257,6 +257,7 @@ class PackedLoader:
         if isinstance(state, Mapping):  # anything else is refused below
             # The same rows may be in a dataset with another manifest: what must be equal is the rows' own fingerprint.
             state = {key: value for key, value in state.items() if key != LINEAGE}
+        # All but `rows`, which says how far the loader was, must be as at the beginning of this order.
         rows = checked_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
         if rows > self.total_rows:
             raise ConfigError(

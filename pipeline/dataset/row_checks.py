@@ -123,6 +123,11 @@ def _branches(
     """Yield the checks of pieces that continue others: each parent is in the row, and it is the piece that holds the
     last token that is continued, so that rows of one content have one form.
 
+        piece 0, the parent      a b c d        positions 0 to 3
+        piece 1, a branch            c e f      positions 2 to 4: it continues a b c, and stores c again
+        `parents`                0 1            piece 1 stands one piece behind its parent
+        `prefixes`               0 2            the position of the first token that each stores
+
     Args:
         prefixes: (D,) the first position of each piece: how many tokens of its parent's path it continues.
         lengths: (D,) tokens of each piece.
@@ -138,9 +143,12 @@ def _branches(
     parent = np.arange(len(parents)) - np.where(is_branch, parents, 0)
     too_far = prefixes > prefixes[parent] + lengths[parent]
     yield is_branch & too_far, piece_rows, "a piece continues more tokens than its parent's path has"
-    ancestor = prefixes <= prefixes[parent]  # an ancestor of the parent has that token
+    # The token that a branch stores again stands at its first position, 2 above. A parent that begins there or behind
+    # does not hold it as a token of its own: an ancestor of the parent does.
+    ancestor = prefixes <= prefixes[parent]
     yield is_branch & ancestor, piece_rows, "a parent does not hold the last token that its branch continues"
     yield is_branch & (lengths < 2), piece_rows, "a branch has no token but the one that it repeats"
+    # With the padding of `pack.align`, which the lengths of pieces include.
     longest = f"a document is longer than max_length ({manifest.longest_piece:,})"
     yield prefixes + lengths > manifest.longest_padded, piece_rows, longest
 

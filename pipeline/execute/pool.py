@@ -322,7 +322,12 @@ def _shut_down(pipe: "connection.Connection[Any, Any]") -> None:
 
 
 def _serve(pipe: "connection.Connection[Any, Any]", row: Any) -> None:
-    """A worker: run tasks until the pipe is closed, or the main process is gone."""
+    """A worker: run tasks until the pipe is closed, or the main process is gone.
+
+    Args:
+        row: a number in memory that is shared with the main process, in which this process notes the source row that a
+            template renders: if the kernel stops the template, the message names the row.
+    """
     from .template_watchdog import begin_task  # imported here, because the main process should not import jinja2
 
     limit_threads()

@@ -136,9 +136,9 @@ def write_llama_factory(
         # Documents of 3 and 2 tokens in a row of 8: 1 1 1 2 2 0 0 0.
         document_numbers = np.repeat(np.arange(len(lengths)) + 1, lengths)
         columns["input_ids"].append(np.append(row["input_ids"], np.full(padding, layout.pad_id)))
-        columns["attention_mask"].append(np.append(document_numbers, np.zeros(padding)))
+        columns["attention_mask"].append(np.append(document_numbers, np.zeros(padding, np.int64)))
         columns["labels"].append(np.append(row["labels"], np.full(padding, IGNORE_INDEX)))
-        columns["position_ids"].append(np.append(row["position_ids"], np.zeros(padding)))
+        columns["position_ids"].append(np.append(row["position_ids"], np.zeros(padding, np.int64)))
     table = pa.table({name: _list_column(lists) for name, lists in columns.items()})
     _write_part(table, folder, _SPLIT_NAMES.get(split, split), index, layout)
 

@@ -66,7 +66,8 @@ def cut_lines(
                 data = data[:last_line_end]
             else:
                 # A single line fills the block. Read on up to the longest that a row may be and one byte more, which
-                # is the end of the line, or shows that it is too long.
+                # is the end of the line, or shows that it is too long. Nothing more is read where a row may not even be
+                # as long as a block: then the line is too long already.
                 data += stream.readline(max(max_row_bytes + 1 - size, 0))
                 is_too_long = len(data.removesuffix(b"\n")) > max_row_bytes
         pieces: Iterable[bytes] = [data]

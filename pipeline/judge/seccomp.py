@@ -87,6 +87,8 @@ def program_filter(machine: str) -> bytes:
     if machine not in _ARCHITECTURES:
         raise ConfigError(f"no sandbox for machines of type {machine!r}: use one of {', '.join(_ARCHITECTURES)}")
     column = list(_ARCHITECTURES).index(machine)
+    # A jump has two numbers: how many instructions it skips if its condition holds, and if not.
+    #
     # Numbers of system calls mean something only for one architecture; a process that switches to another is killed.
     # If the architecture is the right one, the second instruction skips 1, the kill, and else 0.
     instructions: list[_Instruction] = [
@@ -108,8 +110,8 @@ def program_filter(machine: str) -> bytes:
     instructions += [
         (_JUMP_IF_EQUAL, 0, 5, _CLONE[column]),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_NAMESPACES),  # to refuse
-        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_THREAD),  # to allow
+        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_NAMESPACES),  # over the next one, to the refusal
+        (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_THREAD),  # over the refusal, to what allows
         _refuse(errno.EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]

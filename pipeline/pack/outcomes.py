@@ -53,7 +53,11 @@ def has_copies(config: "RunConfig") -> bool:
 
 
 def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path, *, only: str | None = None) -> None:
-    """Decide about all documents, in place.
+    """Decide about all documents, in place: what is left out and why, which documents are cut into pieces, what shares
+    tokens, and how often each is packed.
+
+    The table says already which tokens the limits keep of each document, from `low` to `high`, and how many `labels`
+    they have: `read_parts` has cut documents that are longer, where `overlong` is `truncate`.
 
     Args:
         tokenizer_json: content of a tokenizer.json; the vocabulary shows which tokens end lines.
@@ -72,7 +76,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
         _leave_out(documents, documents.length == 0, "empty")
         if table.masks[source].needs_turns:
             _leave_out(documents, documents.has(NO_TURNS), UNPROVED)
-        _leave_out_by_filters(documents, documents.length, config, source)
+        _leave_out_by_filters(documents, documents.length, config, source)  # by their length before any cut
         if not config.keep_untrained:
             # The first token never counts, because a piece's first token has no label.
             trainable = documents.supervised - documents.has(FIRST_SUPERVISED)

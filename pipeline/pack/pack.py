@@ -169,8 +169,9 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     tasks: dict[str, list[ShardTask]] = {split: [] for split in folders}
 
     def plan_tasks() -> Iterator[DocumentsTask | ShardTask]:
-        """Plan the windows, and yield the tasks of each; the executor takes them one by one, so that a window is
-        planned when a worker has nothing to do, while others still write shards of the window before it.
+        """Plan the windows of each split into `plans`, and yield the tasks of each, which `tasks` keeps, too. The
+        executor takes them one by one, so that a window is planned when a worker has nothing to do, while others still
+        write shards of the window before it.
         """
         yield DocumentsTask(out, tuple(selected.ledger.sources))
         for split, folder in folders.items():

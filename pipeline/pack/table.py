@@ -217,6 +217,7 @@ def open_table(path: Path) -> tuple[Documents, Origins, pa.Array | None]:
     """Map what `Table.put` wrote: the documents, their parts, and their groups if some have one."""
     with pa.memory_map(str(path)) as file:
         batch = pa.ipc.open_file(file).get_batch(0)
+    # The file is closed, and stays mapped as long as something uses the memory of the batch.
     batch.validate()
     origins = msgspec.json.decode((batch.schema.metadata or {})[b"origins"], type=Origins)
     groups = batch.column(GROUP) if GROUP in batch.schema.names else None

@@ -203,19 +203,21 @@ def _share_group(table: Table, segments: Segments, doc_ids: NDArray[np.int64], c
     """The pieces of the documents of a group that share tokens, unit by unit. Sets the columns `shared`, `overlap` and
     `flags` of these documents. Documents that share nothing get no piece here: they are packed as one whole piece.
     """
-    group = table.documents.at(doc_ids)
+    group = table.documents.at(doc_ids)  # a copy: what is set below is set in the table itself
     prefixes = _prefixes_of(group, segments, config.row_length, config.pack.alignment.document)
-    order = prefixes.order[prefixes.is_in_group]
-    shared = prefixes.shared[prefixes.is_in_group]
+    # A unit shares tokens as a whole or not at all, so a parent stands as many pieces before its child as before.
+    shares_tokens = prefixes.shares_tokens
+    order = prefixes.order[shares_tokens]  # (P,) places in the group
+    shared = prefixes.shared[shares_tokens]  # (P,) first tokens of each that it shares
     pieces = np.zeros(len(order), PIECE)
     pieces["document"] = doc_ids[order]
     # Of 5 tokens of which 3 are shared, a piece has the last 3: the last shared one, repeated, and 2 of its own.
     pieces["start"] = group.low[order] + np.maximum(shared - 1, 0)
     pieces["length"] = group.high[order] - pieces["start"]
     pieces["repeated"] = shared > 0
-    pieces["parent"] = prefixes.parents[prefixes.is_in_group]
+    pieces["parent"] = prefixes.parents[shares_tokens]
     table.documents.shared[pieces["document"]] = shared
-    table.documents.overlap[pieces["document"]] = shared > 0
+    table.documents.overlap[pieces["document"]] = shared > 0  # of the shared tokens, one is stored again
     table.documents.flags[pieces["document"]] |= SHARES
     return pieces
 

@@ -98,6 +98,7 @@ def ledger_grid(ledger: Ledger) -> Grid:
     rows = []
     styles = []
     for style, words, field in _LINES:
+        # A count by reason has a line for each reason; any other field has one.
         for line, values in _lines(words, field, columns).items():
             if any(values):
                 rows.append([line, *map(_format_number, values)])

@@ -126,7 +126,9 @@ class EndpointEngine:
         """
         try:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
-            with open_web(self._url, headers, data=body, clock=Clock(_TIMEOUT_SECONDS, fixed=True)) as response:
+            # Fixed: a server that computes an answer is silent for long, and may take this time in all.
+            clock = Clock(_TIMEOUT_SECONDS, fixed=True)
+            with open_web(self._url, headers, data=body, clock=clock) as response:
                 return self._read(response)
         except urllib.error.HTTPError as error:
             message = error.read(_MAX_ERROR_BYTES).decode("utf-8", "replace")

@@ -137,12 +137,15 @@ class Remote:
                 self._pause_or_raise(error, failures, name)
 
     def request(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call one of obstore's functions, such as `head` or `put`, for an object; for object stores.
+        """Call one of obstore's functions, such as `head` or `put`, for an object; again after a failure that may pass.
 
         Args:
             verb: the function's name. obstore itself is imported only here: most users need no object store.
 
-        Raises what `ask` raises.
+        Raises:
+            FileNotFoundError: there is no such object.
+            TakenError: the name already exists.
+            RemoteError: it is not permitted, or failed `attempts` times in a row.
         """
         return self.ask(name, partial(self._request_once, verb, name, *arguments, **options))
 

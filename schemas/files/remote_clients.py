@@ -89,23 +89,28 @@ def filesystem(url: str, options: dict[str, Any] | None = None) -> tuple[Any, st
 
 
 def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
-    """obstore's arguments: the user's options, and our limits."""
+    """obstore's arguments: the user's options, and our limits, where the options set none."""
     limits = {
         "allow_http": True,  # for an endpoint that says so
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        # Between two pieces of an answer.
         "read_timeout": timedelta(seconds=REQUEST_SECONDS),
+        # For a whole answer, which may be a large file over a slow line: it ends what a server drips without an end.
         "timeout": timedelta(seconds=60 * REQUEST_SECONDS),
+    }
+    # Few and short: `Remote` repeats requests itself.
+    retries = {
+        "max_retries": _OBSTORE_RETRIES,
+        # From the first attempt on. A request that failed by silence has used all of this time, so obstore does not
+        # repeat it, and `Remote` does.
+        "retry_timeout": timedelta(seconds=REQUEST_SECONDS),
+        "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_SECONDS), "base": PAUSE_FACTOR},
     }
     return {
         **_aws_profile(protocol, options),
         **options,
         "client_options": {**limits, **options.get("client_options", {})},
-        "retry_config": {
-            "max_retries": _OBSTORE_RETRIES,
-            # A silence that ends a request takes as long: obstore does not repeat such a request, but `Remote` does.
-            "retry_timeout": timedelta(seconds=REQUEST_SECONDS),
-            "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_SECONDS), "base": PAUSE_FACTOR},
-        },
+        "retry_config": {**retries, **options.get("retry_config", {})},
     }
 
 

@@ -29,7 +29,8 @@ def rotary_limits(config: Any) -> Iterator[Limit]:
     inner_parameters = [inner for inner in parameters.values() if isinstance(inner, dict)]
     for rope in (parameters, *inner_parameters):
         kind = str(rope.get("rope_type", rope.get("type")))
-        # `su` was longrope's name in the first Phi-3; PhiMoE is told by its factors for long documents.
+        # `su` was longrope's name in the first Phi-3. PhiMoE has factors for long documents whatever it calls its kind,
+        # but for `default`, for which transformers uses none.
         is_long = kind in ("longrope", "su") or (kind != "default" and "long_mscale" in rope)
         if "dynamic" in kind:
             key = "max_position_embeddings"

@@ -193,7 +193,7 @@ def _truncate(lengths: NDArray[np.integer], limit: int) -> _PiecesToPlace:
     if lengths.max(initial=0) > limit:
         # In the type of the lengths, which can hold the limit because some length is above it; no wider one is needed.
         lengths = np.minimum(lengths, lengths.dtype.type(limit))
-    return _PiecesToPlace(order, None, lengths.astype(np.int32, copy=False))
+    return _PiecesToPlace(order=order, starts=None, lengths=lengths.astype(np.int32, copy=False))
 
 
 def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
@@ -205,7 +205,8 @@ def _split(lengths: NDArray[np.integer], capacity: int) -> _PiecesToPlace:
     number = -(-tokens // capacity)
     order = np.repeat(np.arange(len(tokens)), number)
     starts = ranges(0, number) * capacity
-    return _PiecesToPlace(order, starts, np.minimum(tokens[order] - starts, capacity).astype(np.int32))
+    piece_lengths = np.minimum(tokens[order] - starts, capacity).astype(np.int32)
+    return _PiecesToPlace(order=order, starts=starts, lengths=piece_lengths)
 
 
 def _joined(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:

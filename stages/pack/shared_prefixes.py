@@ -48,8 +48,8 @@ class SharedPrefixes:
         return out
 
     @property
-    def is_in_group(self) -> NDArray[np.bool_]:
-        """(K,) whether the piece's unit has other pieces."""
+    def shares_tokens(self) -> NDArray[np.bool_]:
+        """(K,) whether the piece shares tokens with another: its unit has several pieces."""
         is_branch = self.parents > 0
         out: NDArray[np.bool_] = is_branch | np.append(is_branch[1:], False)
         return out

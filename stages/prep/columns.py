@@ -47,9 +47,10 @@ class Column:
     can be."""
 
     def require_usable(self, value: Any, where: str) -> None:
-        """Refuse a value that is not null, if the column says that it cannot be used.
+        """Refuse a value if the column says that it cannot be used.
 
         Args:
+            value: not None.
             where: the column, for the message.
 
         Raises:

@@ -185,6 +185,10 @@ def _system_text(row: Any, keys: Mapping[str, str]) -> tuple[str, str]:
 def require_no_parts_of_a_chat(row: Any, keys: Mapping[str, str]) -> None:
     """Refuse what only a conversation can have, beside texts that are joined as they are.
 
+    Args:
+        row: a decoded row, whose attributes are fields of the format.
+        keys: field → the name of its column.
+
     Raises:
         RowRejectedError: `unusable_column`.
     """

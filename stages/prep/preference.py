@@ -124,15 +124,16 @@ def _cut_messages(
 def _cut_texts(prompt: str | None, chosen: str, rejected: str) -> tuple[str, str, str]:
     """The prompt, and each answer without it. If the row has no prompt, the characters with which both answers begin
     are the prompt: of "Hi there" and "Hi you", that is "Hi". The space at its end belongs to the answers, because
-    tokens begin with their space.
+    tokens begin with their space. It is the prompt that TRL's `extract_prompt` finds.
+
+    Args:
+        chosen, rejected: not empty.
     """
     if prompt is not None:
         return prompt, chosen, rejected
     shorter = min(len(chosen), len(rejected))
-    # How many characters both begin with. If one answer is the beginning of the other, one less, so that each answer
-    # has at least one character left: neither is empty.
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter)
-    if cut == shorter:
+    if cut == shorter:  # one answer begins the other: a character is left of it, wherever spaces are, as in TRL
         cut = shorter - 1
     elif cut and chosen[cut - 1] == " ":
         cut -= 1

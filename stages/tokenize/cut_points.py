@@ -79,12 +79,12 @@ def line_places(bits: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.
     Args:
         bits: (T,) of the tokens, from `Breaks.of`.
     """
-    empty_line = LINE | WHITE
+    empty_line = LINE | WHITE  # a token that is white space and ends a line
     is_empty_line = (bits & empty_line) == empty_line
     # Without the last token, behind which nothing can be cut off. LINE is the lowest bit, so that its 0 and 1 can be
     # viewed as booleans, on which np.flatnonzero is five times as fast.
     line_ends = np.flatnonzero((bits[:-1] & LINE).view(np.bool_))
-    # In the second text, the line ends are the tokens 1 and 2. Token 1 is left out, because an empty line follows it.
+    # Of "a" "\n" "\n" "b", the line ends are the tokens 1 and 2. Token 1 is left out, because an empty line follows it.
     line_ends = line_ends[~is_empty_line[line_ends + 1]]
     # Token 2 is an empty line behind a line end, so the two make a blank line.
     is_after_line_end = (line_ends > 0) & ((bits[line_ends - 1] & LINE) > 0)

@@ -37,7 +37,7 @@ MOST_ROLES = 8
 OTHERS = "others"
 """The name under which they are counted."""
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
-_ROLE_CHARACTERS = 40
+_NAME_CHARACTERS = 40
 """Characters of a role, a token or a name that are kept."""
 # A quoted text in the source of a template; and such texts where it compares something with them.
 _TEXT = r"""(?:'[^']{0,40}'|"[^"]{0,40}")"""
@@ -88,6 +88,7 @@ class EncodeCounts:
             count: how many there are at this place.
         """
         names = self.by_kind.setdefault(kind, {})
+        # What is counted several times at one place, as calls of one message, is several of the first `places`.
         count_before = names.get(name, 0)
         if count_before < places:
             self.places.append(Place(kind, name, line, sub, detail))
@@ -103,7 +104,7 @@ class EncodeCounts:
         """Count a conversation under each of its unknown roles."""
         counted = self.by_kind.get(ROLES, {})
         # Roles come from the data, and end up in the ledger and in notes: they are cut and escaped.
-        names = {escape_line(role[:_ROLE_CHARACTERS]) for role in unknown}
+        names = {escape_line(role[:_NAME_CHARACTERS]) for role in unknown}
         named = {name for name in names if name in counted or len(counted) < MOST_ROLES}
         if named != names:
             named.add(OTHERS)
@@ -119,7 +120,7 @@ class EncodeCounts:
         self.add(WITH_SPECIAL, "", example.line, example.sub)
         names = self.by_kind.setdefault(SPECIAL, {})
         for token, count in sorted(Counter(tokens).items()):
-            name = escape_line(token[:_ROLE_CHARACTERS])
+            name = escape_line(token[:_NAME_CHARACTERS])
             if name not in names and len(names) >= MOST_ROLES:
                 name = OTHERS
             names[name] = names.get(name, 0) + count
@@ -135,8 +136,9 @@ class EncodeCounts:
         # By name where counts are equal, so that the order of the rows does not decide.
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
-            short_name = escape_line(name[:_ROLE_CHARACTERS])
-            # The second limit is for names that come one in a call, as the variables of a row do.
+            short_name = escape_line(name[:_NAME_CHARACTERS])
+            # The first limit is for one call, which has all columns of a block. The second is for many calls with a
+            # name each, as there are for the variables of rows. Both kinds may be in one block, hence twice as many.
             if rank >= MOST_NAMES or (short_name not in counts and len(counts) >= 2 * MOST_NAMES):
                 short_name = OTHERS
             counts[short_name] = counts.get(short_name, 0) + count

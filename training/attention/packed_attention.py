@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from ...schemas.errors import AttentionError
 from ..models.model_parts import attention_layers, unwrap
 from .kernels import FLASH, LOOP, MAX_HEAD_DIM, why_not_flash
-from .varlen import NAME, UNPACKED, no_mask, packed_varlen
+from .varlen import ANOTHER_MODEL, NAME, no_mask, packed_varlen
 
 IMPLEMENTATIONS = ("auto", NAME, "flash_attention_2", "sdpa", "eager")
 """What `attention` may be. `use_packed` says what each does."""
@@ -116,5 +116,5 @@ def _set(model: Any, name: str) -> None:
         if actual != name:
             raise AttentionError(
                 f"{model_name}: attention: {name} could not be set; {part} still has {actual!r}. It computes attention "
-                f"in its own code, which ignores document bounds; {UNPACKED}"
+                f"in its own code, which ignores document bounds; {ANOTHER_MODEL}"
             )

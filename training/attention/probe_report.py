@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...schemas.errors import LeakError
-from .varlen import NAME, UNPACKED
+from .varlen import ANOTHER_MODEL
+from .varlen import NAME as VARLEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +80,6 @@ def describe_remedy(attention: str, checks: Sequence[Check]) -> str:
             "pack with a smaller truncate.max_length (and pack.row_length, if it is set), or take fewer rows a batch, "
             "or another model"
         )
-    return UNPACKED if attention == NAME else f"set attention: auto, or {UNPACKED}"
+    if attention == VARLEN:  # what `auto` chooses: no other attention is left to try
+        return ANOTHER_MODEL
+    return f"set attention: auto, or {ANOTHER_MODEL}"

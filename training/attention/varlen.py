@@ -17,7 +17,7 @@ from .kernels import HALF, MAX_HEAD_DIM, KeyBounds, flash, gather_paths, per_doc
 
 NAME = "packed_varlen"
 """Its name in transformers."""
-UNPACKED = "take another model, or pad its documents with PackedLoader(unpacked=True)"
+ANOTHER_MODEL = "take another model, or pad its documents with PackedLoader(unpacked=True)"
 """What to do with a model that cannot keep documents apart."""
 _UNKNOWN = ("position_bias", "head_mask", "indices", "cache", "block_table", "alibi")
 """Arguments that change scores in ways that are not supported here."""
@@ -71,6 +71,8 @@ def packed_varlen(
     is_plain = softcap is None and s_aux is None and max(head_dim, value.shape[-1]) <= MAX_HEAD_DIM
     takes_flash = is_plain and not why_not_flash(query.device)
     if takes_flash:
+        # To bf16 or fp16, as transformers' own FlashAttention casts what layer norms left in float32. The output stays
+        # so: the weights of the layer's next product are of the same dtype, or autocast casts them.
         query, key, value = _in_half(module, query, key, value)
     # Rows end to end, and heads after tokens, as kernels take them: (B, H, T, E) → (B·T, H, E).
     q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value))
@@ -171,7 +173,7 @@ def _require_supported(
             "config.json (attention_dropout, attn_pdrop or the like)"
         )
     elif not causal:
-        problem = f"it looks ahead (is_causal is false), but packed attention is causal; {UNPACKED}"
+        problem = f"it looks ahead (is_causal is false), but packed attention is causal; {ANOTHER_MODEL}"
     elif kwargs.get("sides") is not None:
         # A model passes on what it does not know: here its own loss would be taken, of both sides alike.
         problem = (
@@ -180,7 +182,7 @@ def _require_supported(
             "packtrain.training.preference_loss"
         )
     elif unknown is not None:
-        problem = f"its attention takes {unknown}, which packed attention does not support; {UNPACKED}"
+        problem = f"its attention takes {unknown}, which packed attention does not support; {ANOTHER_MODEL}"
     elif mask is not None:
         problem = (
             f"it makes its own attention mask, or the batch has one; {NAME} does not use masks. Leave attention_mask "
@@ -250,7 +252,7 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, layer: str) -
     if positions is None:
         raise AttentionError(
             f"{layer}: attention got neither cu_seq_lens_q nor position_ids, so it cannot find where documents end. "
-            f"Pass both to the model, as PackedLoader's batches do. If you did, this model drops them: {UNPACKED}"
+            f"Pass both to the model, as PackedLoader's batches do. If you did, this model drops them: {ANOTHER_MODEL}"
         )
     return _bounds_of_positions(positions, rows, length, layer)
 

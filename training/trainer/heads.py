@@ -135,8 +135,8 @@ class FusedHead(_ReplacedHead):
             rows = rows[targets.index]
         bias = None if self._head.bias is None else self._head.bias.to(dtype)
         if not len(rows):
-            # Liger divides by the number of rows. The sum over none is 0 and so are its gradients: they must exist,
-            # because all ranks wait for them.
+            # Liger's kernel divides by the number of rows, so it cannot be asked. The sum over none is 0 and so are its
+            # gradients: they must exist, because all ranks wait for them.
             parts = [rows, self._head.weight[:0]]
             if bias is not None:
                 parts.append(bias[:0])

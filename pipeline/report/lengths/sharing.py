@@ -253,12 +253,12 @@ def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_leng
         return _SharedGroup([], [], 0)
     prefixes = share_prefixes(tokens, trained, row_length, align)
     # Whether each document shares with any other.
-    is_in_group = prefixes.is_in_group
-    lengths = np.array([len(tokens[place]) for place in prefixes.order[is_in_group].tolist()], np.int64)
+    shares_tokens = prefixes.shares_tokens
+    lengths = np.array([len(tokens[place]) for place in prefixes.order[shares_tokens].tolist()], np.int64)
     # A piece repeats the last token that it shares. Documents of 9, 7 and 5 tokens that share 0, 4 and 3 have pieces of
     # 9, 4 and 3: one unit of 16 tokens.
-    pieces = lengths - np.maximum(prefixes.shared[is_in_group] - 1, 0)
-    unit_begins = np.flatnonzero(prefixes.begins_unit[is_in_group])
+    pieces = lengths - np.maximum(prefixes.shared[shares_tokens] - 1, 0)
+    unit_begins = np.flatnonzero(prefixes.begins_unit[shares_tokens])
     units = sums_of(-(-pieces // align) * align, np.append(unit_begins, len(pieces)))
     return _SharedGroup(lengths.tolist(), units.tolist(), int(pieces.sum()))
 
