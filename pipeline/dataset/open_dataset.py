@@ -26,7 +26,7 @@ _OWN = (MANIFEST, "_run", EXPORT)
 
 @dataclass(frozen=True, slots=True)
 class Finished(DatasetReader):
-    """A finished dataset, with the store that has it and notes about its run."""
+    """A finished dataset, with the store that has it."""
 
     store: Store
 
@@ -35,6 +35,7 @@ class Finished(DatasetReader):
         """The dataset in a store, by its manifest."""
         # A folder as a path: its name may look like a URL.
         place = store.root if isinstance(store, LocalStore) else store.url
+        # `cache_bytes=None` does not limit the local copies of remote files.
         return cls(DatasetFiles(place, cache_bytes=None), manifest, store)
 
     def sound_batches(self, shard: ShardRecord) -> "Iterator[pa.RecordBatch]":

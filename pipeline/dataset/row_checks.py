@@ -60,9 +60,11 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
         yield list_lengths(batch.column(name)) != pieces, None, f"{name} has another length than seq_lengths"
     for name in columns_per(Per.ROW, batch.schema.names):
         yield list_lengths(batch.column(name)) != 1, None, f"{name} does not have one value for the row"
+    # The message names the key that sets the limit: without a longer `row_length`, rows are as long as `max_length`.
     key = "row_length" if manifest.row_length > manifest.max_length else "max_length"
     yield tokens > manifest.row_length, None, f"is longer than {key} ({manifest.row_length:,})"
     too_long = f"a piece is longer than max_length ({manifest.longest_piece:,})"
+    # A piece that may be as long as its row is too long only if its row is, which was checked above.
     if manifest.longest_piece < manifest.row_length:
         yield lengths > manifest.longest_padded, rows, too_long
     yield lengths < 1, rows, "a piece has no tokens"

@@ -79,6 +79,10 @@ def verify(folder: str | Path, *, deep: bool = False, observer: Observer | None 
     >>> packtrain.verify("packed", deep=True).sound
     True
 
+    Args:
+        folder: the dataset's path or URL.
+        observer: receives progress and notes; None: they go nowhere.
+
     Raises:
         InputError: the folder has no finished dataset.
         IntegrityError: the manifest itself is damaged.
@@ -139,7 +143,7 @@ def _check_strangers(dataset: Finished) -> Iterator[Finding]:
 
 
 def _check_file(store: Store, record: FileRecord | ShardRecord, deep: bool) -> Iterator[Finding]:
-    """Yield what is wrong with a file: its size; with `deep`, its content."""
+    """Yield what is wrong with a file: it is missing, or its size is wrong; with `deep`, also a wrong hash."""
     # Without `deep`, a listing is enough; what a shard holds is checked by its rows anyway.
     actual = store.size(record.name)
     if actual is None:

@@ -43,7 +43,7 @@ class DocumentsTask:
 
     def _row_groups(self) -> Iterator[pa.Table]:
         """Yield the rows of all documents, `ROW_GROUP` at a time."""
-        documents, origins, groups = open_table(self.out.local(NAME))
+        documents, origins, groups = open_table(self.out.local(NAME))  # `NAME` is the file of the table's columns
         source_names = strings(self.sources)
         for first in range(0, len(documents), ROW_GROUP):
             batch = documents.at(slice(first, first + ROW_GROUP))

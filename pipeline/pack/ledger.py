@@ -51,11 +51,11 @@ def open_ledger(
         # Each kind has the name of a field of `SourceLedger`, which maps a reason to a count.
         for kind in (REJECTED, "rows_filtered", "examples_skipped", DROPPED, TEMPLATE_DROPPED):
             _add(getattr(entry, kind), counts.by_kind.get(kind, {}))
-        _add(entry.unknown_roles, counts.by_kind.get(ROLES, {}), MOST_ROLES)
-        _add(entry.special_in_contents, counts.by_kind.get(SPECIAL, {}), MOST_ROLES)
+        _add(entry.unknown_roles, counts.by_kind.get(ROLES, {}), max_keys=MOST_ROLES)
+        _add(entry.special_in_contents, counts.by_kind.get(SPECIAL, {}), max_keys=MOST_ROLES)
         entry.examples_with_special += counts.total(WITH_SPECIAL)
-        _add(entry.columns_not_read, counts.by_kind.get(COLUMNS_NOT_READ, {}), MOST_NAMES)
-        _add(entry.keys_not_read, counts.by_kind.get(KEYS_NOT_READ, {}), MOST_NAMES)
+        _add(entry.columns_not_read, counts.by_kind.get(COLUMNS_NOT_READ, {}), max_keys=MOST_NAMES)
+        _add(entry.keys_not_read, counts.by_kind.get(KEYS_NOT_READ, {}), max_keys=MOST_NAMES)
         entry.call_arguments_not_json += counts.total(NOT_JSON)
         entry.examples_made += counts.examples + counts.total(DROPPED)
         # Tokens that are not of the row's text were created by the run.

@@ -43,8 +43,8 @@ def limits_of(config: "RunConfig", *, pairs: bool = False) -> Limits:
     if pairs:
         return limits_of_pairs(config, truncate.max_length, config.row_length)
     if config.pack.cuts_documents:  # a strategy that cuts at the ends of rows gets whole documents
-        return Limits(truncate.max_length, "whole", truncate.keep)
-    return Limits(truncate.max_length, truncate.overlong, truncate.keep)
+        return Limits(truncate.max_length, overlong="whole", keep=truncate.keep)
+    return Limits(truncate.max_length, overlong=truncate.overlong, keep=truncate.keep)
 
 
 def has_copies(config: "RunConfig") -> bool:
@@ -81,6 +81,7 @@ def decide(table: Table, config: "RunConfig", tokenizer_json: str, scratch: Path
             # The first token never counts, because a piece's first token has no label.
             trainable = documents.supervised - documents.has(FIRST_SUPERVISED)
             _leave_out(documents, trainable <= 0, "untrained")
+        # With `truncate`, none is too long any more; with `whole`, the packing strategy cuts those that are.
         too_long = (documents.outcome == 0) & (documents.high - documents.low > limits.max_length)
         if limits.overlong == "drop":
             _leave_out(documents, too_long, "overlong")
@@ -279,7 +280,8 @@ def _split(
             tokens = np.concatenate(segments.tokens(documents, from_the_first, documents.length))
             places = _places_of(spans, breaks.of(tokens), turns=options.at == "turns")
         # From here on, places are those in the documents laid end to end. A document of 10 tokens that begins at 100,
-        # cut into pieces of 6 with an overlap of 2, gives start 100 104, fresh 100 106, end 106 110.
+        # cut into pieces of 6 with an overlap of 2, gives start 100 104, fresh 100 106, end 106 110: the second piece
+        # repeats 104 and 105, and its first fresh token is 106.
         bases = spans.bases[:-1]
         cut = split(bases + documents.low, bases + documents.high, config.truncate.max_length, options.overlap, places)
         supervised = spans.supervised_before(cut.end) - spans.supervised_before(cut.fresh)

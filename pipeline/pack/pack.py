@@ -125,7 +125,8 @@ def select(
         decide_together(table, config, only)
         if shares:
             share_prompts(table)
-        # Unpacked pairs are padded by the trainer, each column by itself.
+        # Only pairs whose sides share a row (`both`) are packed. The trainer pads others, each column by itself;
+        # `Alignment()` pads nothing.
         alignment = config.pack.alignment if limits.both else Alignment()
         form = RowForm(alignment, pad_id, pairs=limits, branches=shares)
     else:
@@ -197,6 +198,7 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
         return isinstance(task, ShardTask) and (task.record in finished or records.find(task.record) is not None)
 
     files = list[FileRecord]()
+    # `perform` calls the `run` of a task.
     with closing(executor.map(perform, plan_tasks(), is_finished)) as results:
         for result in results:
             if isinstance(result, PackResult):

@@ -34,7 +34,7 @@ def pair_lengths(ends: NDArray[np.int32]) -> PairLengths:
         ends: (3 N,) where the three spans of each pair end, in tokens of the pair.
     """
     parts = ends.reshape(-1, 3)
-    return PairLengths(parts[:, 0].copy(), parts[:, 1] - parts[:, 0], parts[:, 2] - parts[:, 1])
+    return PairLengths(prompt=parts[:, 0].copy(), chosen=parts[:, 1] - parts[:, 0], rejected=parts[:, 2] - parts[:, 1])
 
 
 def equal_completions(
@@ -99,6 +99,7 @@ def plan_sides(
     starts_in_kept = np.ascontiguousarray(sides["start"])
     repeated = np.ascontiguousarray(sides["repeated"])
     # A completion loses its beginning only if nothing of the prompt is kept, so what is kept of a side is one stretch.
+    # Of p0 p1 p2 c0 c1, what is kept begins at 2 + 0 if it is p2 c0 c1, and at 3 + 1 if it is c1.
     first_of_chosen = cut.begins.prompt + cut.begins.chosen
     first_of_rejected = cut.begins.prompt + cut.begins.rejected
     chosen = segments.tokens(pairs, first_of_chosen, lengths_of_sides[::2])

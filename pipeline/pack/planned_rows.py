@@ -130,6 +130,7 @@ class PlannedRows:
         segments: all segments of the table.
         pieces: D pieces, row by row.
         row_offsets: (R + 1,) first piece of each row, then D.
+        form: what the rows look like: their padding, and which columns they have.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class PlannedRows:
         pieces = self._pieces[first_piece:last_piece]
         row_offsets = self._row_offsets[first : last + 1] - first_piece
         documents = self._documents.at(np.ascontiguousarray(pieces["document"]))
+        # `both` says that both sides of a pair share a row. Without it, pairs are not packed.
         if form.pairs is not None and not form.pairs.both:
             return self._lay_out_unpacked(pieces, documents, form.pairs, account)
         if form.pairs is not None:
@@ -231,6 +233,7 @@ class PlannedRows:
 
         Args:
             account: takes the counts.
+            pieces: (D,) the pieces, row by row.
             documents: (D,) the document of each piece.
             row_offsets: (R + 1,) first piece of each row, then D.
             padded: (D,) tokens of each piece, with padding.
@@ -269,7 +272,7 @@ class PlannedRows:
         doc_ids = np.ascontiguousarray(pieces["document"])
         batch, first_tokens = lay_out_unpacked(pairs, self._segments, doc_ids, limits)
         if account is not None:
-            trained = pairs.supervised_kept - first_tokens
+            trained = pairs.supervised_kept - first_tokens  # the tokens of both completions, but those without a loss
             sources = self._segments.sources[pairs.segment]
             account.count(sources, trained=trained, first_tokens=first_tokens, tokens=pieces["length"])
         return batch
@@ -306,6 +309,7 @@ def _cuts_through_turns(
         pieces = np.flatnonzero(is_cut)
         if len(pieces):
             spans = segments.index(documents.at(pieces))
+            # The index has documents end to end: `bases` is where each begins in it.
             counts[pieces] += spans.through_turn(spans.bases[:-1] + places[pieces])
     return counts
 

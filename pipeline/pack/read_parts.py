@@ -78,7 +78,7 @@ def read_table(
     segment_counts: list[int] = []
     blocks: list[int] = []
     first = 0  # the doc id of the next document
-    segment_number = 0
+    segment_number = 0  # of the next record batch, counted over all parts
     for number, (place, size) in enumerate(zip(places, sizes, strict=True)):
         part = EncodedPart(place.path)
         rows = sum(batch.num_rows for batch in part.batches)
@@ -173,13 +173,20 @@ def _read_spans(batch: pa.RecordBatch, segment: Documents, spans: Spans, mask: M
 
 def _cut(segment: Documents, limits: Limits, spans: Spans) -> None:
     """Fill the columns that say what the limits keep of each document, and what of that is trained."""
-    index = SpanIndex.of(segment.length, segment.span_count, spans.ends, spans.kind, spans.turn, spans.supervised)
+    index = SpanIndex.of(
+        segment.length,
+        segment.span_count,
+        ends=spans.ends,
+        kind=spans.kind,
+        turn=spans.turn,
+        supervised=spans.supervised,
+    )
     low, high = limits.stretch(segment.length)
     segment.low[:] = low
     segment.high[:] = high
     segment.kept[:] = high - low
     segment.kept_digest[:] = range_digests(low, high)
-    # From here on as places in the documents laid end to end.
+    # From here on as places in the documents laid end to end, in which `bases` says where each begins, and the end.
     begins = index.bases[:-1]
     begins_kept = begins + low
     ends_kept = begins + high
@@ -190,7 +197,9 @@ def _cut(segment: Documents, limits: Limits, spans: Spans) -> None:
     # The first kept token has no label, so labels are looked for from the second one on.
     segment.labels[:] = segment.supervised_kept - (index.supervised_at(begins_kept) & (low < high))
     labels = SupervisedDigests(index, segment.span_count)
-    segment.trained_digest[:] = labels.between(begins, np.minimum(begins_kept + 1, ends_kept), ends_kept)
+    # The second kept token, or the end where fewer than two are kept.
+    first_labels = np.minimum(begins_kept + 1, ends_kept)
+    segment.trained_digest[:] = labels.between(bases=begins, low=first_labels, high=ends_kept)
 
 
 def _cut_pairs(

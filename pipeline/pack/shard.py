@@ -112,7 +112,7 @@ class ShardTask:
     def _planned(self) -> tuple[PlannedRows, int]:
         """The rows of the shard, and how many pieces the fullest of them has."""
         shard = self.shard
-        table = self.out.local(NAME)
+        table = self.out.local(NAME)  # the file of the columns of documents
         stat = table.stat()
         documents, segments = _opened(table, (stat.st_ino, stat.st_mtime_ns), self.cache, self.masks)
         offsets = _numbers(self.out.local(f"{self.layout}.rows"), np.int64, shard.first_row, shard.last_row + 1)

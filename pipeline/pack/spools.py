@@ -32,7 +32,7 @@ class GroupSpool:
         """Add the groups of a segment's documents."""
         if not len(groups):
             return
-        _, offsets_buffer, text = groups.buffers()
+        _, offsets_buffer, text = groups.buffers()  # of an Arrow array: which texts are null, offsets, bytes of texts
         offsets = np.frombuffer(offsets_buffer, np.int32)[groups.offset : groups.offset + len(groups) + 1]
         # Texts of 2 and 3 bytes that stand from byte 4 of the segment's buffer on have the offsets 4 6 9. Behind 10
         # bytes of earlier segments, they end at 12 and 15.

@@ -27,6 +27,7 @@ from ..store.open_store import Store
 from .spools import TrainedSpans
 
 NAME = "_run/layout/documents.arrow"
+"""The file of the columns, below the output's folder."""
 SLICE = 1 << 20
 """Documents decided at once, so that what is computed of them takes some tens of MB."""
 PIECE = np.dtype(
@@ -48,7 +49,8 @@ GROUP = "group"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Documents:
-    """Columns of N documents. The last nine are final after `outcomes.decide`.
+    """Columns of N documents. `read_parts` fills them; the last nine are final after `outcomes.decide`, which sets some
+    bits of `flags`, too.
 
     A preference pair counts as a document with all its tokens: the prompt once, and both completions, which are
     supervised. Its `low` is 0 and its `high` the number of tokens that the limits keep, although these need not be

@@ -133,7 +133,7 @@ def plan_window(
     # Causal attention computes half of a square of n tokens, and n times as many as come before: twice that is stored.
     squares = sums_of(padded * (padded + 2 * tokens_before), row_offsets)
     shards = cut_shards(tokens, row_offsets, first_shard, form.token_bytes, config.output.shard_bytes)
-    return WindowPlan(name, certificate, shards, tokens.astype(np.int32), squares)
+    return WindowPlan(name, certificate, shards, tokens=tokens.astype(np.int32), squares=squares)
 
 
 def plan_pieces(
@@ -167,7 +167,7 @@ def plan_pieces(
         if pairs and max_docs is not None:  # a unit of two pieces; with `pack.share`, there is no `max_docs`
             max_docs //= 2
     elif not form.is_packed:  # each preference pair in a row of its own, however long
-        longest = max(2, int(sizes.max(initial=0)))
+        longest = max(2, int(sizes.max(initial=0)))  # `plan_rows` takes no length below 2
         row_length = longest
     same = None
     if has_copies(config):
@@ -202,7 +202,7 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
     documents = table.documents
     stored = table.pieces  # of documents that are split or share tokens; others are one whole piece
     is_planned = np.zeros(len(documents) if len(stored) else 0, np.bool_)  # of those with stored pieces
-    pieces_of_slices = [np.zeros(0, PIECE)]
+    pieces_of_slices = [np.zeros(0, PIECE)]  # so that there is something to concatenate, even without documents
     for doc_ids in _packed_in(table, split):
         if not in_window.all():
             doc_ids = doc_ids[in_window[_blocks_of(table, doc_ids)]]
@@ -226,7 +226,7 @@ def _pieces_of(table: Table, split: str, blocks: NDArray[np.int64], *, pairs: bo
     pieces = np.concatenate(pieces_of_slices)
     pieces_of_slices.clear()  # which would double the memory of what follows
     begins = unit_begins(pieces, pairs=pairs)
-    if len(stored):  # which stand last: all are put in the order of their first documents
+    if len(stored):  # stored pieces stand last until here: now all units get the order of their first documents
         pieces = take_units(pieces, begins, np.argsort(pieces["document"][begins], kind="stable"))
         begins = unit_begins(pieces)
     copies = documents.copies[pieces["document"][begins]].astype(np.int64)
@@ -263,7 +263,11 @@ def permute_rows(plan: LayoutPlan, seed: int) -> LayoutPlan:
     sizes = np.diff(plan.row_offsets)[order]
     pieces = ranges(plan.row_offsets[:-1][order], sizes)
     return LayoutPlan(
-        plan.order[pieces], plan.starts[pieces], plan.lengths[pieces], offsets_of(sizes), plan.certificate
+        order=plan.order[pieces],
+        starts=plan.starts[pieces],
+        lengths=plan.lengths[pieces],
+        row_offsets=offsets_of(sizes),
+        certificate=plan.certificate,
     )
 
 
@@ -287,7 +291,7 @@ def cut_shards(
         shard_bytes: the most bytes of a shard.
     """
     if not len(tokens):
-        return (ShardPlan(first_index, 0, 0, 0, 0),)
+        return (ShardPlan(first_index, first_row=0, last_row=0, first_piece=0, last_piece=0),)
     ends = np.cumsum(tokens)
     total = int(ends[-1])
     count = max(1, -(-total * token_bytes // shard_bytes))

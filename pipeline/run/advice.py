@@ -41,6 +41,7 @@ def describe_default_mask(config: RunConfig, formats: Mapping[str, SourceFormat]
     has_chats = any(format.name in ("messages", "sharegpt") for format in formats.values())
     if "mask" in config.model_fields_set or not has_chats:
         return None
+    # A mask of one source is chosen, too. With `expand: per_turn`, each answer is the last one of an example.
     if any(source.expand != "none" or source.mask != SourceMaskConfig() for source in config.sources):
         return None
     return "mask completion, the default, trains the last answer of a chat; mask=assistant trains all"

@@ -54,10 +54,10 @@ def contamination(
     settings = []
     if paths is not None:
         absolute = [str(path) if is_url(str(path)) else str(Path(path).absolute()) for path in paths]
-        settings.append(Setting("contamination.against", absolute, "against"))
+        settings.append(Setting("contamination.against", absolute, origin="against"))
     with TemporaryDirectory(prefix="packtrain-contamination-") as temporary:
         if isinstance(config, Mapping) and config.get("cache") is None:
-            settings.append(Setting("cache", temporary, "the cache"))
+            settings.append(Setting("cache", temporary, origin="the cache"))
         loaded, folder = load_config(config, base, settings)
         if loaded.contamination is None:
             raise ConfigError("--against is needed: the evaluation file to compare with, such as test.jsonl")

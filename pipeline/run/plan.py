@@ -124,7 +124,7 @@ def plan(
             encoded.contamination.hits(),
             encoded.contamination.evaluation.payload(),
             total.examples_made,
-            str(config.identity()["contamination"]["action"]),
+            action=str(config.identity()["contamination"]["action"]),
         )
     rejects = some_rejects(list_rejects(config, prepared.joined, encoded.records))
     report = make_report(
@@ -135,9 +135,11 @@ def plan(
         choice=choice,
         flow=Flow(supervision_of(total), dict(selected.ledger.sources), rejects, rejects_file=None),
         contamination=contamination,
-        training=Training(policies_of(config.identity()), [], "There are no rows yet: a plan packs nothing."),
+        training=Training(
+            policies_of(config.identity()), rows=[], rows_absent="There are no rows yet: a plan packs nothing."
+        ),
         packing=packing,
-        made=Made(None, configuration_of(config, work.base)),
+        made=Made(manifest=None, configuration=configuration_of(config, work.base)),
     )
     kept.end()
     return replace(report, notes=[*kept.notes, *answers(report)])
@@ -189,4 +191,4 @@ def _packing(config: RunConfig, figures: Sequence[SplitFigures], sample: Sample 
             )
             for split in figures
         ]
-    return Packing(config.row_length, config.pack.strategy, splits, config.pack.padded_for, pairs)
+    return Packing(config.row_length, config.pack.strategy, splits, padded_for=config.pack.padded_for, pairs=pairs)

@@ -143,7 +143,11 @@ def make_dataset(config: RunConfig, work: Workspace, *, damaged: Collection[str]
 
 
 def _make_locked(config: RunConfig, work: Workspace, damaged: Collection[str]) -> RunEnd:
-    """The steps of a run, in a folder that is locked."""
+    """The steps of a run, in a folder that is locked.
+
+    Args:
+        damaged: names of damaged files of a finished dataset, which are made again; empty for a run.
+    """
     out = work.out
     with open_workers(config.run, work) as executor:
         prepared = prepare(config, work, executor)
@@ -270,7 +274,7 @@ def plan_of(config: RunConfig, prepared: Prepared) -> dict[str, Any]:
     """Return everything that the written bytes depend on, as JSON reads it back: lists instead of tuples."""
     tokenizer = prepared.spec.tokenizer
     packages = ["jinja2", "pyarrow", "tokenizers"]
-    if any(source.where for source in config.sources):
+    if any(source.where for source in config.sources):  # conditions that polars evaluates
         packages.append("polars")
     packages.append("packtrain")
     plan: dict[str, Any] = {

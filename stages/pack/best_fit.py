@@ -68,7 +68,7 @@ def rows_needed(
         max_docs: the most sequences in a row; None for no limit.
         max_of_size: (C + 1,) how many of each size a row may take; None for no limit.
     """
-    return _walk(counts, max_docs, max_of_size)[1]
+    return _walk(counts, max_docs, max_of_size)[1]  # the number of rows, without the moves
 
 
 def descending(sizes: NDArray[np.integer], capacity: int) -> NDArray[np.integer]:
@@ -152,9 +152,10 @@ def _walk(
                 per_row = min(capacity // size, most_in_row, at_most)
                 full, remainder = divmod(left_to_place, per_row)
                 if full:
-                    move(opened, full, 0, per_row, capacity - per_row * size)
+                    move(opened, rows=full, slot=0, per_row=per_row, left=capacity - per_row * size)
                 if remainder:
-                    move(opened + full, 1, 0, remainder, capacity - remainder * size)
+                    left = capacity - remainder * size
+                    move(opened + full, rows=1, slot=0, per_row=remainder, left=left)
                 opened += full + (remainder > 0)
                 break
             space = size + (fitting & -fitting).bit_length() - 1  # the lowest bit: the smallest space that fits
@@ -170,7 +171,8 @@ def _walk(
                 if full == rows:
                     continue
                 if left_to_place:  # fewer than `per_row`: the last of this size
-                    move(row + full, 1, slot, left_to_place, space - left_to_place * size)
+                    left = space - left_to_place * size
+                    move(row + full, rows=1, slot=slot, per_row=left_to_place, left=left)
                     full += 1
                     left_to_place = 0
                 if full < rows:  # the size is used up: these rows keep their space, and their place in the queue

@@ -43,7 +43,8 @@ def bound_of_whole_pieces(counts: NDArray[np.int64], max_docs: int | None = None
     tokens = offsets_of(counts * np.arange(capacity + 1, dtype=np.int64))  # tokens[s]: theirs
     threshold = np.arange(half + 1)
     alone_from = capacity - threshold + 1  # from this size on, a piece leaves no space for one of K
-    # Large pieces are those above C / 2; medium ones, of these, those that leave space for a piece of the threshold.
+    # Large pieces are those above C / 2. Large ones that leave space for a piece of the threshold are medium, too.
+    # In rows of 10, with K = 4: large are 6 to 10, medium is 6, small are 4 and 5, and `alone_from` is 7.
     large = number[capacity + 1] - number[half + 1]
     medium = number[alone_from] - number[half + 1]
     medium_tokens = tokens[alone_from] - tokens[half + 1]

@@ -62,7 +62,10 @@ def tight_apart(
 
     Args:
         plain: the rows of `tight` without regard to copies.
-        sizes, counts, max_docs, same: those of `best_fit_apart`.
+        sizes: (N,) integers in 1..C.
+        counts: (C + 1,) how many pieces have each size.
+        max_docs: the most pieces in a row; None for no limit.
+        same: (N,) a number that the copies of a piece share.
     """
     max_of_size = max_of_sizes(sizes, counts, same)
     rows = len(plain.row_offsets) - 1

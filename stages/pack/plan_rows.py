@@ -38,15 +38,17 @@ class Placing:
 
 
 def one_in_a_row(sizes: Sizes, counts: Counts, max_docs: int | None) -> Placement:
-    """Each piece in a row of its own, in the given order."""
+    """Each piece in a row of its own, in the given order. `counts` and `max_docs` are not used: they are there because
+    every `Placing.place` is called with them.
+    """
     return Placement(np.arange(len(sizes), dtype=np.int64), np.arange(len(sizes) + 1, dtype=np.int64))
 
 
 PLACING = {
-    "bfd": Placing(best_fit_decreasing, best_fit_apart, rows_needed),
-    "tight": Placing(tight_rows, tight_apart),
-    "bfd_split": Placing(best_fit_decreasing, best_fit_apart, rows_needed),
-    "none": Placing(one_in_a_row, None, lambda counts, _: int(counts.sum())),
+    "bfd": Placing(best_fit_decreasing, keep_apart=best_fit_apart, count_rows=rows_needed),
+    "tight": Placing(tight_rows, keep_apart=tight_apart),
+    "bfd_split": Placing(best_fit_decreasing, keep_apart=best_fit_apart, count_rows=rows_needed),
+    "none": Placing(one_in_a_row, count_rows=lambda counts, _: int(counts.sum())),
 }
 """How each strategy of `schemas.tables.strategies` places pieces, but those that join documents."""
 
@@ -186,7 +188,8 @@ def _as_lengths(lengths: ArrayLike) -> NDArray[np.integer]:
 def _truncate(lengths: NDArray[np.integer], limit: int) -> _PiecesToPlace:
     """One piece for each non-empty document: its first `limit` tokens."""
     order = None
-    # Without empty or overlong documents, as usual, the lengths are planned without a copy.
+    # Without empty or overlong documents, as usual, the lengths are planned without a copy. `initial` counts as one
+    # more length, because there may be no document.
     if lengths.min(initial=1) == 0:
         order = np.flatnonzero(lengths)
         lengths = lengths[order]
@@ -233,5 +236,5 @@ def _joined(lengths: NDArray[np.integer], capacity: int) -> LayoutPlan:
         lengths=(right - left).astype(np.int32),
         row_offsets=row_offsets,
         # All rows but the last are full, so no plan has fewer.
-        certificate=Certificate(rows, bound=rows, tokens=total, pieces=len(document)),
+        certificate=Certificate(rows=rows, bound=rows, tokens=total, pieces=len(document)),
     )

@@ -138,6 +138,7 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
     a label is 0.
 
     Args:
+        alignment: the multiples to which pieces and rows are padded.
         columns: those for which the pieces have values: weights, branches and sides may be None.
     """
     padded_lengths = alignment.padded(pieces.lengths, pieces.row_offsets)
@@ -161,6 +162,7 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
     # 2 and 3 tokens that are all supervised, the labels at 0 and 2 go, and the pieces have 1 and 2.
     first_supervised = supervised[begins]
     labels[begins] = IGNORE_INDEX
+    # The supervised tokens of each piece, from where it begins up to where the next one does, but for its first token.
     trained = np.add.reduceat(supervised, begins, dtype=np.int32) - first_supervised.astype(np.int32)
 
     weights = None
@@ -180,10 +182,12 @@ def lay_out(pieces: PlannedPieces, alignment: Alignment, pad_id: int, columns: S
         Per.PIECE: pieces.row_offsets,
         Per.ROW: np.arange(len(pieces.row_offsets)),
     }
-    tokens = RowTokens(pieces, padded_lengths, ids, labels, positions, weights)
+    tokens = RowTokens(
+        pieces, lengths=padded_lengths, input_ids=ids, labels=labels, position_ids=positions, loss_weights=weights
+    )
     arrays = [lists(list_offsets[column.per], VALUES[column.usual](tokens), column.field.type) for column in columns]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of_columns(columns))
-    return LaidOut(batch, trained, first_supervised, weight_sums)
+    return LaidOut(batch, trained=trained, heads=first_supervised, weights=weight_sums)
 
 
 def _with_padding(values: NDArray[_T], is_document: NDArray[np.bool_] | None, filler: int = 0) -> NDArray[_T]:

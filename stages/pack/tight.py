@@ -73,7 +73,7 @@ def tight_rows(
     limits = None
     if max_of_size is not None:
         # Of the sizes that are rounded to one, the strictest limit holds.
-        limits = np.full(units + 1, len(sizes))
+        limits = np.full(units + 1, len(sizes))  # as many as there are pieces is no limit
         np.minimum.at(limits, rounded, max_of_size[sizes])
     counts_of_units = np.bincount(rounded, minlength=units + 1)
     most_in_row = max_docs or len(sizes)
@@ -131,7 +131,9 @@ def _as_bits(flags: NDArray[np.bool_]) -> int:
 
 
 class _Stock:
-    """The sizes left: counts, and as two sets of bits, bit s and bit C - s for each size s."""
+    """The pieces left: how many there are of each size, and which sizes are left, as the bits of two numbers: a size s
+    that is left is bit s of `present`, and bit C - s of `_mirrored`.
+    """
 
     __slots__ = ("_mirrored", "capacity", "counts", "max_of_size", "present")
 
@@ -170,7 +172,8 @@ class _Stock:
             held: what the row holds.
         """
         half = (space + 1) // 2
-        # Bit i says that half + i and its partner, which fills the rest, are both left: in a space of 10, 7 and 3.
+        # Shifted by C - space, `_mirrored` has bit i if the size space - i is left. So bit i of `pairs` says that
+        # half + i and its partner are both left. In a space of 10, half is 5: bit 0 is 5 and 5, and bit 2 is 7 and 3.
         pairs = (self.present & (self._mirrored >> (self.capacity - space))) >> half
         if not space & 1 and pairs & 1 and (self.counts[half] < 2 or not self.allows(half, held, 2)):
             pairs ^= 1  # a size is its own partner only if two of it are left
@@ -271,11 +274,11 @@ def _fill_row(
             break
         add(smallest)
     while slots and space:
-        fitting = stock.present & ((1 << (space + 1)) - 1)
+        fitting = stock.present & ((1 << (space + 1)) - 1)  # the bits of the sizes up to the space
         if not fitting:
             break
         largest = fitting.bit_length() - 1
-        if chance is not None and not next(chance) % _DRAWN_OF:
+        if chance is not None and next(chance) % _DRAWN_OF == 0:  # about once in `_DRAWN_OF` times
             # The largest size up to one that is drawn from 1 to the space; or the largest, if all are larger.
             smaller = fitting & ((1 << (2 + next(chance) % space)) - 1)
             add((smaller or fitting).bit_length() - 1)
