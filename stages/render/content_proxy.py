@@ -78,7 +78,8 @@ class ContentProxy(TrackedStr):
     @classmethod
     def of_message(cls, message: int) -> "ContentProxy":
         """The proxy of a message's content."""
-        return cls(chr(FIRST_PLACEHOLDER + message), (SourceSpan(0, 1, origin_of(message)),))
+        span = SourceSpan(begin=0, end=1, origin=origin_of(message))  # the placeholder is one character
+        return cls(chr(FIRST_PLACEHOLDER + message), (span,))
 
     def _guard(self) -> ContentGuard:
         """The guard of the first content in this text."""
@@ -182,6 +183,8 @@ class _InAsTest(NodeTransformer):
             return node
         if len(node.ops) > 1:
             raise TraceAbortedError("the template chains `in` with other comparisons")
+        # jinja2's fields of a test: what is tested, its name, its arguments; and three kinds of further arguments, of
+        # which there are none.
         test = nodes.Test(node.expr, "in", [node.ops[0].expr], [], None, None, lineno=node.lineno)
         return test if node.ops[0].op == "in" else nodes.Not(test, lineno=node.lineno)
 

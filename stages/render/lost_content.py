@@ -70,6 +70,7 @@ def check_lost_content(
         tracked: the row's messages.
         rendering: the rendered conversation.
         template: the chat template, with the row's documents.
+        tools: the row's tool schemas.
         allowed: what may be lost, in the words of `tokenizer.allow_lost`.
 
     Returns:
@@ -80,7 +81,8 @@ def check_lost_content(
             content of a message is lost whose role is a typing error, or of another tool's data.
     """
     comparison = _Comparison(rendering, template)
-    lost: dict[str, str] = {}  # word of `tokenizer.allow_lost` → what was lost first
+    # Word of `tokenizer.allow_lost` → what was lost first, as it is said after "the template does not write".
+    lost: dict[str, str] = {}
     loses_reasoning = False
     unproved: UnprovedError | None = None
     for origin, content in tracked.contents.items():
@@ -158,11 +160,12 @@ class _Comparison:
         """What became of a content, a thought or a tool call.
 
         Args:
+            origin: of the content: its message, and whether it is a thought or a call.
             content: a text, or a whole call, whose parts are compared by `lost_part_of_calls`.
         """
         if origin & TOOL_CALL:
             # `message.tool_calls | tojson` is one text of all calls, with the number 0.
-            all_calls = origin_of(message_of(origin), 0, TOOL_CALL)
+            all_calls = origin_of(message_of(origin), call_number=0, kind=TOOL_CALL)
             if origin in self._written or all_calls in self._written:
                 return _Fate.KEPT
             texts = [part for part in parts_of_call(content) if isinstance(part, str)]
@@ -180,8 +183,8 @@ class _Comparison:
             if not is_thought and without_tags(content) in self._template_source:
                 return _Fate.LOST
             return _Fate.UNTRACKED
-        # A single span can have no more of a content than all of it. This is quick, and true of almost all contents;
-        # sizes are counted over all characters.
+        # A single span can have no more of a content than all of it. This is quick, and true of almost all contents,
+        # whereas `_size` goes through all characters.
         if len(written_texts) == 1 and len(written_texts[0].strip()) >= len(content.strip()):
             return _Fate.KEPT
         size = _size(content)
@@ -235,7 +238,12 @@ def _first_lost_document(documents: Sequence[dict[str, Any]], text: str) -> int:
 
 
 def _require_allowed(lost: Mapping[str, str], allowed: Set[str], template_name: str) -> None:
-    """Raise for the first loss that is not allowed; the remedy allows all losses of the row."""
+    """Raise for the first loss that is not allowed; the remedy allows all losses of the row.
+
+    Args:
+        lost: word of `tokenizer.allow_lost` → what was lost first.
+        allowed: the words that are allowed.
+    """
     refused = [word for word in lost if word not in allowed]
     if refused:
         # With the words that are allowed already, because the list that the user writes replaces the one there was.
@@ -248,6 +256,7 @@ def _unknown_role(role: str, description: str, template_name: str) -> RowRejecte
     """The error for a lost content of a role that no word of `tokenizer.allow_lost` allows: it is a typing error, or a
     role of another tool's data.
     """
+    # Such as `function_call` or `observation`: roles of calls and results in other tools' data.
     if role.strip().lower() in CALLS_AND_RESULTS:
         remedy = "read the rows with format: sharegpt, keys: {conversations: messages}, which knows such roles"
         return _rejection("call_role", description, remedy, template_name)
@@ -258,6 +267,13 @@ def _unknown_role(role: str, description: str, template_name: str) -> RowRejecte
 
 
 def _rejection(reason: str, description: str, remedy: str, template_name: str) -> RowRejectedError:
+    """The error for a loss.
+
+    Args:
+        reason: the ledger's name for it.
+        description: what is lost.
+        remedy: what to do, if not to take another template.
+    """
     return RowRejectedError(
         reason,
         f"the chat template '{template_name}' does not write {description}; take a template that does, or {remedy}",

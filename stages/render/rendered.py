@@ -55,7 +55,7 @@ def merged_spans(spans: Spans) -> Spans:
     """The spans without empty ones, and with neighbours as one that differ in nothing but their ends. Of PROMPT to 5,
     ASSISTANT to 5 and PROMPT to 9, that is PROMPT to 9. An empty text has one empty prompt span.
     """
-    merged: list[tuple[int, int, int, float]] = []
+    merged: list[tuple[int, int, int, float]] = []  # end, kind, turn and weight of each span
     last_end = 0
     for span in zip(*spans, strict=True):
         end = span[0]
@@ -91,15 +91,15 @@ def _whole_turn_spans(spans: Spans) -> Spans:
     """The spans with whole turns instead of their parts, and without stops in the header after a turn: of THOUGHT to
     12, ASSISTANT to 31 and TOOL_CALL to 47, ASSISTANT to 47.
     """
-    merged: list[tuple[int, int, int, float]] = []
-    kind_before = -1
+    merged: list[tuple[int, int, int, float]] = []  # end, kind, turn and weight of each span
+    kind_before = -1  # none
     for end, kind, turn, weight in zip(*spans, strict=True):
         if kind in NEXT_STOP_KINDS:
             continue  # without it, the span after it begins where the turn ends
         span = (end, _KIND_OF_TURN.get(kind, kind), turn, weight)
         # Two neighbours of the same kind are not parts of one turn, but two turns: they stay apart.
         continues_turn = kind in _KIND_OF_TURN and kind != kind_before
-        if continues_turn and merged and merged[-1][1:] == span[1:]:
+        if continues_turn and merged and merged[-1][1:] == span[1:]:  # all but the end
             merged.pop()
         merged.append(span)
         kind_before = kind

@@ -68,7 +68,7 @@ class RenderedChat(NamedTuple):
         Raises:
             RowRejectedError: the template refuses them.
         """
-        return self.render(range(index), True)
+        return self.render(range(index), True)  # True: with a generation prompt
 
     def gap(self, messages: Sequence[int], before: int, after: int | None) -> str | None:
         """What stands between two messages where only some messages are rendered; None if the template refuses these,
@@ -79,7 +79,7 @@ class RenderedChat(NamedTuple):
             before, after: indices; None is the text's end.
         """
         try:
-            rendering = self.render(messages, False)
+            rendering = self.render(messages, False)  # False: without a generation prompt
         except RowRejectedError:
             # Templates may insist on an order of roles, which is broken where messages are left out.
             return None

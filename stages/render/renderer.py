@@ -133,7 +133,8 @@ class Renderer:
         # Compiled once: templates of one source differ only in what they are rendered with.
         renderer._tracked_template = self._tracked_template.with_template(template)
         renderer._variants = {}
-        # Cached properties that were learnt with other variables.
+        # Cached properties that were learnt with other variables. `variable_names` and `read_names` stay,
+        # because they depend on the source alone.
         for name in ("profile", "_traces"):
             renderer.__dict__.pop(name, None)
         return renderer
@@ -153,8 +154,9 @@ class Renderer:
 
         Raises:
             RowRejectedError: the template refused the row (`template_error`);
-                part of the row is not in the text (`lost_content`); `train` flags of the completion differ and its
-                turns could not be located (`train_flags`).
+                part of the row is not in the text (`lost_content`), or what a message of an unusual role says
+                (`unknown_role`, `call_role`); words of the prompt stand in the completion (`unproved`); `train` flags
+                of the completion differ and its turns could not be located (`train_flags`).
             TemplateError: the template needs a date and none is pinned, or was stopped.
         """
         traced = None
@@ -172,7 +174,7 @@ class Renderer:
             # A row that has a trace is never refused by jinja2: one of the two is wrong.
             self._counts.mismatches += 1
             raise
-        self._counts.mismatches += untraced != traced
+        self._counts.mismatches += untraced != traced  # True adds 1
         return untraced
 
     def untraced(self, prompt: Messages, completion: Messages, tools: list[dict[str, Any]] | None = None) -> Rendered:
@@ -184,22 +186,30 @@ class Renderer:
         messages = prompt + completion
         tracked = self._track(messages)
         rendering = self._render_checked(messages, tracked, tools)
-        losses = check_lost_content(tracked, rendering, self.template, tools or (), self._allow_lost)
+        losses = check_lost_content(tracked, rendering, self.template, tools=tools or (), allowed=self._allow_lost)
 
+        # Called with the other two arguments: indices of messages, and whether there is a generation prompt.
         render = partial(self._render_selected, tracked, tools)
-        chat = RenderedChat(tracked, rendering.text, rendering.source_spans, len(prompt), self.profile, render)
+        chat = RenderedChat(
+            tracked=tracked,
+            text=rendering.text,
+            source_spans=rendering.source_spans,
+            prompt_length=len(prompt),
+            profile=self.profile,
+            render=render,
+        )
         try:
             # Raised here, because such a row is treated like one in which `locate_turns` fails.
             if losses.unproved is not None:
                 raise losses.unproved
             turns, completion_begin = locate_turns(chat)
             spans = label_spans(chat, turns, completion_begin)
-            return Rendered(rendering.text, completion_begin, spans, "", losses.allowed)
+            return Rendered(rendering.text, completion_begin, spans, unproved="", lost=losses.allowed)
         except UnprovedError as error:
             # The masks `completion` and `all` need no turns, so the row may still be trained.
             completion_begin = completion_start(chat)
-            spans = label_unproved_spans(chat, completion_begin, str(error))
-            return Rendered(rendering.text, completion_begin, spans, str(error), losses.allowed)
+            spans = label_unproved_spans(chat, completion_begin, reason=str(error))
+            return Rendered(rendering.text, completion_begin, spans, unproved=str(error), lost=losses.allowed)
 
     def _render_selected(
         self,
@@ -211,7 +221,9 @@ class Renderer:
         """Some messages of a row, rendered without the others.
 
         Args:
-            indices: of the messages.
+            tracked: all messages of the row.
+            tools: the row's tool schemas.
+            indices: of the messages to render.
 
         Raises:
             RowRejectedError: the template refuses these messages alone.
@@ -229,7 +241,8 @@ class Renderer:
         """
         tracked = self._track(messages)
         rendering = self._tracked_template.render(tracked.for_template, tools, add_generation_prompt=True)
-        check_lost_content(tracked, rendering, self.template, tools or (), self._allow_lost)
+        # Called only for what it raises.
+        check_lost_content(tracked, rendering, self.template, tools=tools or (), allowed=self._allow_lost)
         return rendering.text
 
     def _track(self, messages: Messages) -> TrackedMessages:
@@ -256,7 +269,7 @@ class Renderer:
             plain_text = None  # stays None if plain jinja2 refuses the row: a mismatch
             with suppress(RowRejectedError):
                 plain_text = self.template.render(messages, tools)
-            self._counts.mismatches += plain_text != rendering.text
+            self._counts.mismatches += plain_text != rendering.text  # True adds 1
         return rendering
 
     @cached_property

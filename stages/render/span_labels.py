@@ -225,8 +225,9 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
     #     TTTTTTTTTTTTAAAAAAAAAAAAAAAAAAACCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCEEEEEEEEEE
     labelled_end = turn.begin  # the end of the part before, with what belongs to it
     kind_before = 0  # of the part before
-    # An empty answer at the end, so that what the template wrote after the last part is labelled, too.
-    for number, (kind, begin, end) in enumerate([*parts, _Part(0, turn.stop_begin, turn.stop_begin)]):
+    # At the end, so that what the template wrote after the last part is labelled, too.
+    empty_answer = _Part(kind=0, begin=turn.stop_begin, end=turn.stop_begin)
+    for number, (kind, begin, end) in enumerate([*parts, empty_answer]):
         if kind_before == TOOL_CALL:
             labels.assign(labelled_end, begin, call_kind, turn.message)
         elif kind_before == labelled_thought:
@@ -239,7 +240,7 @@ def _label_parts(labels: _CharacterLabels, chat: RenderedChat, turn: Turn, sourc
             # What the template writes before a later thought may belong to the answer or the call before it.
             if number > 0:
                 raise UnprovedError("nothing shows where a later thought begins", turn.message)
-            thought_begin = _thought_begin(chat, turn.begin, begin, end, is_tagged=not has_field)
+            thought_begin = _thought_begin(chat, turn_begin=turn.begin, begin=begin, end=end, is_tagged=not has_field)
             labels.assign(thought_begin, end, thought_kind, turn.message)
         labelled_end = end
         kind_before = kind
@@ -277,7 +278,7 @@ def _parts_within(turn: Turn, source_spans: Sequence[SourceSpan]) -> list[_Part]
 
 def _after_closing_tag(chat: RenderedChat, begin: int, end: int) -> int:
     """Where a part begins in what the template wrote before it: behind the last tag that closes a thought, and white
-    space; `begin` if there is no such tag. Of `</think>\n<call>`, that is before `<call>`.
+    space; `begin` if there is no such tag. Of `</think>\\n<call>`, that is before `<call>`.
     """
     if begin == end:
         return begin  # mostly: the template writes nothing between parts

@@ -56,6 +56,7 @@ MAX_MESSAGES = 1024
 class _MessageProxy(dict[str, Any]):
     """A message whose keys cannot be listed: rows may have `role` and `content` in either order."""
 
+    # Each of these would show in which order the keys are, so each aborts the trace.
     __iter__ = keys = items = values = copy = __reversed__ = __repr__ = __or__ = __ror__ = aborting("keys")
 
 
@@ -106,11 +107,12 @@ class _Trace:
                 return None
         contents_and_literals = contents + self._literals
         pieces = [contents_and_literals[index] for index in self._piece_indices]
+        # Where each piece begins in the row's text, and behind the last one, where the text ends.
         begins = [0, *accumulate(map(len, pieces))]
         spans = self._spans._replace(ends=tuple([begins[piece] for piece in self._end_pieces]))
         if not all(contents):
             spans = merged_spans(spans)  # without the empty span of an empty content, as jinja2's path has it
-        return Rendered("".join(pieces), begins[self._completion_piece], spans, "")
+        return Rendered(text="".join(pieces), completion_begin=begins[self._completion_piece], spans=spans, unproved="")
 
 
 class Traces:
@@ -177,15 +179,24 @@ class Traces:
         messages: Messages = [
             _MessageProxy(role=role, content=ContentProxy.of_message(index)) for index, role in enumerate(roles)
         ]
-        text, source_spans = template.render(messages, None)
+        text, source_spans = template.render(messages, tools=None)
         renderings = _PartialRenderings(template, messages, roles)
-        tracked = TrackedMessages(messages, roles, [1.0] * len(roles))
-        chat = RenderedChat(tracked, text, source_spans, prompt_length, self._profile, renderings.render, is_row=False)
+        # All messages count 1: a message with `train` or `weight` has a third key, and is not traced.
+        tracked = TrackedMessages(for_template=messages, roles=roles, loss_weights=[1.0] * len(roles))
+        chat = RenderedChat(
+            tracked=tracked,
+            text=text,
+            source_spans=source_spans,
+            prompt_length=prompt_length,
+            profile=self._profile,
+            render=renderings.render,
+            is_row=False,
+        )
         turns, completion_begin = locate_turns(chat)
         for turn in turns:
             # "" if the turn was located without it: then no content can change where it begins.
             prompt_text = renderings.prompt_texts.get(turn.message, "")
-            _guard_turn_begin(chat, turn.message, turn.begin, prompt_text, guards[turn.message])
+            _guard_turn_begin(chat, turn.message, begin=turn.begin, prompt_text=prompt_text, guard=guards[turn.message])
         # Each message has one span, and each placeholder in the text has one: else a content is left out, written
         # twice, or has lost its origin on the way.
         written_messages = sorted(span.message for span in source_spans)
@@ -231,7 +242,7 @@ class _PartialRenderings:
             if add_generation_prompt and next_index < len(self._roles) and self._roles[next_index] != ASSISTANT:
                 raise TraceAbortedError("where the completion begins may depend on the contents")
             messages = [self._messages[index] for index in indices]
-            rendering = self._template.render(messages, None, add_generation_prompt=add_generation_prompt)
+            rendering = self._template.render(messages, tools=None, add_generation_prompt=add_generation_prompt)
             self._renderings[key] = rendering
             if add_generation_prompt:
                 self.prompt_texts[next_index] = rendering.text
@@ -252,6 +263,7 @@ def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, prompt_text:
     Args:
         begin: where the turn of the placeholder begins.
         prompt_text: the messages before it with a generation prompt, rendered; "" if that was not asked for.
+        guard: of the turn's content.
 
     Raises:
         TraceAbortedError: where the turn begins depends on more than its own content.
@@ -261,6 +273,8 @@ def _guard_turn_begin(chat: RenderedChat, message: int, begin: int, prompt_text:
         return
     placeholder = chr(FIRST_PLACEHOLDER + message)
     begins_with_content = chat.text[begin : begin + 1] == placeholder
+    # The guard looks for one literal in the turn's own content. So the rest of the prompt may have no placeholder, and
+    # the turn must begin with its content.
     if PRIVATE_CHARACTER.search(rest_of_prompt) or not begins_with_content:
         raise TraceAbortedError("where a turn begins depends on the contents")
     guard.absent_texts.add(rest_of_prompt)

@@ -53,8 +53,9 @@ class PromptTails:
         message = first_span.message
         if not chat.is_row:
             # In a trace, the content of each turn is guarded by the rendering before it, so none may be left out.
-            return _prompt_tail(chat, message, first, first_span.begin)
+            return _prompt_tail(chat, message, first, contents_begin=first_span.begin)
         gap = chat.text[_gap_begin(chat, first) : first_span.begin]
+        # There is one: `find_turn_begin` asks for no tail before message 0.
         role_before = chat.tracked.roles[message - 1]
         # Mostly 1. Messages in between that left no text may still change the prompt. 0 if no content is before.
         messages_back = 0
@@ -62,7 +63,7 @@ class PromptTails:
             messages_back = message - chat.source_spans[first - 1].message
         key = (gap, role_before, messages_back, self._searched_texts_before(message))
         if key not in self._tails:
-            self._tails[key] = _prompt_tail(chat, message, first, first_span.begin)
+            self._tails[key] = _prompt_tail(chat, message, first, contents_begin=first_span.begin)
         return self._tails[key]
 
     def _searched_texts_before(self, message: int) -> Hashable:
@@ -92,7 +93,7 @@ def find_turn_begin(chat: RenderedChat, first: int, contents_end: int, *, is_com
         first: index of the turn's first source span.
         contents_end: where its last source span ends.
         is_complete: whether the template wrote all text between source spans, so that it may be searched.
-        tails: of the row.
+        tails: the prompt tails of the row.
 
     Raises:
         UnprovedError: the text before the turn is not that after which generation would begin.
@@ -169,7 +170,8 @@ def with_blank_span(chat: RenderedChat, message: int, *, is_complete: bool) -> R
         if is_complete:
             begin = _generation_prompt_end(chat, gap_begin, gap_end)
         if begin is None:
-            tail = _prompt_tail(chat, message, first, gap_end)
+            tail = _prompt_tail(chat, message, first, contents_begin=gap_end)
+            # All of the tail must stand where the gap begins, and within it.
             if chat.text.startswith(tail, gap_begin, gap_end):
                 begin = gap_begin + len(tail)
     if begin is None:
@@ -220,6 +222,7 @@ def _prompt_tail(chat: RenderedChat, message: int, first: int, contents_begin: i
         return before.text  # no content is before the turn
     # Else the last content of both must at least be the same, so that what follows it can be compared.
     span_before = chat.source_spans[first - 1]
+    # Without any, a span that stands for none: no content has the origin -1.
     last_span = before.source_spans[-1] if before.source_spans else SourceSpan(0, 0, -1)
     has_same_origin = last_span.origin == span_before.origin
     has_same_text = before.text[last_span.begin : last_span.end] == chat.text[span_before.begin : span_before.end]

@@ -80,7 +80,9 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
         end where text ends    "<|im_end|>", with which the gap begins; its closing tokens are (0, 10), too
 
     Args:
-        gap: what stands between the contents of the two messages.
+        message: index of the turn's message.
+        next_message: index of the message whose contents come next; -1 if the text has none of those that follow.
+        gap: what stands between the contents of the turn and those of the next message, or the text's end.
         last_ends: how such turns end where they end the text, such as "<|im_end|>".
 
     Raises:
@@ -111,7 +113,8 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
         if token_behind is None or (opener is not None and opener.start() == token_behind.start()):
             return fitting_end
 
-    # 3. Rendered for this row, and so the slowest: most templates never come here.
+    # 3. Rendered for this row, and so the slowest: most templates never come here. Without the turn, the header follows
+    # the message before the turn, so there must be one.
     if is_next and message > 0:
         header = _header_without_turn(chat, message, next_message)
         if header:
@@ -161,8 +164,8 @@ def _header_without_turn(chat: RenderedChat, message: int, next_message: int) ->
     of the first one is the header of the second.
     """
     messages_before = list(range(message))
-    end = chat.gap(messages_before, message - 1, None)
-    gap = chat.gap([*messages_before, next_message], message - 1, next_message)
+    end = chat.gap(messages_before, before=message - 1, after=None)
+    gap = chat.gap([*messages_before, next_message], before=message - 1, after=next_message)
     if end is None or gap is None:
         return ""
     gaps = chat.profile.gaps
@@ -248,12 +251,13 @@ def with_next_stop(chat: RenderedChat, turn: Turn, completion_begin: int) -> Tur
     has_stop = turn.stop_begin < turn.stop_end
     if has_stop or next_message == len(roles) or roles[next_message] == ASSISTANT:
         return turn
-    header_begin = past_space(chat.text, turn.end, len(chat.text))
+    header_begin = past_space(chat.text, begin=turn.end, end=len(chat.text))
     token = chat.profile.header_stop_tokens.match(chat.text, header_begin)
+    # None if the header begins with no such token. The second condition: the completion begins in it.
     if token is None or turn.end < completion_begin < token.end():
         return turn
     # A token within the next message's content is the content's, and no part of a header. The content is the first span
-    # behind the turn that is another message's.
+    # behind the turn that is another message's. Spans are begin, end and origin, sorted by where they begin.
     first_later = bisect_left(chat.source_spans, (turn.end, 0, 0))
     for span in chat.source_spans[first_later:]:
         if span.origin >= 0 and span.message != turn.message:

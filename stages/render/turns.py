@@ -96,6 +96,7 @@ def completion_start(chat: RenderedChat, turns: Sequence[Turn] = ()) -> int:
     prompt_alone = chat.rendered_before(prompt_length)
     shared_end = shared_prefix_length(prompt_alone.text, text)
     contents_end_alone = max((span.end for span in prompt_alone.source_spans), default=0)
+    # Whether the two agree up to the end of the prompt's contents, in both of them.
     has_all_contents = shared_end >= max(prompt_end, contents_end_alone)
     # An empty first content of the completion may stand within what both share. All that both share is the prompt.
     if has_all_contents or shared_end >= first_content:
@@ -122,8 +123,8 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
     for number, block in enumerate(blocks):
         if turns and block.begin < turns[-1].end:
             raise UnprovedError("generation blocks are nested")
-        # Spans are sorted by where they begin, so those in the block are side by side, from the first that does not
-        # begin before it.
+        # Spans are begin, end and origin, sorted by where they begin. So those in the block are side by side, from the
+        # first that does not begin before it.
         inside: list[SourceSpan] = []
         for span in message_spans[bisect_left(message_spans, (block.begin, 0, 0)) :]:
             if span.end > block.end:
@@ -136,7 +137,9 @@ def _turns_of_generation_blocks(chat: RenderedChat) -> list[Turn]:
         contents_end = inside[-1].end if inside else block.begin
         stop_begin, stop_end = _closing_tokens_between(chat, contents_end, block.end)
         if len(messages) == 1:
-            turns.append(Turn(messages.pop(), block.begin, stop_begin, stop_end, block.end))
+            turns.append(
+                Turn(messages.pop(), begin=block.begin, stop_begin=stop_begin, stop_end=stop_end, end=block.end)
+            )
         elif not messages and turns and block.begin == turns[-1].end:
             # What ends a turn may stand in a block of its own, right behind the turn's.
             turn = turns[-1]._replace(end=block.end)
@@ -194,7 +197,7 @@ def _turns_of_source_spans(chat: RenderedChat) -> list[Turn]:
         if any(span.message != message for span in chat.source_spans[first : last + 1]):
             raise UnprovedError("it contains words of other messages", message)
         last_span = chat.source_spans[last]
-        begin = find_turn_begin(chat, first, last_span.end, is_complete=is_complete, tails=tails)
+        begin = find_turn_begin(chat, first, contents_end=last_span.end, is_complete=is_complete, tails=tails)
         if turns and begin < turns[-1].end:
             raise UnprovedError("it begins before the previous turn ends", message)
         next_message, gap_end = _next_message(chat, message, last)

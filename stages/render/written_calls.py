@@ -37,7 +37,8 @@ def lost_part_of_calls(tracked: TrackedMessages, message: int, rendering: Tracke
         # As templates write a part: as text, in JSON, in JSON of ASCII, or with HTML's escapes.
         spellings = {str(part), PLAIN_JSON.encode(part), json.dumps(part), str(escape(part))}
         compact_spellings = {_QUOTING.sub("", spelling) for spelling in spellings}
-        # A part of white space and quotes alone leaves nothing to look for.
+        # A part of white space and quotes alone leaves nothing to look for. Of the spellings, the one that the turn has
+        # most often is taken for the template's.
         if "" not in compact_spellings and max(map(turn_text.count, compact_spellings)) < count:
             return str(part)
     return ""

@@ -136,6 +136,7 @@ def _to_object(arguments: Any) -> Any:
             json.dumps(value, ensure_ascii=False).encode()  # refuses half of a surrogate pair
     except (ValueError, RecursionError):
         return arguments
+    # An object that is nested too deeply stays a text, too.
     return value if isinstance(value, dict) and not too_deep(value) else arguments
 
 

@@ -29,6 +29,7 @@ _ADDRESS_PREFIX = " at 0x"
 _ADDRESS_PATTERN = re.compile(f"{_ADDRESS_PREFIX}[0-9a-f]+(?=>)")
 """Matches the end of the default text of a Python object: `<generator object at 0x7f...>`."""
 _DETAIL_CHARS = 500
+"""How much of an error's own message a rejection quotes."""
 
 
 class ChatTemplate:
@@ -130,6 +131,7 @@ class ChatTemplate:
         Args:
             render: gets all variables of the template, by name.
             chat: the messages, as the template sees them.
+            tools: the row's tool schemas, or None.
 
         Raises:
             RowRejectedError, TemplateError: for the same reasons as the method `render`.
@@ -164,6 +166,7 @@ class ChatTemplate:
         source_and_inputs = f"{self.source}{inputs}"
         # As sets first: a log in a content may have thousands, and each search takes as long as the text.
         new_addresses = set(_ADDRESS_PATTERN.findall(text)).difference(_ADDRESS_PATTERN.findall(source_and_inputs))
+        # What is left may still stand there as a part of something else, which the pattern does not match.
         if not all(address in source_and_inputs for address in new_addresses):
             raise TemplateError(
                 f"the chat template '{self.name}' writes an object by its address in memory, so the same data "

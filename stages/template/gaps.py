@@ -95,7 +95,7 @@ class TemplateGaps:
         """Whether all that follows an answer at the text's end also follows one before a question. Then it belongs to
         the answer, and opens nothing.
         """
-        gap = self.samples.between([USER, ANSWER, USER], 1, 2)
+        gap = self.samples.between([USER, ANSWER, USER], before=1, after=2)
         return gap is not None and all(gap.startswith(last_gap.rstrip()) for last_gap in self.samples.after_answers)
 
     @cached_property
@@ -118,7 +118,7 @@ class TemplateGaps:
             for previous_role in ("user", "system"):
                 after = self.samples.after(previous_role, role)
                 if after is not None:
-                    headers.append(self.header_after(after.at_end, after.before_next, role))
+                    headers.append(self.header_after(end=after.at_end, gap=after.before_next, role=role))
             self._headers[role] = tuple(dict.fromkeys(header for header in headers if header))
         return self._headers[role]
 
@@ -230,10 +230,11 @@ class TemplateGaps:
             message: the first one of the text.
         """
         gaps = (
-            self.samples.between([USER, ANSWER], 0, 1, tools=tools),
-            self.samples.between([USER, ANSWER, USER], 1, 2, tools=tools),
-            self.samples.between([USER, USER], 0, 1, tools=tools),
+            self.samples.between([USER, ANSWER], before=0, after=1, tools=tools),
+            self.samples.between([USER, ANSWER, USER], before=1, after=2, tools=tools),
+            self.samples.between([USER, USER], before=0, after=1, tools=tools),
         )
+        # Each special token of the gaps, with how the gap goes on behind it.
         continued_in_gaps: set[tuple[str, tuple[str, bool]]] = set()
         for gap in gaps:
             # None if the template refuses such a conversation.
@@ -289,7 +290,7 @@ class TemplateGaps:
         """
         if not self.opened_turn:
             return ""
-        end = self.samples.between([USER], 0, None) or ""
+        end = self.samples.between([USER], before=0, after=None) or ""
         opener = self.header_openers.search(end)
         return end[opener.start() :] if opener is not None else ""
 

@@ -79,6 +79,7 @@ def learn_profile(
     is_fixed = has_fixed_prompt(tree)
     return TemplateProfile(
         has_generation_blocks=template.template.marks_generation,
+        # A template that opens an answer after every text may add nothing where it is asked to: then what it opens.
         generation_prompt=_generation_prompt(gaps.samples) or gaps.opened_header,
         has_fixed_prompt=is_fixed,
         searched_texts=frozenset() if is_fixed else frozenset(_searched_texts(tree)),
@@ -95,7 +96,11 @@ def _learn_gaps(
     template: TrackedTemplate, special_tokens: Sequence[str], added_tokens: Sequence[str], stops: Sequence[str]
 ) -> TemplateGaps:
     """The gaps of the template's sample conversations. The tokenizer's other added tokens count as special if an answer
-    is followed by one of them, and by no special token. Arguments are those of `learn_profile`.
+    is followed by one of them, and by no special token.
+
+    Args:
+        special_tokens, added_tokens: as in `learn_profile`.
+        stops: its `generation_stops`.
     """
     variables = template.template.variables
     # Variables such as `eos_token`, which the template writes.
@@ -162,7 +167,7 @@ def _header_stops(gaps: TemplateGaps) -> Iterator[str]:
         turns.append((call, TOOL_RESULT))
     for turn, next_message in turns:
         # With tools, because some templates refuse calls without any.
-        gap = gaps.samples.between([USER, turn, next_message], 1, 2, tools=True)
+        gap = gaps.samples.between([USER, turn, next_message], before=1, after=2, tools=True)
         token = gaps.special_tokens.search(gap or "")
         if token is not None:
             yield token.group()

@@ -96,7 +96,7 @@ class SampleGaps:
 
     def opening(self, message: Message, *, tools: bool = False) -> str:
         """What stands before a first message; "" if the template refuses it."""
-        return self.between([message], -1, 0, tools=tools) or ""
+        return self.between([message], before=-1, after=0, tools=tools) or ""
 
     def after(self, role: str, next_role: str) -> GapsAfter | None:
         """What follows a first message of a role, at the text's end and before a message of another role. None if the
@@ -104,8 +104,8 @@ class SampleGaps:
         """
         key = (role, next_role)
         if key not in self._after:
-            at_end = self.between([sample_of(role)], 0, None)
-            before_next = self.between([sample_of(role), sample_of(next_role)], 0, 1)
+            at_end = self.between([sample_of(role)], before=0, after=None)
+            before_next = self.between([sample_of(role), sample_of(next_role)], before=0, after=1)
             if at_end is None or before_next is None:
                 self._after[key] = None
             else:
@@ -124,5 +124,9 @@ class SampleGaps:
 
     def _after_last(self, messages: Iterable[Message]) -> tuple[str, ...]:
         """What follows each of some answers or calls to a question, with and without tools; equal texts once."""
-        gaps = [self.between([USER, message], 1, None, tools=tools) for message in messages for tools in (False, True)]
+        gaps = [
+            self.between([USER, message], before=1, after=None, tools=tools)
+            for message in messages
+            for tools in (False, True)
+        ]
         return tuple(dict.fromkeys(gap for gap in gaps if gap is not None))

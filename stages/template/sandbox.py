@@ -41,6 +41,9 @@ def watch_by(watch: Watch) -> None:
 def run_limited(body: Callable[[], Result], name: str) -> Result:
     """Call a body of a template under the watch, if there is one, and return its result.
 
+    Args:
+        name: of the template, for errors.
+
     Raises:
         StoppedTemplateError: the body took too much memory, or nested too deeply.
     """
@@ -105,7 +108,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             StoppedTemplateError: that took too much memory, or nested too deeply.
         """
         code = run_limited(lambda: self.compile(self.parse(source)), self.name)
-        # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs.
+        # `make_globals` returns a ChainMap, which every rendering would copy, in 10 µs. It is given None, because the
+        # template has no globals but those of the sandbox.
         template = jinja2.Template.from_code(self, code, dict(self.make_globals(None)))
         # The compiled code joins the operands of `~` by a global of this name, which would lose their source spans.
         template.root_render_func.__globals__["str_join"] = lambda pieces: self.concat(map(str, pieces))
@@ -124,6 +128,7 @@ class GenerationTag(Extension):
         """Called by jinja2 at the tag."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        # The two empty lists are the parameters of the block and their defaults.
         return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
 
     def _body(self, caller: Macro) -> str:
@@ -164,11 +169,13 @@ def tojson(
 
 
 def _is_same(left: Any, right: Any) -> bool:
+    """The test `sameas`."""
     # Whether equal texts are one object depends on Python's caches, so texts are compared by value.
     return left is right or (isinstance(left, str) and left == right)
 
 
 def _raise_exception(message: Any) -> NoReturn:
+    """The function by which a template refuses a conversation."""
     raise jinja2.TemplateError(message)
 
 

@@ -101,7 +101,7 @@ class TrackedMessages:
         tracked_calls = []
         for number, call in enumerate(calls, 1):
             # Numbers begin at 1, because 0 stands for all calls of a message.
-            origin = origin_of(index, number, TOOL_CALL)
+            origin = origin_of(index, call_number=number, kind=TOOL_CALL)
             tracked_calls.append(_track_call(call, origin))
             if call:  # an empty one has nothing to show
                 self.contents[origin] = call
@@ -229,4 +229,4 @@ def common_origin(value: Any) -> int | None:
     if all(type(item) is TrackedDict and item._origin == first_origin for item in value):
         return first_origin  # a single call, or a list of objects in the arguments of one
     # `{{ message.tool_calls | tojson }}`: one text of all calls.
-    return origin_of(message_of(first_origin), 0, TOOL_CALL)
+    return origin_of(message_of(first_origin), call_number=0, kind=TOOL_CALL)

@@ -63,7 +63,9 @@ def _join(context: EvalContext, value: Any, d: Any = "", attribute: Any = None) 
     """The filter `join`, which keeps the source spans of what it joins.
 
     Args:
+        value: the items.
         d: what stands between the items. Templates may give it by this name, which is jinja2's.
+        attribute: if given, this attribute of each item is joined, and not the item.
     """
     # Rare in templates, and jinja2's own function does more than join here. Origins are lost, which is safe.
     if attribute is not None or context.autoescape:
