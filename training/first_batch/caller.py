@@ -62,7 +62,7 @@ def find_caller() -> Caller:
     trainer: Any = None
     modules: list[str] = []
     labels: list[Any] = []
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)  # of who called this function; 0 would be its own
     while frame is not None:
         name = str(frame.f_globals.get("__name__", ""))
         package = name.partition(".")[0]
@@ -94,7 +94,9 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
     Returns:
         Empty if there is no advice.
     """
-    sees_others = " see " in problem  # `find_leak` writes that other documents see one
+    # The case is told by words of the problem. `find_leak` writes that other documents see one; the guard writes of
+    # rejected answers; and `judge_labels` writes how labels are shifted.
+    sees_others = " see " in problem
     for name, advice in ADVICE.items():
         if name in caller.names and sees_others:
             return advice
@@ -120,7 +122,7 @@ def advise(caller: Caller, batch: dict[str, Any], problem: str) -> str:
 def _advise_on_trainer(caller: Caller) -> str:
     """The settings of TRL's SFTTrainer to change, or the collator of a Trainer; empty if they are right or not seen."""
     trainer = caller.trainer
-    if "sft_trainer.sfttrainer" in caller.names:
+    if "sft_trainer.sfttrainer" in caller.names:  # trl.trainer.sft_trainer.SFTTrainer, in lower case
         actual = {name: getattr(trainer.args, name, "?") for name in TRL_SETTINGS}  # "?": this version lacks it
         wrong = [f"{name}={value} (is {actual[name]})" for name, value in TRL_SETTINGS.items() if actual[name] != value]
         return f"in SFTConfig set {', '.join(wrong)}" if wrong else ""

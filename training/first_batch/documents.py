@@ -133,7 +133,13 @@ def _windows(ids: NDArray[np.int64], gaps: list[BatchSpan]) -> Windows:
         places += range(row * width + begin, row * width + end - KEY + 1)
         lengths += [KEY] * max(0, end - begin - KEY + 1)
         # Padding is one token again and again at an end: of 0 0 5 6 7, what stands alone begins at place 2 at the
-        # latest, and ends before place 4 at the earliest. So three tokens may begin at 1 or 2, and two only at 2.
+        # latest, and ends before place 4 at the earliest, as 7 may be padding of one token. So three tokens may begin
+        # at 1 or 2, and two only at 2:
+        #     place              0 1 2 3 4
+        #     token              0 0 5 6 7
+        #     three tokens at 1    x x x
+        #     three tokens at 2      x x x
+        #     two tokens at 2        x x
         tokens = ids[row, begin:end]
         latest_begin = begin + int(np.argmax(tokens != tokens[0]))
         earliest_end = end - int(np.argmax(tokens[::-1] != tokens[-1]))
@@ -180,7 +186,8 @@ def _matches(
     begins = pieces.begins[firsts]
     lengths = np.concatenate([pieces.lengths, pieces.row_ends[row_firsts] - pieces.begins[row_firsts]])
     keys = _keys(pieces.input_ids, begins, lengths)
-    # The places with the key of a stretch are neighbours in the sorted keys: low to high.
+    # The places with the key of a stretch are neighbours in the sorted keys, from `low` to before `high`. Of the sorted
+    # keys 3 5 5 8, the key 5 has low 1 and high 3, so 2 places; the key 4 has low 1 and high 1, so none.
     low = np.searchsorted(window_keys, keys, "left")
     high = np.searchsorted(window_keys, keys, "right")
     stretch = np.repeat(np.arange(len(keys)), high - low)  # an entry for each pair of a stretch and a place
@@ -201,6 +208,7 @@ def _matches(
         for piece in range(int(firsts[number]), int(stops[number])):
             piece_begin = int(pieces.begins[piece])
             piece_length = int(pieces.lengths[piece])
+            # The piece is as far behind `at` in the batch as it is behind the beginning of its stretch.
             row, place = divmod(at + piece_begin - begin, width)
             if piece_length:  # a row may have pieces without tokens
                 yield (
@@ -235,4 +243,4 @@ def _without_parts(
             part = ids[number, begin:end]
             if (part != part[0]).any():  # one token again and again is padding
                 gaps.append(BatchSpan(number, begin, end))
-    return sorted(documents, key=lambda document: document[:2]), gaps
+    return sorted(documents, key=lambda document: document[:2]), gaps  # by row, then by where they begin

@@ -127,7 +127,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         caller = find_caller()
         self._batches += 1
         ids = _ids_of(args, kwargs)
-        findings = Findings([], [], "")
+        findings = Findings(documents=[], problems=[], unjudged="")
         failure: PacktrainError | None = None
         try:
             findings = self._read(ids, kwargs, caller)
@@ -138,14 +138,14 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
         # The passes are collective where the model is sharded: all ranks make them, or none does.
         some_rank_has_none = bool(highest_of_ranks(int(not documents), device))  # no documents, so nothing to test
         if ids is not None and not some_rank_has_none:
-            leak = find_leak(module, args, kwargs, (ids.shape[0], ids.shape[1]), documents)
+            leak = find_leak(module, args, kwargs, shape=(ids.shape[0], ids.shape[1]), documents=documents)
             if leak:
                 problems.append(leak)
         if highest_of_ranks(int(bool(problems or failure)), device):
             self._stop()
             raise failure or LeakError(_describe(problems, caller, kwargs))
         rows = len({document.row for document in documents})
-        # On any rank: all of them go on watching, or none does.
+        # More documents than rows with one: some row has two. On any rank: all of them go on watching, or none does.
         has_neighbours = bool(highest_of_ranks(int(len(documents) > rows), device))
         checked = f"{plural(len(documents), 'document')} in {plural(rows, 'row')} of batch {self._batches}"
         unjudged = f" ({findings.unjudged})" if findings.unjudged else ""
@@ -171,7 +171,11 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
             IntegrityError: the dataset is damaged.
         """
         if ids is None:
-            return Findings([], ["input_ids do not reach the model, so the batch could not be checked"], "")
+            return Findings(
+                documents=[],
+                problems=["input_ids do not reach the model, so the batch could not be checked"],
+                unjudged="",
+            )
         tokens = ids.cpu().numpy()
         mask = kwargs.get("attention_mask")
         # A mask of another shape, such as (B, 1, T, T), says which tokens see which, and not what is padding.
@@ -185,7 +189,7 @@ class PackedGuard(TrainerCallback):  # type: ignore[misc]  # transformers is not
             problems.append(f"and {len(gaps) - 1:,} more such parts")
         if self._rows.has_pairs and isinstance(kwargs.get("labels"), torch.Tensor):
             problems.append("labels of preference pairs reach the model, whose loss trains rejected answers too")
-        verdict = judge_labels(kwargs, caller, documents, (len(ids), ids.shape[1]), complete=not gaps)
+        verdict = judge_labels(kwargs, caller, documents, shape=(len(ids), ids.shape[1]), complete=not gaps)
         if verdict.problem:
             problems.append(verdict.problem)
         positions = kwargs.get("position_ids", kwargs.get("input_pos"))
@@ -219,7 +223,7 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
     if hasattr(trainer_or_model, "add_callback"):
         trainer_or_model.add_callback(packed_guard)
         # transformers calls it for callbacks that a trainer is made with, so not for this one.
-        packed_guard.on_init_end(None, None, None, model=trainer_or_model.model)
+        packed_guard.on_init_end(args=None, state=None, control=None, model=trainer_or_model.model)
         return packed_guard
     if not isinstance(trainer_or_model, torch.nn.Module):
         raise ConfigError(
@@ -227,7 +231,7 @@ def guard(trainer_or_model: Any, data: str | Path, split: str = "train") -> Pack
             "model that it trains"
         )
     packed_guard.watch(trainer_or_model)
-    packed_guard.on_init_end(None, None, None, model=trainer_or_model)
+    packed_guard.on_init_end(args=None, state=None, control=None, model=trainer_or_model)
     return packed_guard
 
 

@@ -41,7 +41,10 @@ def find_leak(
     # many bits as the rank with most documents.
     bits = highest_of_ranks((len(documents) - 1).bit_length() or 1, device)
     # Two groups for each bit: documents whose numbers have a 0 there, and documents with a 1. Any two documents differ
-    # in some bit, so some group has the one and not the other.
+    # in some bit, so some group has the one and not the other. With 3 documents, whose numbers are 00, 01 and 10:
+    #     bit 0 is 0: documents 0, 2    bit 0 is 1: document 1
+    #     bit 1 is 0: documents 0, 1    bit 1 is 1: document 2
+    # A group may be empty, as that of a single document for the value 1; it shows nothing.
     groups = [is_inside & ((number_at >> bit) % 2 == value) for bit, value in product(range(bits), (0, 1))]
     with undisturbed(module), comparable_gradients(module):
         try:
@@ -56,7 +59,9 @@ def find_leak(
             return "isolation could not be tested: documents have no gradient with respect to themselves"
         leak = influence.masked_fill(group | ~is_inside, 0)  # what is left are tokens of documents outside of the group
         if float(leak.max()) > 0:
-            document = documents[numbers.flat[int(leak.argmax())]]
+            document = documents[
+                numbers.flat[int(leak.argmax())]
+            ]  # argmax and flat count tokens of all rows end to end
             return (
                 f"other documents see the one at tokens {document.begin:,} to {document.end:,} of row {document.row} "
                 f"of the batch (gradient {float(leak.max()):.2g}, and must be 0)"

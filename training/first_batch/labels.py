@@ -49,10 +49,12 @@ def judge_labels(
         return LabelVerdict(problem="labels reach the model already shifted, and the model shifts them again")
     if is_shifted and is_shifted_later is None:
         return LabelVerdict(
-            "labels could not be judged: they are shifted, which is wrong if the loss shifts them again"
+            unjudged="labels could not be judged: they are shifted, which is wrong if the loss shifts them again"
         )
     if not is_shifted and is_shifted_later is None:
-        return LabelVerdict("its labels are computed with outside of the model, by a loss that must shift them")
+        return LabelVerdict(
+            unjudged="its labels are computed with outside of the model, by a loss that must shift them"
+        )
     if not is_shifted and not is_shifted_later:
         return LabelVerdict(problem=f"labels are not shifted, and the loss of {caller.name} does not shift them")
     return LabelVerdict()
@@ -64,7 +66,8 @@ def _labels_of(
     """(B, T) labels, or None if none are seen; and whether the loss that takes them shifts them, or None if that is not
     known.
     """
-    # transformers' models take `shift_labels` as they are, and shift `labels`.
+    # transformers' models take `shift_labels` as they are, and shift `labels`. Labels of another shape are those of the
+    # batch, too, if they are as many as its tokens: `shape` is what the guard made of the tokens.
     for name, shifts in (("shift_labels", False), ("labels", True)):
         labels = batch.get(name)
         if isinstance(labels, torch.Tensor) and labels.numel() == shape[0] * shape[1]:

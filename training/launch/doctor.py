@@ -61,7 +61,7 @@ def _packages() -> Iterator[_Finding]:
     yield "packtrain", GOOD, f"{packtrain}, on Python {platform.python_version()}"
     for package, oldest in OLDEST.items():
         version = _installed(package)
-        # Of 2.13.0+cpu the numbers 2 and 13.
+        # Of 2.13.0+cpu the numbers 2 and 13. Of a package that is not installed none, and () is less than any version.
         numbers = re.findall(r"\d+", version or "")
         if tuple(map(int, numbers[:2])) < oldest:
             requirement = f"'{package}>={'.'.join(map(str, oldest))}'"

@@ -126,7 +126,7 @@ def _within(seconds: float, work: Callable[[], str]) -> str:
     Thread(target=run, daemon=True).start()
     try:
         return answer.result(timeout=seconds)
-    except TimeoutError as error:
+    except TimeoutError as error:  # of `work` itself, or, without a text, of waiting for it
         raise TimeoutError(str(error) or f"no answer in {seconds:g} seconds") from None
 
 

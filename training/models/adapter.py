@@ -51,7 +51,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
     where = folder / CONFIG
     try:
         check_model_folder(folder)
-        data = parse_json(read_regular(where, SETTINGS_BYTES))
+        data = parse_json(read_regular(where, limit=SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         name = getattr(error, "filename", None) or where
         raise ConfigError(
@@ -80,6 +80,7 @@ def read_adapter(folder: Path) -> dict[str, Any]:
             "folder; save the finished adapter with init_lora_weights: true"
         )
     # A rank is a size of matrices: a huge one would take all memory before weights are compared.
+    # 8 is peft's default. By `type`, because True would pass as a whole number.
     ranks = [data.get("r", 8), *_values(data.get("rank_pattern"))]
     if not all(type(rank) is int and 0 < rank <= _MOST_RANK for rank in ranks):
         raise ConfigError(
@@ -106,6 +107,7 @@ def put_adapter(model: Any, folder: Path) -> Any:
     try:
         config = peft.LoraConfig.from_peft_type(**peft.LoraConfig.check_kwargs(**data))
         adapted = peft.PeftModel.from_pretrained(model, str(folder), config=config)
+        # Patterns of older names of weights → their names now, as peft looks them up; most models have none.
         mapping = getattr(model, "_checkpoint_conversion_mapping", {})
         # Loaded once more for the report: `from_pretrained` only warns of weights that it does not find.
         weights = peft.load_peft_weights(str(folder), device="cpu", key_mapping=mapping)
@@ -150,7 +152,8 @@ def _try_patterns(where: Path, data: dict[str, Any], names: list[str]) -> None:
     if not patterns:
         return
     try:
-        # In a process of its own: a regular expression cannot be interrupted, and may run for years.
+        # In a process of its own: a regular expression cannot be interrupted, and may run for years. -I and -S leave
+        # out Python's environment variables and installed packages, which `_TRY` does not need.
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _TRY],
             input=json.dumps([patterns, names]).encode(),

@@ -61,7 +61,7 @@ class GenerateEngine:
             for tokens in sequences[:, width:].tolist():
                 # The stop token is part of the answer; what follows it is padding.
                 end = next((place + 1 for place, token in enumerate(tokens) if token in self._stops), None)
-                yield SampleAnswer("length" if end is None else "stop", tuple(tokens[:end]))
+                yield SampleAnswer(finish_reason="length" if end is None else "stop", token_ids=tuple(tokens[:end]))
 
     def _generate(self, group: Sequence[SampleRequest]) -> tuple[int, torch.Tensor]:
         """Where all answers begin, which is the length of the longest prompt; and (N, T) prompts with their answers."""
@@ -191,7 +191,7 @@ def find_model(model: Path, base: Path | None = None) -> ModelFolder:
 def _json(path: Path) -> dict[str, Any]:
     """The settings in a file of JSON. Raises ConfigError if it is no JSON object."""
     try:
-        settings = parse_json(read_regular(path, SETTINGS_BYTES))
+        settings = parse_json(read_regular(path, limit=SETTINGS_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}; copy it again") from None
     if not isinstance(settings, dict):

@@ -52,7 +52,7 @@ def read_config(folder: Path) -> Any:
     where = folder / "config.json"
     try:
         check_model_folder(folder)
-        refuse_too_many_parts(parse_json(read_regular(where, SETTINGS_BYTES)))
+        refuse_too_many_parts(parse_json(read_regular(where, limit=SETTINGS_BYTES)))
         config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except OSError as error:
         raise ConfigError(
@@ -127,7 +127,7 @@ def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options
     options |= {"config": read_config(folder), "trust_remote_code": False, "local_files_only": True}
     try:
         for index in folder.glob("*.index.json"):
-            for name in parse_json(read_regular(index, LISTING_BYTES))["weight_map"].values():
+            for name in parse_json(read_regular(index, limit=LISTING_BYTES))["weight_map"].values():
                 check_name(name)  # refuses paths out of the folder, which transformers would open
         with _seeded(seed):
             loader = _loader_of(options["config"], scores)
@@ -138,6 +138,7 @@ def load_weights(folder: Path, *, scores: bool = False, seed: int = 0, **options
     if scores:  # its head was drawn if the folder has none
         missing_weights.discard(SCORE_WEIGHT)
     missing = sorted(missing_weights)
+    # Missing weights are no error if this call quantises the model.
     if missing and "quantization_config" not in options:
         raise ConfigError(  # transformers draws them at random, and only prints a table of them
             f"model: {folder} lacks {len(missing):,} of the model's weights, such as {', '.join(missing[:3])}; give "

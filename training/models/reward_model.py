@@ -43,6 +43,7 @@ def score_every_position(model: Any, pad_id: int) -> None:
     def forward(
         input_ids: torch.Tensor | None = None, labels: torch.Tensor | None = None, **inputs: Any
     ) -> SequenceClassifierOutputWithPast:
+        # `labels` stop here: the backbone does not get them, as the loss is computed outside of the model.
         outputs = getattr(inner, inner.base_model_prefix)(input_ids=input_ids, **inputs)
         return SequenceClassifierOutputWithPast(logits=inner.score(outputs.last_hidden_state))
 

@@ -86,7 +86,7 @@ def export_checkpoint(checkpoint: Path, out: Path) -> None:
         save_torch_state_dict(weights, draft, filename_pattern="model{suffix}.safetensors")
         for name in _BESIDE:
             if (checkpoint / name).exists():
-                (draft / name).write_bytes(read_regular(checkpoint / name, LISTING_BYTES, inside=[checkpoint]))
+                (draft / name).write_bytes(read_regular(checkpoint / name, limit=LISTING_BYTES, inside=[checkpoint]))
         draft.rename(out)
     except (OSError, SafetensorError) as error:
         raise StoreError(f"{out} cannot be written: {error}; free some space, or choose another --out") from error
@@ -142,7 +142,7 @@ def read_weights(folder: Path) -> dict[str, Any]:
             warnings.simplefilter("ignore", UserWarning)  # that there is one process
             load(weights, storage_reader=Reader(folder), no_dist=True)
     except CheckpointException as error:  # no Exception, and its text is a traceback
-        causes = [cause for cause, _ in error.failures.values()]
+        causes = [cause for cause, _ in error.failures.values()]  # of each rank that failed, beside its traceback
         reason = " ".join(str(causes[0]).split()) if causes else "unknown"
         raise ConfigError(
             f"the checkpoint {folder} is damaged or incomplete: {reason[:300]}; copy it again, or take another"
@@ -159,11 +159,12 @@ def read_index(path: Path) -> Any:
     from torch.distributed.checkpoint.metadata import Metadata
 
     try:
-        index = _IndexReader(BytesIO(read_regular(path, LISTING_BYTES, inside=[path.parent]))).load()
+        index = _IndexReader(BytesIO(read_regular(path, limit=LISTING_BYTES, inside=[path.parent]))).load()
         if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
             raise ValueError("it lists no tensors")
         for name in sorted({PurePath(info.relative_path).as_posix() for info in index.storage_data.values()}):
             check_name(name)
+            # Opened for its refusals alone: of a file that is missing, no regular one, or a link out of the folder.
             open_regular(path.parent / name, inside=[path.parent]).close()
     except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError, TypeError, IndexError) as error:
         raise IntegrityError(

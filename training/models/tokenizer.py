@@ -82,7 +82,7 @@ def refuse_other_tokenizer(model: Path, tokenizer: Any) -> None:
     if not file.is_file():
         return
     try:
-        model_ids = Tokenizer.from_str(read_regular_text(file, LISTING_BYTES)).get_vocab()
+        model_ids = Tokenizer.from_str(read_regular_text(file, limit=LISTING_BYTES)).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise ConfigError(f"{file} cannot be read as a tokenizer: {error}") from error
     for token, data_id in tokenizer.get_vocab().items():

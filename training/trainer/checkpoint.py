@@ -112,7 +112,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         ConfigError: it is not a whole checkpoint; says which file is at fault.
     """
     try:
-        data = parse_json(read_regular(folder / MARKER, LISTING_BYTES))
+        data = parse_json(read_regular(folder / MARKER, limit=LISTING_BYTES))
         if (version := data.pop("format", None)) != FORMAT:
             raise ValueError(f"it is of format {version!r}, and not {FORMAT}")
         state = msgspec.convert(data, CheckpointState)
@@ -235,6 +235,7 @@ def locked(out: Path) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"out: {out} cannot be written as a folder ({error.strerror}); name another") from error
     try:
+        # None, for a file system without locks, lets the training go on without one.
         if lock.lock(descriptor, wait=False) is False:
             raise BusyError(f"out: another training works on {out}. Let it finish, stop it, or name another folder")
         yield

@@ -79,22 +79,24 @@ def explain_step(config: TrainConfig, base: Path, step: int) -> StepLoss:
     folder = last_whole(base / config.out, max_step=step - 1)
     # A checkpoint's state holds the order of its training: the loader refuses it if the configuration has another.
     state = loader.state_dict() if folder is None else read_checkpoint(folder).loader
-    loader.load_state_dict({**state, "rows": (step - 1) * rows})
+    loader.load_state_dict({**state, "rows": (step - 1) * rows})  # the rows of all steps before this one are read
     model = _load(config, base, folder)
     device = default_device()
     model.to(device).eval()
     loader.attention = use_packed(model, config.attention)
-    check_fits(model, "the data", loader.corpus)
+    check_fits(model, name="the data", rows=loader.corpus)
     forward = Forward(model)
     # The training's precision, because in another one losses differ.
     halves = (("bf16", torch.bfloat16), ("fp16", torch.float16))
     half = next((dtype for key, dtype in halves if config.trainer.get(key)), None)
     # Each with the number of its trained tokens and the sum of their losses.
     trained_documents: list[tuple[StepDocument, int, float]] = []
-    documents = iter(loader.explain(step - 1))
+    documents = iter(loader.explain(step - 1))  # which counts steps from 0
+    # The step's batches: as many as it has rows.
     for batch, _ in zip(loader, range(rows), strict=False):
         targets = find_targets(batch)
         moved = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in batch.items()}
+        # Without bf16 or fp16, autocast is off, and the dtype that it is given counts for nothing.
         with torch.no_grad(), torch.autocast(device.type, half or torch.bfloat16, enabled=half is not None):
             losses = token_losses(forward.logits(model, moved, targets.to(device)), targets.tokens.to(device))
         sums = targets.document_sums(losses, batch).tolist()
@@ -121,6 +123,7 @@ def _load(config: TrainConfig, base: Path, folder: Path | None) -> Any:
     Raises:
         ConfigError: the checkpoint holds no whole weights, or they cannot be loaded.
     """
+    # A checkpoint of a training with adapters holds these alone, so the model under them is loaded first.
     if folder is None or config.lora is not None:
         model = load_model(config.model, base, config.seed)
         if folder is None:

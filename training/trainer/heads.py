@@ -88,7 +88,9 @@ class _ReplacedHead:
     def __init__(self, head: Any) -> None:
         self._head = head
         self._project = head.forward
+        """The head's own forward: hidden states to logits."""
         self._targets: Targets | None = None
+        """The tokens whose losses are wanted, which `of` sets; None outside of it."""
         head.forward = self._forward
 
     @contextmanager
@@ -137,7 +139,7 @@ class FusedHead(_ReplacedHead):
         if not len(rows):
             # Liger's kernel divides by the number of rows, so it cannot be asked. The sum over none is 0 and so are its
             # gradients: they must exist, because all ranks wait for them.
-            parts = [rows, self._head.weight[:0]]
+            parts = [rows, self._head.weight[:0]]  # the bias follows, if there is one: each without a single row
             if bias is not None:
                 parts.append(bias[:0])
             return torch.stack([part.float().sum() for part in parts]).sum().view(1, 1, 1)
@@ -158,7 +160,8 @@ def chunked_options(rows: int, dtype: torch.dtype) -> Any:
     """
     if dtype not in HALF:
         return nn.LinearCrossEntropyOptions()
-    chunk_rows = max(_MIN_CHUNK_ROWS, -(-rows // _MAX_CHUNKS))
+    chunk_rows = max(_MIN_CHUNK_ROWS, -(-rows // _MAX_CHUNKS))  # rounded up, or there could be a chunk more
+    # Without a method torch takes the size that is given; both together would be an error.
     return nn.LinearCrossEntropyOptions(chunking_method=None, batch_chunk_size=chunk_rows)
 
 
@@ -225,7 +228,7 @@ class ChunkedHead(_ReplacedHead):
 
     def is_worth(self, tokens: int) -> bool:
         """Whether the logits of so many tokens would take more than `LOGITS_BYTES`, so that chunks save memory."""
-        return tokens * self._vocabulary * 4 > LOGITS_BYTES
+        return tokens * self._vocabulary * 4 > LOGITS_BYTES  # 4 bytes for each float32 logit
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _losses(self, hidden: torch.Tensor, targets: Targets) -> torch.Tensor:

@@ -94,8 +94,9 @@ class HeldOut:
             doc_ids = np.concatenate([row.doc_ids for row in rows])
             logps = None
             if reference is not None:
+                # Of each row as many values as it has documents, which is as many as it has lengths.
                 logps = [
-                    reference.of_row(self._row_number(index), len(row.seq_lengths))
+                    reference.of_row(self._row_number(index), documents=len(row.seq_lengths))
                     for index, row in zip(indices, rows, strict=True)
                 ]
             yield flatten(rows, reference=logps), self.sources.numbers_of(doc_ids)

@@ -148,8 +148,8 @@ class Forward:
         """
         assert self.fused is not None
         compared = _some_targets(batch, targets)
-        plain = self._sum_alone(model, batch, compared, None)
-        fused = self._sum_alone(model, batch, compared, self.fused)
+        plain = self._sum_alone(model, batch, compared, fused=None)
+        fused = self._sum_alone(model, batch, compared, fused=self.fused)
         if not torch.allclose(fused, plain, rtol=1e-2, atol=1e-3):  # bfloat16 rounds by less
             raise ConfigError(
                 f"loss_kernel: {self.fused.name} does not serve {self._name}: it gives a loss of {fused.item():.6g} "
@@ -184,7 +184,7 @@ class Forward:
     ) -> torch.Tensor:
         """float32 (): the sum of the tokens' losses, without a gradient; random generators are left as they were."""
         with _without_traces(targets):
-            return self._sum(model, batch, targets, fused)[0].float()
+            return self._sum(model, batch, targets, fused)[0].float()  # without the auxiliary loss, which is second
 
     def _outputs(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> Any:
         """What the model returns for a batch. It gets no labels, as it would compute a loss of its own."""
@@ -241,7 +241,9 @@ def offloaded(model: nn.Module, *, min_bytes: int = MIN_BYTES) -> Iterator[None]
     move = hooks.pack_hook
 
     def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-        # FSDP's gathered parameters are not the model's own tensors.
+        # What torch's hook returns, too: the device that the tensor comes back to, and the tensor that is kept until
+        # then, moved or as it is.
+        # FSDP's gathered parameters are not the model's own tensors; a view of one has it as its `_base`.
         gathered = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
         if gathered or tensor.nbytes < min_bytes or tensor.untyped_storage().data_ptr() in weights:
             return tensor.device, tensor

@@ -92,14 +92,14 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
     if scores:
         score_every_position(model, loader.corpus.manifest.pad_id)
     # Before there are adapters: the reference is the model without them.
-    reference = _reference(config, base, model, 0 if held_out is None else len(held_out))
+    reference = _reference(config, base, model, held_out_rows=0 if held_out is None else len(held_out))
     model = add_adapters(model, config.lora, config.seed, scores=scores)
-    check_fits(model, "the data", loader.corpus, padded=config.loader.static_shapes)
+    check_fits(model, name="the data", rows=loader.corpus, padded=config.loader.static_shapes)
     if held_out is not None:  # its batches are never padded to static shapes
-        check_fits(model, "the held-out data", held_out.rows)
+        check_fits(model, name="the held-out data", rows=held_out.rows)
     name_dataset(model, loader.corpus)
 
-    _set_steps(args, config, len(loader) // micro_batches)  # the loader counts micro-batches
+    _set_steps(args, config, steps=len(loader) // micro_batches)  # the loader counts micro-batches
     if args.n_gpu > 1:
         _LOG.warning("this process uses one of %d GPUs; start one process for each, with torchrun", args.n_gpu)
         args._n_gpu = 1  # transformers would split batches by nn.DataParallel
@@ -108,7 +108,8 @@ def set_up(config: TrainConfig, base: Path, say: Say) -> TrainingSetup:
     settings = settings_of(args, model, config.rows_per_step, config.preference)
 
     attention = use_packed(model, config.attention)
-    # Only some kinds of attention can follow documents that share tokens. The loader needs it for such rows, too.
+    # Only some kinds of attention can follow documents that share tokens. The loader needs it for such rows, too. An
+    # unpacked loader gives each document a row of its own, where nothing is shared.
     for rows in packed:
         if rows.shares_tokens and not loader.unpacked:
             require_attention(attention, rows.files.address)
@@ -148,6 +149,7 @@ def _set_steps(args: Any, config: TrainConfig, steps: int) -> None:
         ConfigError: more steps are configured.
     """
     if args.max_steps > steps:
+        # The message rounds up how often the data must be read.
         raise ConfigError(
             f"max_steps={args.max_steps:,}, but the data gives {plural(steps, 'step')}; take fewer steps, or read "
             f"the data about {-(-args.max_steps // max(1, steps)):,} times as often (epochs)"

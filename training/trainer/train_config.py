@@ -227,8 +227,9 @@ class TrainConfig(ConfigModel):
 
     def loader_options(self, base: Path) -> dict[str, Any]:
         """The options of `PackedLoader`, but for the rows of a step and the ranks."""
-        order = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
-        return {"seed": self.seed, "epochs": self.epochs, **order, **self.remote(base)}
+        # All keys of `loader:` but the three that `remote` gives.
+        of_batches = self.loader.model_dump(exclude={"cache", "cache_bytes", "storage_options"})
+        return {"seed": self.seed, "epochs": self.epochs, **of_batches, **self.remote(base)}
 
 
 def validated(config: TrainConfig | Mapping[str, Any]) -> TrainConfig:

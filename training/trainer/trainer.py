@@ -141,7 +141,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(EarlyWarnings(loss_of_guessing(config.preference, vocabulary_of(setup.model))))
-        self.add_callback(ConsoleLog(self.say, config.rows_per_step / len(self.loader.corpus)))
+        self.add_callback(ConsoleLog(self.say, epochs_per_step=config.rows_per_step / len(self.loader.corpus)))
 
     # Data
 
@@ -166,7 +166,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
     def _reference_logps(self, batch: dict[str, Any]) -> torch.Tensor:
         """float64 (D,): the log-probabilities of a batch's documents by the model as it is now."""
-        assert isinstance(self.objective, PairObjective)
+        assert isinstance(self.objective, PairObjective)  # only pairs are compared with a reference
         targets = self.objective.targets(batch).to(self.args.device)
         inputs = self._prepare_inputs(batch)
         if not self.begun:  # a model that leaks is not worth a pass over all rows
@@ -178,6 +178,11 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
     ) -> tuple[list[dict[str, Any]], torch.Tensor | None]:
         """All micro-batches of a step, each with its targets, and what the step's loss is divided by on all ranks; no
         micro-batches and None at the end of the data.
+
+        Args:
+            epoch_iterator: gives the loader's batches.
+            num_batches: how many micro-batches the step has.
+            device: where the number is put.
         """
         samples: list[dict[str, Any]] = []
         for _ in range(num_batches):
@@ -207,6 +212,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
 
         Args:
             inputs: a micro-batch of `get_batch_samples`.
+            return_outputs: of transformers' signature; ignored, as the trainer evaluates by itself.
             num_items_in_batch: what the step's loss is divided by, also of `get_batch_samples`.
         """
         batch = dict(inputs)
@@ -318,6 +324,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             raise ConfigError("there is nothing to evaluate on; set eval in the configuration")
         source_names = held_out.sources.names
         columns = self.objective.columns
+        # A row for each source, with the sum of each column over the source's documents.
         sums = torch.zeros(len(source_names), len(columns), dtype=torch.float64)
         reference = None if self.reference is None else self.reference.held_out
         rank = self.accelerator.process_index
@@ -328,7 +335,8 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
             for batch, sources in held_out.batches(rank, ranks, reference):
                 targets = self.objective.targets(batch).to(self.args.device)
                 inputs = self._prepare_inputs(batch)
-                # By document first, because a batch has documents of several sources.
+                # By document first, because a batch has documents of several sources. Then the row of each document is
+                # added to the row of its source: `sources` holds (D,) the numbers of these rows.
                 of_documents = self.objective.document_columns(self.model_wrapped, inputs, targets)
                 sums.index_add_(0, torch.from_numpy(sources), of_documents.cpu())
         sums = self._sum_of_ranks(sums.to(self.args.device))
@@ -360,6 +368,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         self.loader.load_state_dict({**state, "rows": step * self.loader.rows_per_step})
         if step >= self.args.max_steps:
             self.say(f"{plural(step, 'step was', 'steps were')} made already, none is left")
+        # None lets transformers begin without loading anything: before the first step there is nothing to load.
         return super().train(None if step == 0 else str(resume_from_checkpoint), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -376,6 +385,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         # Old ones are deleted only when this one is whole: transformers would do it before the marker is written.
         keep = self.args.save_total_limit
         self.args.save_total_limit = None  # transformers then deletes none
+        # Made anew for each `with`, because such a context can be entered only once.
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
         with self.meter.paused():
             try:
@@ -393,7 +403,12 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
                     state = checkpoint.CheckpointState(self.state.global_step, self.settings, self.beginning)
                     checkpoint.write_marker(folder, state)
                 # As transformers would have done it.
-                rotate_checkpoints(str(folder.parent), keep, self.state.best_model_checkpoint, use_mtime=True)
+                rotate_checkpoints(
+                    str(folder.parent),
+                    save_total_limit=keep,
+                    best_model_checkpoint=self.state.best_model_checkpoint,
+                    use_mtime=True,
+                )
 
     def export(self, folder: Path) -> None:
         """Write the model and its tokenizer. Every rank calls it: weights may be sharded.

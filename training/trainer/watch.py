@@ -77,7 +77,14 @@ class EarlyWarnings(TrainerCallback):  # type: ignore[misc]  # transformers is n
                 self._least_norm = min(norm, self._least_norm)
 
     def _warn(self, state: Any, kind: str, symptom: str, causes: str) -> None:
-        """Log a warning, unless there was one of its kind."""
+        """Log a warning, unless there was one of its kind.
+
+        Args:
+            state: of transformers, which counts the steps.
+            kind: the key in `findings`.
+            symptom: what was seen, with its numbers.
+            causes: what is likely to have led to it.
+        """
         if kind not in self.findings:
             self.findings[kind] = f"step {state.global_step:,}: {symptom}. Likely causes: {causes}"
             _LOG.warning("%s", self.findings[kind])
