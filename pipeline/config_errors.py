@@ -32,7 +32,8 @@ def describe_errors(
     # (place in the data, pydantic's error) of each mistake
     mistakes: list[tuple[Place, ErrorDetails]] = []
     for details in error.errors():
-        mistakes.append((_place_in_data(details["loc"], data, details["type"] == "missing"), details))
+        place = _place_in_data(details["loc"], data, missing=details["type"] == "missing")
+        mistakes.append((place, details))
     # Beginning of a line, such as `mix.yaml, line 3: seed` → what is wrong there.
     problems: dict[str, list[str]] = {}
     # Unknown keys share a line: a file of another tool has dozens.
@@ -71,7 +72,7 @@ def _describe_place(place: Place, where: str, origins: Mapping[Place, str]) -> s
         begin = origin  # the file has nothing to do with it
     elif origin.startswith("--"):
         return origin  # an option such as --max-length says which key it is
-    else:
+    else:  # a line of the file, or `overrides['seed']` of a function; "" if nothing is known
         begin = f"{where}, {origin}" if origin else where
     key = ".".join(map(str, place))
     return f"{begin}: {key}" if key else begin

@@ -103,6 +103,7 @@ def load_as(
     Raises:
         ConfigError: the configuration is not valid; names the file, the key, and what would be valid.
     """
+    # Place of a key → what set it, for messages: `line 3`, which `read_yaml` notes, or an override.
     origins: dict[Place, str] = {}
     if isinstance(config, Mapping):
         data = deepcopy(dict(config))  # overrides must not change what the caller holds
@@ -236,7 +237,8 @@ def _key_in(section: Any, part: str, setting: Setting) -> str | int:
 
 def _make_section(parent: dict[str, Any], key: str) -> None:
     """Make the value of a key a section, so that keys below it can be set. A key without a value gets an empty section,
-    and a mask that is written as one word gets a section with this policy. Any other value stays as it is.
+    and a mask that is written as one word gets a section with this policy. Any other value stays as it is, and
+    `_key_in` refuses a key below it if it is neither a section nor a list.
     """
     value = parent.get(key)
     if value is None or value == "":

@@ -151,8 +151,9 @@ def explain_example(dataset: Finished, example: str) -> Story:
     if example.isdecimal() and len(example) < 19:  # of at most 18 digits, so that an int64 holds it
         return _story_of_number(dataset, int(example))
     address = _parse_id(dataset, example)
-    row: dict[str, list[Any]] = {"source": [address.source], "file": [address.file], "line": [address.line]}
-    documents = dataset.documents(conditions=row).to_pylist()
+    # All examples of the same row. Each column has a list of the values that are allowed, here of one.
+    same_row: dict[str, list[Any]] = {"source": [address.source], "file": [address.file], "line": [address.line]}
+    documents = dataset.documents(conditions=same_row).to_pylist()
     for document in documents:
         if document["sub"] == address.sub:
             return _story_of_document(dataset, document)
@@ -315,7 +316,9 @@ def _rejected(dataset: Finished, address: _Address) -> Reject | None:
             continue
         if reject.example == address.sub:
             return reject
-        if reject.example < 0:  # about the whole row; a line about the example alone, which says more, may follow
+        if (
+            reject.example < 0
+        ):  # negative: about the whole row; a line about the example alone, which says more, may follow
             reject_of_row = reject
     return reject_of_row
 

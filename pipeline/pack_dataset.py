@@ -56,7 +56,8 @@ def pack_dataset(
     if max_length is not None and strategy in STRATEGIES and STRATEGIES[strategy].cuts_documents:
         raise ConfigError(f"max_length: {strategy} cuts documents where rows end, at seq_length; leave max_length out")
     limit = seq_length if max_length is None else max_length
-    plan_rows([], limit, strategy, row_length=seq_length)  # for its checks, which an empty DatasetDict would not meet
+    # Only for its checks: of a DatasetDict without splits, no plan would be made below.
+    plan_rows([], max_length=limit, strategy=strategy, row_length=seq_length)
     packed: Any
     if isinstance(dataset, datasets.DatasetDict):
         packed = datasets.DatasetDict(
@@ -84,7 +85,7 @@ def _pack_split(dataset: Any, seq_length: int, strategy: StrategyName, limit: in
     import datasets
     from datasets.fingerprint import Hasher
 
-    plan = plan_rows(_lengths(dataset), limit, strategy, row_length=seq_length)
+    plan = plan_rows(_lengths(dataset), max_length=limit, strategy=strategy, row_length=seq_length)
     # Rows of joined documents have no lengths: TRL's `wrapped` has no such column either.
     has_lengths = not STRATEGIES[strategy].joins_documents
     # The types of the columns, by which the library reads them.
@@ -137,6 +138,7 @@ def _map_rows(
     documents = dataset.with_format("arrow")  # columns as Arrow has them, without a conversion to Python
 
     def pack_block(block: pa.Table) -> pa.Table:
+        """The packed rows with the numbers of a block, such as 40 41 42 in its column `row`."""
         first_row = block["row"][0].as_py()
         last_row = block["row"][-1].as_py()
         return _rows(documents, plan, first_row, last_row + 1, has_lengths=has_lengths)
@@ -213,6 +215,7 @@ def _rows(documents: Any, plan: LayoutPlan, begin: int, end: int, *, has_lengths
     token_offsets = offsets_of(lengths)[piece_offsets]  # where rows begin among the tokens of this block
     arrays = {}
     for name in table.column_names:
+        # No list is missing here: a document without tokens has no piece in the plan.
         column = table.column(name).combine_chunks()
         # Where each piece's document begins among the column's values. Where pieces begin at values 5 and 20, and have
         # 2 and 3 tokens, the values at 5 6 20 21 22 are taken.

@@ -252,7 +252,7 @@ def _gather(checkpoint: Path, out: Path) -> None:
     with training_extra():
         from ...training.models.sharded import export_checkpoint
     with show_progress() as observer:
-        observer.begin("gather", 0, "B")  # of unknown size: the shards are read as a whole
+        observer.begin("gather", total=0, unit="B")  # of unknown size: the shards are read as a whole
         export_checkpoint(checkpoint, out)
         observer.end()
     print_line(f"{out}: a model that transformers loads")

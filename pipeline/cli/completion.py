@@ -149,6 +149,7 @@ def _join_setting(environment: MutableMapping[str, str]) -> str:
     Returns:
         `KEY=`; "" if there is nothing to join.
     """
+    # COMP_WORDS has a word a line, and COMP_CWORD the index of the word at the cursor, which is the last that is read.
     try:
         words = environment["COMP_WORDS"].split("\n")[: int(environment["COMP_CWORD"]) + 1]
     except (KeyError, ValueError):
@@ -165,7 +166,10 @@ def _join_setting(environment: MutableMapping[str, str]) -> str:
 
 
 def _without_space(command: str) -> str:
-    """What zsh evaluates, rewritten so that no space follows an inserted key: the value comes right after its `=`."""
+    """What zsh evaluates, rewritten so that no space follows an inserted key: the value comes right after its `=`.
+
+    `_arguments '*: :(("seed=" "out="))'` becomes `compadd -S '' -- "seed=" "out="`; any other command stays as it is.
+    """
     match = _ZSH_KEYS.fullmatch(command)
     if match is None:
         return command

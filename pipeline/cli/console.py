@@ -140,7 +140,7 @@ class ConsoleObserver(Observer):
                 rates = TextColumn("{task.fields[rates]}", style="cyan")
                 columns += [TextColumn("{task.percentage:>3.0f} %"), rates, TimeRemainingColumn()]
             self._progress = Progress(*columns, console=self.console, transient=True)
-            self._progress.add_task(stage, total=total or None, rates="")
+            self._progress.add_task(stage, total=total or None, rates="")  # rates: a field that the column above shows
             self._progress.start()
 
     def advance(self, done: int, rows: int = 0, tokens: int = 0) -> None:
@@ -149,7 +149,8 @@ class ConsoleObserver(Observer):
         self._rows += rows
         self._tokens += tokens
         if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], advance=done, rates=self._rates())
+            only_bar = self._progress.task_ids[0]
+            self._progress.update(only_bar, advance=done, rates=self._rates())
         elif time.monotonic() - self._printed_at >= _PRINT_SECONDS and self._total:
             self._printed_at = time.monotonic()
             put(self.console, f"{self._stage}: {self._done / self._total:.0%}, {self._rates()}")

@@ -101,6 +101,7 @@ def _second_signal_comes(pipe: int, began: float, deadline: float) -> bool:
         deadline: until when to wait, by the same clock.
     """
     while (seconds_left := deadline - time.monotonic()) > 0:
+        # The pipe stays open after a first signal (see `interruptible`), so that a byte comes, never its end.
         ready, _, _ = select.select([pipe], [], [], seconds_left)
         if ready and os.read(pipe, 1)[0] in _SIGNALS and time.monotonic() > began + _SAME_SECONDS:
             return True

@@ -103,6 +103,7 @@ def _key_of(error: Any) -> str | None:
     context = error.ctx
     if option is None or context is None:
         return None
+    # Only a command that takes keys has the option --set.
     if not any("--set" in parameter.opts for parameter in context.command.params):
         return None
     name = str(option).lstrip("-").replace("-", "_")
@@ -120,6 +121,7 @@ def main() -> None:
     """
     _open_streams()  # first of all, before any file is opened
     atexit.register(gc.freeze)  # else Python looks through all that is loaded once more as it exits: 0.3 s
+    # What Python prints warnings with where a package has set up no logging: escaped, as all that is printed.
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
     with interruptible() as interruption:
@@ -199,7 +201,7 @@ def _explain_usage(error: Any) -> None:
     """Change a message of click: add what was likely meant, and escape what it repeats of the command line."""
     if key := _key_of(error):
         error.message = f"{error.message}. It is a key of the configuration: --set {key}="
-    elif possibilities := getattr(error, "possibilities", None):
+    elif possibilities := getattr(error, "possibilities", None):  # click's list of options or commands like this one
         error.message = f"{error.message}. Did you mean {possibilities[0]}?"
     elif match := _CHOICE.fullmatch(error.message):
         # `'bdf' is not one of 'bfd', 'tight'; did you mean bfd?`

@@ -28,7 +28,8 @@ def print_json(value: Any) -> None:
     """Print plain data, dataclasses and structs as JSON in ASCII, without characters that control a terminal."""
     import msgspec  # here, because most commands print no JSON
 
-    # NaN and infinities are no JSON, and other programs would refuse all of it.
+    # `to_builtins` makes dicts, lists and texts; what it does not know goes through `str`. NaN and infinities are no
+    # JSON, and other programs would refuse all of it.
     text = json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2, allow_nan=False)
     print_line(text.replace("\x7f", "\\u007f"))  # DEL, which JSON leaves as it is
 

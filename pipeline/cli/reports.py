@@ -114,7 +114,8 @@ def _lengths_to_compare(lengths: str | None) -> tuple[int, ...]:
     from ..report.lengths.compare import LEAST, MOST
 
     if lengths is None:
-        return CANDIDATES
+        return CANDIDATES  # those of any report
+    # LEAST and MOST are the limits of `truncate.max_length`.
     try:
         compared = tuple(sorted({int(number) for number in lengths.split(",")}))
     except ValueError:
@@ -240,6 +241,7 @@ def _story_lines(folder: str, story: "Story") -> "Lines":
     # An example that is repeated or split may have hundreds of pieces.
     if len(story.standings) > _MAX_LISTED_PIECES:
         yield f"and {plural(len(story.standings) - _MAX_LISTED_PIECES, 'more piece')}"
+    # What has cut the example, such as truncate.max_length → its tokens that are in no row.
     for limit, tokens in story.cut.items():
         yield f"cut: {plural(tokens, 'token')} by {limit}"
 

@@ -63,7 +63,7 @@ def run(
                 if setting.startswith("out="):
                     out = setting.removeprefix("out=")
         # The demo's configuration lies in the package, where nothing may be written.
-        cache = cache_root(None, resolve_place(out, Path.cwd()), Path.cwd())
+        cache = cache_root(cache=None, out=resolve_place(out, Path.cwd()), base=Path.cwd())
     from ..execute.server import start_ahead
 
     # Starts the process that workers are forked from. It takes a third of a second, in which this one reads the
@@ -123,6 +123,7 @@ def _end_lines(end: "RunEnd", demo: bool, began: float) -> "Lines":
     yield f"{out.url} is finished: {manifest.hash[:16]}, in {duration(time.perf_counter() - began)}, {made_by}"
     if report is not None:
         yield f"report: {out.where(HTML)}"
+    # `choice`: the comparison of lengths, if the run made one.
     if report is not None and report.choice is not None:
         if advice := describe_advice(report.choice):
             yield f"  Advice: {escape_line(advice)}"

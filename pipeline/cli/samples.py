@@ -74,8 +74,10 @@ def sample(
     _check_sampling(temperature, top_p, endpoint, tokenizer)
     tokenizer_folder = tokenizer or Path(model)
     # The configuration of a run with these options: it checks --shard, and has the tokenizer's options of --set.
-    config, base_folder = load_run(None, settings, [data], tokenizer_folder, str(out), shard=shard)
-    part = parse_shard(config.run.shard or "0/1")
+    config, base_folder = load_run(
+        config=None, settings=settings, inputs=[data], tokenizer=tokenizer_folder, out=str(out), shard=shard
+    )
+    part = parse_shard(config.run.shard or "0/1")  # (i, N); without --shard, part 0 of 1, which is the whole
     file = shard_file(out, part)
     check_place(file)
     if tokenizer is None:
@@ -103,7 +105,16 @@ def sample(
             "shard": shard or "0/1",
         }
         plan = SamplePlan(n, seed, part, engine.group_size)
-        reasons = draw_samples(prompts, plan, engine.sampling, identity, file, engine.make, observer)
+        # Why samples ended, such as `stop` → how many of them.
+        reasons = draw_samples(
+            prompts,
+            plan,
+            settings=engine.sampling,
+            options=identity,
+            out=file,
+            make_engine=engine.make,
+            observer=observer,
+        )
     counts = ", ".join(f"{escape_line(reason)} {number:,}" for reason, number in sorted(reasons.items()))
     counts_by_reason = f" ({counts})" if counts else ""
     print_line(f"{file}: {plural(sum(reasons.values()), 'sample')}{counts_by_reason}")
@@ -227,7 +238,7 @@ def _find_model(model: Path, base: Path | None, batch: int | None) -> _LocalMode
             f"{model} is a sharded checkpoint; packtrain export {model} --to model --out FOLDER makes a model of it"
         )
     device = default_device()
-    if batch is None:
+    if batch is None:  # SEQUENCES: kind of device, such as "cuda" → sequences at once; as on a CPU for all others
         batch = SEQUENCES.get(device.type, SEQUENCES["cpu"])
     return _LocalModel(find_model(model, base), device, batch)
 
@@ -250,7 +261,8 @@ def _check_fit(prompts: "PromptSet", max_new_tokens: int, model: "ModelFolder") 
             f"--tokenizer: it has {prompts.vocabulary_size:,} token ids, but the model has embeddings for "
             f"{model.vocabulary:,}; give the model's own tokenizer"
         )
-    # Without this, the last samples would fail after hours, or be drawn from positions that were never trained.
+    # Without this, the last samples would fail after hours, or be drawn from positions that were never trained. There
+    # is a longest prompt: `read_prompts` refuses data without any. A model that names no positions has `None`.
     longest = max(len(prompt.token_ids) for prompt in prompts.prompts)
     if model.positions is not None and longest + max_new_tokens > model.positions:
         raise ConfigError(
@@ -299,7 +311,8 @@ def eval_apps(
     from ..judge.sandbox import ProgramLimits
     from ..judge.summary import describe_summary, score_table
 
-    # With both or with neither, it would not be clear which programs to run.
+    # Programs come from a samples file or, with --references, from the data itself. With both or with neither, it would
+    # not be clear which to run.
     if (samples is None) is not references:
         raise ConfigError("give a samples file, or --references to run the data's own programs; one of them")
     if not 0 < timeout <= _MAX_TEST_SECONDS:

@@ -51,7 +51,9 @@ def loader(folder: Folder, steps: Count = 5, rows_per_step: Count = 8, seed: int
             raise ConfigError(f"--rank {rank[:80]}: give a rank and how many there are, such as 0/8")
         rank_number = int(number_text)
         rank_count = int(count_text)
-    no_model = Applied(NAME, "none", "batches are counted, and no model takes them")
+    # Rows whose documents share tokens are given only to a training with packed_varlen, which is `NAME`. Here is no
+    # model, so this stands for its attention.
+    no_model = Applied(name=NAME, kernel="none", reason="batches are counted, and no model takes them")
     packed_loader = PackedLoader(
         folder, rows_per_step=rows_per_step, seed=seed, rank=rank_number, world_size=rank_count, attention=no_model
     )
@@ -102,6 +104,7 @@ def _step_cells(loader: "PackedLoader", number: int, batch: dict[str, Any]) -> l
     from ...schemas.tables.columns import CHOSEN_SIDE, SIDES
     from ...training.branches import piece_bounds
 
+    # A step is found by the place of its first row in the order: of steps of 8 rows, step 2 is at 16.
     step = loader.steps.at(number * loader.rows_per_step)
     rows = step.rows[step.shares[loader.place.rank]]  # numbers of this rank's rows in the split
     lengths = piece_bounds(batch).diff()  # tokens of each piece of the batch
@@ -171,12 +174,14 @@ def load_training(config: Path | None, demo: bool, overrides: list[str]) -> "tup
     if config is not None:
         if demo:
             raise ConfigError("--demo brings its own configuration; leave the file out")
-        return load_as(TrainConfig, config, None, overrides)
+        return load_as(TrainConfig, config, base=None, overrides=overrides)  # None: paths start in the file's folder
     if not demo:
         raise ConfigError("give a configuration file, or --demo after packtrain run --demo")
     from .. import demo as home  # for its folder, which has the configuration
 
-    loaded, base = load_as(TrainConfig, Path(home.__file__).parent / "train.yaml", Path.cwd(), overrides)
+    # The file lies in the package, but its paths are those of `packtrain run --demo`, below the working directory.
+    file = Path(home.__file__).parent / "train.yaml"
+    loaded, base = load_as(TrainConfig, file, base=Path.cwd(), overrides=overrides)
     if not (base / loaded.data / "manifest.json").is_file():
         raise ConfigError(f"there is no dataset in {loaded.data}; packtrain run --demo makes it")
     return loaded, base
@@ -209,7 +214,7 @@ def _loss_lines(step: "StepLoss") -> "Lines":
     yield f"step {step.step:,} by {weights}: loss {step.loss:.4f}; {contents}"
     head = ("source", "id", "loss", "tokens", "share", "row")
     rows = []
-    for document in step.documents[:_MAX_SHOWN_DOCUMENTS]:
+    for document in step.documents[:_MAX_SHOWN_DOCUMENTS]:  # the largest loss comes first
         loss = f"{document.loss:.4f}"
         share = f"{document.share:.1%}"  # of the step's loss
         rows.append((document.source, document.id, loss, f"{document.trained:,}", share, f"{document.row}"))
@@ -272,5 +277,6 @@ def doctor() -> None:
     """Check what is installed for training, what is wrong with it, and how to fix it."""
     from ...training.launch.doctor import report
 
+    # `report` prints a line for each finding, and returns whether nothing is broken.
     if not report(print_line):
         raise typer.Exit(1)

@@ -99,7 +99,7 @@ class Pool(Executor):
     def __init__(self, workers: int, *, seconds: float | None = None, shard: str | None = None) -> None:
         self.workers = workers
         self._seconds = seconds
-        self._shard = parse_shard(shard) if shard is not None else None
+        self._shard = parse_shard(shard) if shard is not None else None  # (i, N)
         self._pool: list[_Worker] = []
         # Counted before any worker starts: if a worker is killed and the count has grown, memory was the reason.
         self._kills_before = out_of_memory_kills()
@@ -196,7 +196,7 @@ class Pool(Executor):
             task = next(new_tasks, _NO_MORE_TASKS)
             if task is _NO_MORE_TASKS:
                 return
-            self._assign(function, task, 0)
+            self._assign(function, task, deaths=0)
 
     def _has_room(self, *, alone: bool) -> bool:
         """Whether another task may begin.
@@ -212,7 +212,11 @@ class Pool(Executor):
         return len(busy) < self.workers and not alone and not runs_alone
 
     def _assign(self, function: Callable[[Task], Result], task: Task, deaths: int) -> None:
-        """Send a task to an idle worker, or to a new one."""
+        """Send a task to an idle worker, or to a new one.
+
+        Args:
+            deaths: number of workers that have died over this task before.
+        """
         idle = [worker for worker in self._pool if not worker.busy]
         worker = idle[0] if idle else self._start_worker()
         worker.busy = True

@@ -103,7 +103,7 @@ class RenderingLimits:
 def _address_space() -> int:
     """Bytes of address space of the process."""
     with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  # asked often
-        return int(file.read().split()[0]) * _PAGE_BYTES
+        return int(file.read().split()[0]) * _PAGE_BYTES  # its first number: pages of address space
 
 
 def watch_templates() -> None:

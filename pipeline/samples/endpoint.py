@@ -31,6 +31,7 @@ _MAX_BODY_BYTES = 1 << 20
 _MAX_TOKEN_BYTES = 1 << 10
 """Bytes of an answer that are read for each token that was asked for."""
 _MAX_ERROR_BYTES = 4096
+"""Bytes of an error's message that are read."""
 
 
 class ServerError(PacktrainError, RuntimeError):
@@ -38,11 +39,15 @@ class ServerError(PacktrainError, RuntimeError):
 
 
 class _Choice(msgspec.Struct):
+    """One of the answers to a prompt. Only one is asked for."""
+
     text: str
     finish_reason: Annotated[str, msgspec.Meta(max_length=40)] | None = None
 
 
 class _Usage(msgspec.Struct):
+    """What the server counted; `completion_tokens` are those of the answer."""
+
     completion_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 

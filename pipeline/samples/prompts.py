@@ -32,8 +32,10 @@ from ..inputs.find import require_regular
 from ..inputs.lines import bounded_lines
 
 _FORMAT = make_format("prompt_completion", Options(prompt_only=True))
+"""Reads the prompt of a line."""
 _LINES_PER_TASK = 256
 _MAX_LINE_BYTES = 64 << 20
+"""A longer line of the data is refused."""
 
 
 class _PromptLine(msgspec.Struct):
@@ -136,10 +138,10 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
         TokenizerError: there is a conversation, and no template.
     """
     spec = task.spec
-    lines = dict(task.lines)
+    lines = dict(task.lines)  # number from 0 → line
     tokenizer = _tokenizer(spec.tokenizer.json)
     prompts: list[SamplePrompt] = []
-    renderer = None
+    renderer = None  # made for the first conversation: texts need no template
     block = _FORMAT.prepare(task.lines)
     if block.rejects:
         number, reason, detail = block.rejects[0]
@@ -149,9 +151,8 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             line = decode_note(lines[example.line], _PromptLine)
             if isinstance(example.prompt, str):
                 text = example.prompt
-                prefix = _prefix_of(text, spec.tokenizer.around)
+                prefix = _prefix_of(text, spec.tokenizer.around)  # around: what the tokenizer adds to plain texts
             else:
-                # Made for the first conversation: texts need no template.
                 renderer = renderer or make_renderer(spec, spec.tokenizer.require_template())
                 row_renderer = renderer.for_row(example.variables, example.documents)
                 text = row_renderer.prompt(example.prompt or [], example.tools)
@@ -160,7 +161,9 @@ def _render(task: _RenderTask) -> tuple[list[SamplePrompt], str | None]:
             raise _bad_line(task, example.line, error) from None
         token_ids = (*prefix, *tokenizer.encode(text, add_special_tokens=False).ids)
         prompts.append(SamplePrompt(line.id, line.row, token_ids))
-    return prompts, renderer.profile.stop_token if renderer is not None else None
+    # The profile is what was learnt of the template, as which token it writes after a turn.
+    stop_token = renderer.profile.stop_token if renderer is not None else None
+    return prompts, stop_token
 
 
 def _bad_line(task: _RenderTask, number: int, error: Exception) -> InputError:

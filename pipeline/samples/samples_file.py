@@ -40,7 +40,7 @@ def read_samples(path: Path) -> Iterator[Sample]:
     Raises:
         InputError: the file cannot be read; or a line is no sample, is cut short, or repeats a sample. Names the line.
     """
-    keys: set[tuple[int, int]] = set()
+    keys: set[tuple[int, int]] = set()  # (row, sample) of the samples so far
     try:
         with BufferedReader(open_regular(path)) as file:
             for number, line in enumerate(bounded_lines(file, str(path), _MAX_LINE_BYTES), start=1):
@@ -102,4 +102,11 @@ def _parse_line(path: Path, number: int, line: bytes) -> Sample:
             f"{path}, line {number:,}: {escape_line(str(error))}; each line is a JSON object with id, row, sample and "
             "text"
         ) from None
-    return Sample(str(fields.id), fields.row, fields.sample, fields.text, fields.finish_reason, fields.tokens)
+    return Sample(
+        id=str(fields.id),
+        row=fields.row,
+        sample=fields.sample,
+        text=fields.text,
+        finish_reason=fields.finish_reason,
+        tokens=fields.tokens,
+    )

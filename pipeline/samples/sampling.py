@@ -96,9 +96,9 @@ def draw_samples(
         if finished:
             observer.note(f"{out} has {finished:,} of {total:,} samples already")
         if finished < total:
-            observer.begin("load the model", 0, "")
+            observer.begin("load the model", total=0, unit="")  # 0: nobody knows how much work it is
             engine = make_engine()
-            observer.begin("sample", total - finished, "samples")
+            observer.begin("sample", total=total - finished, unit="samples")
             # The file holds whole groups, unless it is complete.
             missing_groups = groups[finished // plan.group_size :]
             with closing(_draw(engine, plan, missing_groups, decode, stop_ids)) as drawn_groups:
@@ -119,7 +119,13 @@ def _draw(
     decode: Callable[[list[int]], str],
     stop_ids: frozenset[int],
 ) -> Generator[list[Sample], None, None]:
-    """The samples of each group. Closing it ends the engine's work."""
+    """The samples of each group. Closing it ends the engine's work.
+
+    Args:
+        groups: (prompt, which sample of it, from 0) of each sample, as `SamplePlan.groups` gives them.
+        decode: turns token ids into text.
+        stop_ids: tokens that end an answer.
+    """
     requests = ([plan.request(prompt, number) for prompt, number in group] for group in groups)
     with closing(engine.answers(requests)) as answers:
         for group in groups:
@@ -142,7 +148,14 @@ def _sample(
     """
     token_ids = answer.token_ids
     if token_ids is None:  # a server gives text
-        return Sample(prompt.id, prompt.row, number, answer.text or "", answer.finish_reason, answer.tokens)
+        return Sample(
+            prompt.id,
+            prompt.row,
+            number,
+            text=answer.text or "",
+            finish_reason=answer.finish_reason,
+            tokens=answer.tokens,
+        )
     text_ids = list(token_ids)
     if text_ids and text_ids[-1] in stop_ids:
         text_ids.pop()
@@ -156,4 +169,5 @@ def _sample(
     # difference to take.
     if not with_context.startswith(context):
         text = decode(text_ids)
-    return Sample(prompt.id, prompt.row, number, text, answer.finish_reason, len(token_ids))
+    # The number of tokens includes the stop token, which the text lacks.
+    return Sample(prompt.id, prompt.row, number, text=text, finish_reason=answer.finish_reason, tokens=len(token_ids))

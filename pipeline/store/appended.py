@@ -67,6 +67,7 @@ def describe_differences(recorded: Mapping[str, Any], requested: Mapping[str, An
 
 
 def _shorten(value: Any) -> str:
+    """A value for a message, of which only the beginning is shown if it is long."""
     text = escape_line(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= 60 else f"{text[:60]}…"
 
@@ -104,7 +105,7 @@ class AppendedFile:
             # (lines + 1,) where each line ends in the file: for lines of 5 and 7 bytes, 0, 5 and 12.
             self._line_ends = [0, *accumulate(len(line) for line in self.lines())]
             self._check_record(options)
-            self.keep(self.count)  # cuts off a line without its end
+            self.keep(self.count)  # all whole lines: cuts off a line without its end
             sync_folder(path.absolute().parent)
         except BaseException as error:
             # The caller does not get the object, and so could not close it.
@@ -120,7 +121,7 @@ class AppendedFile:
     def _check_record(self, options: Mapping[str, Any]) -> None:
         """Record the options if the file has no line yet; else compare them with the recorded ones."""
         if not self.count:
-            data = indented_json({"format": _FORMAT, "options": dict(options)}, 1) + b"\n"
+            data = indented_json({"format": _FORMAT, "options": dict(options)}, indent=1) + b"\n"
             LocalStore(self.path.absolute().parent).replace_bytes(self.path.name + RECORD_SUFFIX, data)
         elif differences := describe_differences(read_options(self.path), options):
             raise OutputError(

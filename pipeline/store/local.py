@@ -211,6 +211,7 @@ class LocalStore(Store):
             raise self._unreadable(name, error) from error
 
     def _unreadable(self, name: str, error: OSError) -> StoreError:
+        """The error for a name that is there, and cannot be read."""
         return StoreError(f"{self.path(name)} cannot be read: {error.strerror}; fix that, or remove it, then run again")
 
     def names(self, folder: str = "") -> list[str]:
@@ -232,7 +233,8 @@ class LocalStore(Store):
                 with path.open("xb") as file:
                     yield Draft(path, file)
         finally:
-            # Missing after `put`; still there after `create`, beside the new name.
+            # `put` has renamed the file, and nothing is left to remove. `create` has given it a second name, and this
+            # one is removed.
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 

@@ -69,6 +69,7 @@ class ObjectStore(Store):
         key = self.objects.key(folder)
         # Keys in the bucket begin with the store's own folder, names do not: `runs/a/manifest.json` in the store
         # `s3://bucket/runs/a` is `manifest.json`.
+        # In the store `s3://bucket`, which is no folder of a bucket, keys are names, and nothing is cut off.
         prefix_length = len(f"{self.objects.key('')}/".lstrip("/"))
 
         def list_names() -> list[str]:
@@ -121,6 +122,7 @@ class ObjectStore(Store):
         def download(path: Path) -> None:
             self.objects.download(name, path, size, hash)
 
+        # named: whether the key is the hash of the content, with which the copy is compared.
         return Copies(self.scratch.root).copy(key, size, download, named=hash is not None)
 
     def draft(self) -> AbstractContextManager[Draft]:
@@ -135,7 +137,7 @@ class ObjectStore(Store):
         a put may have been lost, and the put repeated.
         """
         try:
-            # In one request: an upload in parts has no condition.
+            # "create" is the condition that the name is free. In one request: an upload in parts has no condition.
             self._put(name, data, mode="create", use_multipart=False)
         except TakenError:
             return self.read(name) == data

@@ -85,7 +85,7 @@ def hold_run_lock(out: Store, *, shard: str | None = None) -> Iterator[None]:
     start = datetime.now(UTC).isoformat(timespec="seconds")
     holder = LockHolder(os.uname().nodename, os.getpid(), start, shard)
     descriptor = _open_locked(out, shared=shard is not None)
-    final_content = b""
+    final_content = b""  # what the file holds at the end: nothing after a success
     try:
         _write(descriptor, msgspec.json.encode(holder))
         yield
@@ -123,13 +123,21 @@ def read_run_lock(out: Store) -> RunLock:
 
 
 def _open_locked(out: LocalStore, *, shared: bool) -> int:
-    """The descriptor of the locked file."""
+    """The descriptor of the locked file.
+
+    Args:
+        shared: whether others that ask for the same may hold the lock, too.
+
+    Raises:
+        BusyError: another process holds the lock.
+        StoreError: the file cannot be made.
+    """
     path = out.path(LOCK_FILE)
     with writing_to(out.root):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, _OPEN_FLAGS | os.O_CREAT, 0o666)
     for _ in range(_ATTEMPTS):
-        # None: the file system has no locks, so the work goes on without one.
+        # True: it is ours. None: the file system has no locks, so the work goes on without one. False: it is taken.
         if lock.lock(descriptor, wait=False, shared=shared) is not False:
             return descriptor
         time.sleep(_PAUSE_SECONDS)
@@ -150,6 +158,7 @@ def _read(descriptor: int) -> LockHolder | None:
 
 
 def _write(descriptor: int, content: bytes) -> None:
+    """Replace the content of the file."""
     with suppress(OSError):  # if the disk is full, writing the data will say so
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, content, 0)

@@ -88,6 +88,7 @@ class LiveWindows:
             files = scan_inputs(self.config.sources, folder, self._work.scratch)
             self.blocks = Blocks(files, window_bytes, self.seed)
             self._prepared = prepare(self.config, self._work, self._executor, files=files)
+            # `pairs`: whether the documents are preference pairs. `does`: what pack.strategy does, from its table.
             if self._prepared.pairs and not self.config.pack.does.is_packing:
                 raise ConfigError(
                     f"sources.{self._prepared.sources[0].name}: a stream gives packed rows, but with pack.strategy "
@@ -186,6 +187,8 @@ class LiveWindows:
         """Make the windows at some places, each in a thread while the caller uses the one before."""
         begun: Future[PlannedWindow] | None = None
         with ThreadPoolExecutor(1, "packtrain-live") as thread:
+            # While the caller uses window 1, the thread makes window 2:
+            #     submit 0;  submit 1, yield 0;  submit 2, yield 1;  …  yield the last one
             for place in places:
                 following = thread.submit(self._make_window, place)
                 if begun is not None:
@@ -218,7 +221,9 @@ class LiveWindows:
                 self._has_warned_of_unlocated = True
                 self._work.observer.note(note)
         pairs = self._prepared.pairs
-        return PlannedWindow(place, self.config, encoded, self._pad_id, self.split, self.seed, pairs=pairs)
+        return PlannedWindow(
+            place, self.config, encoded, pad_id=self._pad_id, split=self.split, seed=self.seed, pairs=pairs
+        )
 
     def _encode(self, blocks: NDArray[np.int64]) -> Encoded:
         """The encoded parts of some blocks, which are numbers as in `Blocks`, compared with evaluation data."""

@@ -65,7 +65,8 @@ class Blocks:
         """
         # Seeded by epoch and purpose: `BLOCK_ORDER` keeps it apart from the seeds of the order of rows.
         seed = window_seed(window_seed(self.seed, epoch), BLOCK_ORDER)
-        return compose(self.sizes, self._sources, self.window_bytes, seed)
+        # A run measures blocks and windows in tokens; here both are in source bytes, because nothing is encoded yet.
+        return compose(totals=self.sizes, sources=self._sources, limit=self.window_bytes, seed=seed)
 
     @property
     def not_taken(self) -> dict[str, int]:
@@ -141,6 +142,7 @@ class PlannedWindow:
         self.tokens: NDArray[np.int64] = self._rows.tokens
         """(R,) tokens of each row, with alignment padding."""
         self.ledger = selected.ledger
+        # A run gives the counts of each of its shards. A window stands for a single one, whose rows are counted here.
         account_rows(self.ledger, [self._rows.count()])
         self.ledger.check()
 
