@@ -103,13 +103,16 @@ def make_index(evaluation: Evaluation) -> tuple[ContaminationIndex, list[list[tu
                 has_text = True
                 places.setdefault((is_question, text), []).append((file_number, line))
         if not has_text:
+            # Of a copy, `origin` is what the user knows it as: a URL, or the name of a dataset.
             raise InputError(
                 f"{file.origin or file.path} has no text to compare: rename the column that holds the question to "
                 "`question`, and that of the answer to `answer`"
             )
     # Keys of a dictionary keep their order: text t of the index is key t of the places.
     index = ContaminationIndex(
-        [text for _, text in places], [is_question for is_question, _ in places], evaluation.ngram
+        texts=[text for _, text in places],
+        asks=[is_question for is_question, _ in places],
+        ngram=evaluation.ngram,
     )
     return index, [equal_rows[:_MAX_EQUAL_ROWS] for equal_rows in places.values()]
 
@@ -124,6 +127,7 @@ def _read_rows(file: InputFile) -> Iterator[tuple[int, Mapping[str, Any]]]:
         rows = read_rows(block, _MAX_ROW_BYTES)
         first_line = block.first_line + 1
         if rows.rejects:
+            # `number` counts the rows of the block from 0, here and below.
             number, reason, detail = rows.rejects[0]
             raise _bad_line(file, first_line + number, f"{reason}: {detail}")
         # Tables come as records, JSON lines as lines; a block has one of both.
@@ -226,7 +230,7 @@ class ContaminationTask:
             example_number, _, _, _ = key
             example = examples[example_number]
             hits.append((example.line, example.sub, best[key]))
-        return BlockHits(len(examples), hits)
+        return BlockHits(examples=len(examples), hits=hits)
 
     def __str__(self) -> str:
         return f"{self.block}, compared with evaluation rows"
@@ -251,7 +255,7 @@ class ContaminationHits:
             if block_hits is None:
                 raise IntegrityError(f"{task.cache.where(task.record)} vanished from the cache; run again")
             hits = [(row, sub, hit) for row, sub, hit in block_hits.hits if hit.share >= self.evaluation.share]
-            yield file, task.block, BlockHits(block_hits.examples, hits)
+            yield file, task.block, BlockHits(examples=block_hits.examples, hits=hits)
 
     def contaminated_examples(self) -> list[bytes]:
         """One entry for each block: its examples that share text, as the bytes of an ascending int64 array without
@@ -318,7 +322,10 @@ def find_contamination(
     for file in files:
         source = source_of_name[file.source]
         for block in file.blocks:
-            blocks.append((file, ContaminationTask(block, source, formats[file.source], cache, evaluation)))
+            task = ContaminationTask(
+                block=block, source=source, form=formats[file.source], cache=cache, evaluation=evaluation
+            )
+            blocks.append((file, task))
 
     # Asked twice: here of all tasks together, which is fast, and by the executor once more as each task begins, because
     # another run may have compared its block meanwhile.
@@ -332,7 +339,7 @@ def find_contamination(
     if pending:
         observer.begin("compare", sum(task.block.end - task.block.start for task in pending), "B")
         for result in executor.map(perform, pending, is_done):
-            assert isinstance(result, tuple)
+            assert isinstance(result, tuple)  # as `ContaminationTask.run` gives it
             compared_bytes, compared_rows = result
             observer.advance(compared_bytes, rows=compared_rows)
         observer.end()

@@ -16,6 +16,7 @@ from .ragged import lengths_of, offsets_of
 def numbers(values: NDArray[np.generic]) -> pa.Array:
     """(N,) integers, floats or booleans as an Arrow array. Only booleans are copied, into bits."""
     flat = np.ascontiguousarray(values)
+    # Arrow takes two buffers: bits that say which values are null, or None if none is, and the values.
     if flat.dtype == np.bool_:
         bits = np.packbits(flat, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(flat), [None, pa.py_buffer(bits)])

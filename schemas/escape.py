@@ -46,7 +46,7 @@ def escape_json(data: bytes) -> bytes:
     in a terminal.
     """
     # In JSON as packtrain writes it, such characters stand in texts alone, where an escape has the same value.
-    # Its quotes are cut off. `json.dumps` leaves DEL (0x7f) as it is.
+    # `json.dumps` writes the escape between quotes, which are cut off, and leaves DEL (0x7f) as it is.
     return _ACTIVE.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), data.decode()).encode()
 
 

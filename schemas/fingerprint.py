@@ -86,7 +86,7 @@ def mix64(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
     """(N,) 64-bit numbers that look independent: for the value n, the n-th number (from 0) that SplitMix64 gives after
     `seed`.
     """
-    # Products wrap around here, too, as in `mix`.
+    # Products wrap around here, too, as in `mix`. Of a seed, the lowest 64 bits count.
     with np.errstate(over="ignore"):
         return mix((values + np.uint64(1)) * GOLDEN + np.uint64(seed % 2**64))
 

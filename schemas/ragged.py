@@ -20,7 +20,7 @@ def offsets_of(lengths: Counts | Sequence[int]) -> NDArray[np.int64]: ...
 @overload
 def offsets_of(lengths: Counts | Sequence[int], dtype: type[Width]) -> NDArray[Width]: ...
 def offsets_of(lengths: Counts | Sequence[int], dtype: type[Any] = np.int64) -> NDArray[Any]:
-    """(N + 1,) where each of N lists begins, and where the last one ends."""
+    """(N + 1,) where each of N lists begins, and where the last one ends: 0 3 5 for the lengths 3 and 2."""
     out = np.zeros(len(lengths) + 1, dtype=dtype)
     np.cumsum(lengths, dtype=dtype, out=out[1:])
     return out
@@ -32,7 +32,7 @@ def lengths_of(lists: Collection[Any]) -> NDArray[np.int64]:
 
 
 def starts_of(lengths: Integers) -> NDArray[np.int64]:
-    """(N,) where each of N lists begins: `offsets_of` without its last number."""
+    """(N,) where each of N lists begins: `offsets_of` without its last number, 0 3 for the lengths 3 and 2."""
     return np.cumsum(lengths, dtype=np.int64) - lengths
 
 
@@ -48,7 +48,7 @@ def ranges(begins: Integers | int, lengths: Integers) -> NDArray[np.int64]:
 
 
 def sums_of(values: Counts, offsets: Integers) -> NDArray[np.int64]:
-    """(N,) the sum of each list's values; 0 for an empty list."""
+    """(N,) the sum of each list's values; 0 for an empty list. Of the values 1 2 4 and the offsets 0 2 2 3: 3 0 4."""
     # Not `np.add.reduceat`, which gives the next value for an empty list.
     return np.diff(offsets_of(values)[offsets])
 

@@ -305,9 +305,11 @@ def write_mds(batches: Iterable[pa.RecordBatch], folder: Path, split: str, index
         sizes = np.array([len(value) for value in values], "<u4")
         samples.append(sizes.tobytes() + b"".join(values))
     description = json.dumps(config, sort_keys=True).encode()
+    # The number of samples, where each begins and the last one ends, and the text.
     header_bytes = 4 + 4 * (len(samples) + 1) + len(description)
     sample_starts = np.cumsum([header_bytes, *map(len, samples)])  # and where the last one ends
     if sample_starts[-1] >= 1 << 32:
+        # The whole shard is too large, and its first row stands for it.
         raise MisfitError(0, "its shard has 4 GiB or more; pack with a smaller output.shard_bytes")
     content = b"".join([struct.pack("<I", len(samples)), sample_starts.astype("<u4").tobytes(), description, *samples])
     name = f"shard.{index:05d}.mds"

@@ -83,7 +83,7 @@ def publish(
     shards = {shard.name: shard for split in source.manifest.splits.values() for shard in split.shards}
     sizes = {name: shard.bytes for name, shard in shards.items()}
     sizes[CARD] = len(card)
-    plan = Published(card.decode(), dict(sorted(sizes.items())))
+    plan = Published(card=card.decode(), files=dict(sorted(sizes.items())))
     if dry_run:
         return plan
     with _hub_client(target) as hub:

@@ -82,9 +82,10 @@ def set_limits(limits: dict[str, int]) -> None:
         resource_id = getattr(resource, name)
         # At the soft limit of CPU time comes SIGXCPU, by which a timeout is recognised; a second later SIGKILL.
         hard = limit + 1 if name == "RLIMIT_CPU" else limit
-        inherited = resource.getrlimit(resource_id)[1]
-        if inherited != resource.RLIM_INFINITY:
-            hard = min(hard, inherited)
+        # A process may not raise the hard limit that it was started with.
+        _, inherited_hard = resource.getrlimit(resource_id)
+        if inherited_hard != resource.RLIM_INFINITY:
+            hard = min(hard, inherited_hard)
         resource.setrlimit(resource_id, (min(limit, hard), hard))
 
 

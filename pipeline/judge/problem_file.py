@@ -47,7 +47,7 @@ class ProblemFile:
     hash: str = ""
     """BLAKE3 of the file."""
     entries: dict[int, ProblemEntry] = field(default_factory=dict)
-    """Row, from 0 and with blank lines → its problem, usable or not, in order of rows."""
+    """Row, from 0 and counting blank lines → its problem, usable or not, in order of rows."""
 
     def __post_init__(self) -> None:
         """Read and check the whole file."""
@@ -91,5 +91,5 @@ def _problem_entry(row: Any, number: int) -> ProblemEntry:
     try:
         problem = parse_problem(row, number)
     except RowRejectedError as error:
-        return ProblemEntry(group_of(row), row.difficulty or UNRATED, error.reason)
-    return ProblemEntry(problem.id, problem.difficulty)
+        return ProblemEntry(id=group_of(row), difficulty=row.difficulty or UNRATED, unusable=error.reason)
+    return ProblemEntry(id=problem.id, difficulty=problem.difficulty)

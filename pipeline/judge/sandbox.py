@@ -136,9 +136,10 @@ class Sandbox:
             except OSError as error:
                 raise SandboxError(f"a test of a program cannot be started: {error}") from error
             try:
-                has_ended = _wait(process.pid, start + limits.wall_seconds, stop)
+                has_ended = _wait(process.pid, deadline=start + limits.wall_seconds, stop=stop)
             finally:
-                # The whole group: without bubblewrap, a program may have started other processes.
+                # The whole group, whose number is that of its first process: without bubblewrap, a program may have
+                # started other processes.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -219,7 +220,7 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
         ConfigError: there is none; says what to do.
     """
     if unsafe:
-        return Sandbox(None)
+        return Sandbox(executable=None)
     executable = find_bubblewrap()
     if executable is None:
         raise ConfigError(f"there is no sandbox to run programs in: bubblewrap is not installed. {_HELP}")
@@ -229,7 +230,7 @@ def open_sandbox(*, unsafe: bool = False) -> Sandbox:
     for user in users:
         sandbox = Sandbox(executable, user)
         try:
-            execution = sandbox.run("print(6 * 7)", None, b"", ProgramLimits())
+            execution = sandbox.run(code="print(6 * 7)", function=None, test=b"", limits=ProgramLimits())
         except SandboxError as error:
             problem = str(error)  # if no user works, the message is that of the last one
             continue

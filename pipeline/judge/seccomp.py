@@ -42,9 +42,11 @@ _DENIED: dict[str, tuple[int | None, int | None]] = {
     "personality": (135, 92), "vhangup": (153, 58), "lookup_dcookie": (212, 18),
     "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None), "uselib": (134, None),
 }  # fmt: skip
+# Numbers on both machines, as in `_DENIED`.
 _CLONE = (56, 220)
 _CLONE3 = (435, 435)
-# Calls that are allowed with this first argument alone: prlimit64 of the process itself, socketpair of AF_UNIX.
+# (numbers on both machines, first argument): calls that are allowed with this first argument alone: prlimit64 of the
+# process itself, socketpair of AF_UNIX.
 _ALLOWED_FOR = (((302, 261), 0), ((53, 199), 1))
 _CLONE_NAMESPACES = 0x7E020000  # all CLONE_NEW* flags of clone
 _CLONE_THREAD = 0x10000
@@ -97,8 +99,10 @@ def program_filter(machine: str) -> bytes:
         (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _NUMBER),
     ]
+    # Smaller numbers skip the kill.
     if machine == "x86_64":
         instructions += [(_JUMP_IF_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
+    # Other calls skip the refusal behind the comparison.
     for numbers in _DENIED.values():
         number = numbers[column]
         if number is not None:
@@ -108,7 +112,7 @@ def program_filter(machine: str) -> bytes:
     instructions += [(_JUMP_IF_EQUAL, 0, 1, _CLONE3[column]), _refuse(errno.ENOSYS)]
     # clone: allowed for threads, without any new namespace.
     instructions += [
-        (_JUMP_IF_EQUAL, 0, 5, _CLONE[column]),
+        (_JUMP_IF_EQUAL, 0, 5, _CLONE[column]),  # other calls skip these five
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
         (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_NAMESPACES),  # over the next one, to the refusal
         (_JUMP_IF_ANY_BIT, 1, 0, _CLONE_THREAD),  # over the refusal, to what allows
@@ -117,11 +121,12 @@ def program_filter(machine: str) -> bytes:
     ]
     for numbers, allowed_argument in _ALLOWED_FOR:
         instructions += [
-            (_JUMP_IF_EQUAL, 0, 4, numbers[column]),
+            (_JUMP_IF_EQUAL, 0, 4, numbers[column]),  # other calls skip these four
             (_LOAD, 0, 0, _FIRST_ARGUMENT),
-            (_JUMP_IF_EQUAL, 1, 0, allowed_argument),
+            (_JUMP_IF_EQUAL, 1, 0, allowed_argument),  # over the refusal, to what allows
             _refuse(errno.EPERM),
             (_RETURN, 0, 0, _ALLOW),
         ]
     instructions.append((_RETURN, 0, 0, _ALLOW))
+    # The code has 2 bytes, each jump 1, and the operand 4.
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)

@@ -90,6 +90,7 @@ def _count(names: Iterable[object]) -> dict[str, int]:
 
 def score_table(summary: Mapping[str, Any]) -> Grid:
     """The scores, by difficulty."""
+    # Every difficulty has these, too: a k of all problems is one for which each problem has enough samples.
     pass_at_k_names = [name for name in summary["scores"][ALL] if name.startswith("pass@")]
     rows = []
     for difficulty, scores in summary["scores"].items():
@@ -136,9 +137,17 @@ def evaluation_page(
     )
     failures = [_failure_grid(result, programs[result.row, result.sample]) for result in _shown_failures(results)]
     sections = [
-        Section("scores", "How many pass?", "; ".join(describe_summary(summary)), [score_table(summary)]),
         Section(
-            "failures", "What fails?", "Some failures of each kind, up to their first failing test.", more=failures
+            name="scores",
+            title="How many pass?",
+            sentence="; ".join(describe_summary(summary)),
+            tables=[score_table(summary)],
+        ),
+        Section(
+            name="failures",
+            title="What fails?",
+            sentence="Some failures of each kind, up to their first failing test.",
+            more=failures,
         ),
     ]
     return page_html(f"Evaluation on {data}", lead, sections)

@@ -138,7 +138,7 @@ def _text(manifest: Manifest, address: str) -> str:
         address=Markup(json.dumps(address)),
         here=is_own_place,
         settings=_fenced(_yaml(settings)),
-        made=_table(Grid("", ("", "hash or version"), origin, text_columns=2)),
+        made=_table(Grid(caption="", head=("", "hash or version"), rows=origin, text_columns=2)),
     )
 
 

@@ -100,7 +100,9 @@ def report_of(
     if "evaluation" in plan:
         try:
             action = str(plan["config"]["contamination"]["action"])
-            contamination = contamination_of(noted_hits(store), plan["evaluation"], total.examples_made, action)
+            contamination = contamination_of(
+                noted_hits(store), plan["evaluation"], compared=total.examples_made, action=action
+            )
         except _DAMAGE as error:
             absent["contamination"] = _describe_damage(error, store)
     training = None
@@ -110,15 +112,20 @@ def report_of(
     except _DAMAGE as error:
         absent["training"] = _describe_damage(error, store)
     return make_report(
-        "run",
-        store.where(""),
-        absent,
+        kind="run",
+        place=store.where(""),
+        absent=absent,
         choice=choice,
-        flow=Flow(supervision_of(total), dict(manifest.ledger.sources), rejects_of(dataset), store.where(REJECTS)),
+        flow=Flow(
+            supervision=supervision_of(total),
+            sources=dict(manifest.ledger.sources),
+            rejects=rejects_of(dataset),
+            rejects_file=store.where(REJECTS),
+        ),
         contamination=contamination,
         training=training,
         packing=packing_of(manifest),
-        made=Made(manifest.hash, configuration),
+        made=Made(manifest=manifest.hash, configuration=configuration),
     )
 
 
@@ -241,4 +248,10 @@ def packing_of(manifest: Manifest) -> Packing:
         )
         splits.append(figures)
     strategy = manifest.pack.strategy if is_packed else "pairs"
-    return Packing(manifest.row_length, strategy, splits, manifest.pack.padded_for, manifest.has_packed_pairs)
+    return Packing(
+        row_length=manifest.row_length,
+        strategy=strategy,
+        splits=splits,
+        padded_for=manifest.pack.padded_for,
+        pairs=manifest.has_packed_pairs,
+    )

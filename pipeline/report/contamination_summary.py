@@ -73,7 +73,11 @@ class _Tally:
         """A count for each source and evaluation file, in the order in which they were met."""
         return [
             ContaminationCount(
-                source, file, count, self.counts_with_most[source, file], len(self.evaluation_rows[source, file])
+                source=source,
+                evaluation=file,
+                examples=count,
+                most=self.counts_with_most[source, file],
+                rows=len(self.evaluation_rows[source, file]),
             )
             for (source, file), count in self.example_counts.items()
         ]

@@ -130,7 +130,7 @@ def diff(a: str | Path, b: str | Path, *, observer: Observer | None = None) -> D
         return Difference(name_a, name_b, hashes, identical=True)
     # Before the documents are read, which takes longer: a manifest whose plan packtrain did not write is refused here.
     changed = changes(_figures(left), _figures(right))
-    observer.begin("compare", 0, "")
+    observer.begin("compare", 0, "")  # 0: how much work there is is unknown
     try:
         documents_a = _documents(dataset_a)
         documents_b = _documents(dataset_b)

@@ -181,6 +181,7 @@ def supervision_style(supervision: Supervision) -> str:
     it. First tokens do not count: nothing could predict them.
     """
     lost = sum(count for reason, count in supervision.lost.items() if reason not in CHOSEN and reason != FIRST_TOKEN)
+    # Where no token is supervised, nothing is trained, which is as bad as losing all.
     lost_share = lost / supervision.supervised if supervision.supervised else 1.0
     if lost_share > MOST_LOST:
         return "bold red"

@@ -186,7 +186,7 @@ def lengths_chart(choice: Choice) -> Chart:
     step = next((step for step in _STEPS if largest_loss <= 4 * step), 1.0)
     scale = []
     for number in range(1, int(largest_loss / step) + 1):
-        scale.append((round(90 * step * number / largest_loss, 2), share(step * number, 4)))
+        scale.append((round(90 * step * number / largest_loss, 2), share(step * number, digits=4)))
 
     ticks: list[tuple[float, str]] = []
     for length in losses:
@@ -200,7 +200,7 @@ def lengths_chart(choice: Choice) -> Chart:
     return Chart(
         title="Line: the share of trained tokens that each max_length loses. "
         f"Bars: {documents} by length, at most {highest_bar:,} in one",
-        alt="; ".join(f"{length:,} loses {share(loss, 2)}" for length, loss in losses.items()),
+        alt="; ".join(f"{length:,} loses {share(loss, digits=2)}" for length, loss in losses.items()),
         bars=bars,
         line=line,
         scale=scale,

@@ -95,7 +95,7 @@ def try_report(dataset: Finished, selected: Selected, base: Path, observer: Obse
         base: where relative paths of its configuration start.
     """
     config = selected.config
-    observer.begin("report", 0, "")
+    observer.begin("report", 0, "")  # 0: how much work there is is unknown
     try:
         # With these figures of its rows, the configured length need not be estimated. Pairs that are not packed have
         # none.

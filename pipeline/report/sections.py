@@ -148,7 +148,7 @@ def _flow(flow: Flow) -> Section:
     if meanings:
         folded.append(Grid("What the other reasons mean", ("reason", "meaning"), meanings, text_columns=2))
     warnings = [*losing_sources(flow), *describe_contents(total)]
-    return Section("flow", QUESTIONS["flow"], " ".join(sentences), tables, folded, warnings)
+    return Section("flow", QUESTIONS["flow"], " ".join(sentences), tables, more=folded, warnings=warnings)
 
 
 def _describe_rows(total: SourceLedger) -> str:
@@ -256,8 +256,8 @@ def packing_grid(packing: Packing) -> Grid:
             "split": split.split,
             "rows": f"{split.rows:,}",
             "bound": f"{split.bound:,}" if split.bound else "–",
-            "full": share(split.fill, 2, fixed=True),
-            "padding": share(split.padding / (split.rows * packing.row_length), 2),
+            "full": share(split.fill, digits=2, fixed=True),
+            "padding": share(split.padding / (split.rows * packing.row_length), digits=2),
             "tokens": f"{split.tokens:,}",
             "trained": share(_trained(split)),
             unit: f"{_units_of_row(split, packing):.1f}",
@@ -307,14 +307,14 @@ def _packing(packing: Packing, *, is_estimate: bool) -> Section:
     else:
         bound = f"; no plan needs fewer than {main.bound:,}"
     sentences = [
-        f"{rows}, {share(main.fill, 2)} full, by {packing.strategy}{bound}.",
+        f"{rows}, {share(main.fill, digits=2)} full, by {packing.strategy}{bound}.",
         f"A row holds {_units_of_row(main, packing):,.1f} {_unit(packing)} on average.",
     ]
     for split in packing.splits:
         if split is not main:
-            sentences.append(f"{split.split}: {plural(split.rows, 'row')}, {share(split.fill, 2)} full.")
+            sentences.append(f"{split.split}: {plural(split.rows, 'row')}, {share(split.fill, digits=2)} full.")
     if packing.padded_for:
-        padding = share(main.padding / (main.rows * packing.row_length), 2)
+        padding = share(main.padding / (main.rows * packing.row_length), digits=2)
         sentences.append(f"Padding for {packing.padded_for} takes {padding} of the rows.")
     return Section("packing", QUESTIONS["packing"], " ".join(sentences), [packing_grid(packing)])
 
@@ -325,6 +325,7 @@ def _packing(packing: Packing, *, is_estimate: bool) -> Section:
 def _made(reproduction: Made) -> Section:
     """What to run for the same bytes. The page also shows the configuration."""
     sentence = "A plan packs nothing; packtrain run with the same configuration does."
+    # Only a finished dataset has a manifest.
     if reproduction.manifest:
         sentence = (
             "A run of the same configuration over the same files gives the same bytes, with manifest "

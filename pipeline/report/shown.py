@@ -110,7 +110,7 @@ def shown_row(dataset: Finished, split: str, number: int, decoder: Decoder, room
         )
         documents.append(document)
     tokens = sum(len(piece.ids) for piece in pieces_of_row)
-    return ShownRow(split, number, tokens, dataset.manifest.row_length, documents)
+    return ShownRow(split=split, row=number, tokens=tokens, capacity=dataset.manifest.row_length, documents=documents)
 
 
 def _name(doc_id: int, origins: Mapping[int, DocumentOrigin]) -> tuple[str, str]:
@@ -130,6 +130,7 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         is_trained = part != "prompt"
         # Decoded together with the prompt, because some tokenizers drop a space before the first token.
         before = row["prompt_ids"] if is_trained else []
+        # Of these texts, the first is that of `before`.
         _, full_text = decoder.spans([before, ids])
         text = full_text
         if room is not None:
@@ -146,7 +147,7 @@ def _pair(dataset: Finished, split: str, number: int, decoder: Decoder, room: in
         )
         documents.append(document)
     tokens = sum(document.tokens for document in documents)
-    return ShownRow(split, number, tokens, tokens, documents, pair=True)
+    return ShownRow(split=split, row=number, tokens=tokens, capacity=tokens, documents=documents, pair=True)
 
 
 def _texts(piece: Piece, decoder: Decoder, room: int | None) -> tuple[list[ShownPiece], bool]:
@@ -192,7 +193,7 @@ def _short_texts(stretches: Sequence[_Stretch], decoder: Decoder, room: int) -> 
     if len(kept) < len(stretches):
         # In their place a gap as long as they are, because the row is also drawn to scale.
         tokens_between = sum(len(ids) for _, ids in stretches[half:-half])
-        shown.insert(half, ShownPiece(_GAP, 0, tokens_between))
+        shown.insert(half, ShownPiece(_GAP, weight=0, tokens=tokens_between))
     return shown
 
 

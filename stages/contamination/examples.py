@@ -19,7 +19,7 @@ _SKIPPED_ROLES = ("system", "developer", "tool")
 """Messages of these roles are neither questions nor answers."""
 _ASSISTANT_ROLES = ("assistant", "gpt", "chatgpt", "model")
 _KEYS_WITHOUT_TEXT = frozenset({"role", "from", "type", "name", "id", "tool_call_id"})
-"""Keys of a message."""
+"""Keys of a message whose values are not compared."""
 
 
 def evaluation_texts(row: Mapping[str, Any]) -> list[tuple[bool, str]]:
@@ -108,7 +108,8 @@ def search_examples(index: ContaminationIndex, examples: Sequence[Example]) -> l
                 continue
             parts.setdefault(id(part), part)
             numbers = examples_of_part.setdefault(id(part), [])
-            if number not in numbers[-1:]:  # an example may have one object as two of its parts
+            # An example may have one object as two of its parts. Numbers ascend, so only the last one can be the same.
+            if number not in numbers[-1:]:
                 numbers.append(number)
     texts = [part if isinstance(part, str) else _text_of(part) for part in parts.values()]
     return index.search(texts, list(examples_of_part.values()))

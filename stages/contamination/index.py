@@ -158,6 +158,7 @@ class ContaminationIndex:
         """
         word_ids, part_starts = self._number(words_of(texts))
         matches = self._find(word_ids)
+        # (M,) the part of each match: the last one that begins at its position or before it.
         part = np.searchsorted(part_starts, matches.position, "right") - 1
         pairs = self._pairs_of(matches, part, examples)
         # Of each pair of an example and an evaluation text:
@@ -173,7 +174,12 @@ class ContaminationIndex:
             length = min(longest_lengths[pair], _SHOWN_WORDS)
             shown_ids = self._word_ids[index_start : index_start + length]
             words = self._vocabulary.take(numbers(shown_ids)).to_pylist()  # Arrow takes by an Arrow array
-            hit = SharedText(int(example_of_pair[pair]), int(text_of_pair[pair]), float(shares[pair]), " ".join(words))
+            hit = SharedText(
+                example=int(example_of_pair[pair]),
+                text=int(text_of_pair[pair]),
+                share=float(shares[pair]),
+                longest=" ".join(words),
+            )
             shared_texts.append(hit)
         return shared_texts
 
@@ -193,18 +199,19 @@ class ContaminationIndex:
         position, index_position = self._ngrams.find(kept_ids)
         # `kept` turns positions among the kept words into positions among all words.
         return _Matches(
-            kept[np.r_[whole_texts.position, position]],
-            np.r_[whole_texts.index_position, index_position],
-            np.r_[whole_texts.words, np.full(len(position), self._ngram)],
+            position=kept[np.r_[whole_texts.position, position]],
+            index_position=np.r_[whole_texts.index_position, index_position],
+            words=np.r_[whole_texts.words, np.full(len(position), self._ngram)],
         )
 
     def _find_whole_texts(self, word_ids: WordIds) -> _Matches:
         """Where (W,) words of training texts hold a whole evaluation text, one of those without n-grams."""
+        # Where the first `SHORTEST` words of such a text stand.
         position, index_position = self._whole_texts.find(word_ids)
         # As many words must be the same as the evaluation text has that begins there.
         matches = _Matches(position, index_position, self._text_lengths[self._text_of_position[index_position]])
-        # Their first words are the same: compare the others, one at a time, and keep those that still match. Behind the
-        # last training text is a -1, which equals no word, so "clip" makes no match.
+        # The first words are the same by now: compare the others, one at a time, and keep those that still match.
+        # Behind the last training text is a -1, which equals no word, so "clip" makes no match.
         for step in range(SHORTEST, int(matches.words.max(initial=0))):
             # A shorter text has matched already.
             is_over = matches.words <= step
@@ -225,6 +232,7 @@ class ContaminationIndex:
         #     part                 0 0 1
         #     examples_per_match   2 2 1
         #     match                0 0 1 1 2
+        #     examples_of_parts    4 5 5        those of part 0, then those of part 1
         #     example              4 5 4 5 5
         examples_per_part = lengths_of(examples)
         examples_per_match = examples_per_part[part]
@@ -322,7 +330,8 @@ def _is_plain(word_ids: WordIds, vocabulary: pa.Array, ngram: int) -> NDArray[np
     # A word in another script tells as much with one character.
     has_letters = [not word.isascii() or sum(map(str.isalpha, word)) >= 2 for word in vocabulary.to_pylist()]
     lettered_words = _window_sums(np.array([*has_letters, False])[word_ids], ngram)  # -1 takes the last entry
-    # A word is the first of its kind in an n-gram if the same word stood last before the n-gram begins.
+    # A word is the first of its kind in an n-gram if the same word stood last before the n-gram begins. Of the n-gram
+    # 7 4 7 that begins at 0, `previous` is -1 -1 0: two of these are before 0, so two words differ.
     previous = _previous_positions(word_ids)
     count = len(lettered_words)
     begins = np.arange(count)

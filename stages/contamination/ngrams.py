@@ -13,6 +13,7 @@ from ...schemas.ragged import ranges
 WordIds = NDArray[np.int32]
 Positions = NDArray[np.int64]
 _HASH_BASE = 0xD6E8FEB86659FD93
+"""The B of `ngram_hashes`."""
 _SLOTS_PER_HASH = 16
 """Slots of the table for each hash, at least: of other hashes, fewer than one in 16 meets a slot that is used."""
 
@@ -48,6 +49,7 @@ def ngram_hashes(word_ids: WordIds, ngram: int) -> NDArray[np.uint64]:
     # The bits of 13, 1101, behind the first: 1 doubles 1 word and adds one, which gives 3; 0 doubles them to 6; and 1
     # gives 13.
     for bit in f"{ngram:b}"[1:]:
+        # The n-gram of 2 k words at a position is the one of k words there, then the one k positions later.
         hashes = hashes[:-length] * np.uint64(pow(_HASH_BASE, length, 1 << 64)) + hashes[length:]
         length *= 2
         if bit == "1":

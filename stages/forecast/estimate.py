@@ -94,7 +94,8 @@ def rows_and_bound(
         shared: the units of the documents, if they are packed as units; else None.
         documents_of_piece: how many documents `pack.max_docs` counts for each: two of a preference pair.
     """
-    if STRATEGIES[strategy].joins_documents:  # it ignores alignment and `max_docs`, and fills every row but the last
+    # It ignores alignment and `max_docs`, and fills every row but the last. Its rows hold `limit` tokens.
+    if STRATEGIES[strategy].joins_documents:
         rows = -(-int(kept.sum(dtype=np.int64)) // limit)
         return rows, rows
     full_pieces = 0
@@ -107,7 +108,7 @@ def rows_and_bound(
     align = config.pack.alignment.document
     multiples = -(-sizes[sizes > 0] // align)
     counts = size_counts(multiples, row_length // align)
-    counts[-(-limit // align)] += full_pieces
+    counts[-(-limit // align)] += full_pieces  # each has `limit` tokens
     if shared is not None:
         counts = shared.in_place_of_members(counts, align)
     max_pieces = None  # no limit

@@ -92,7 +92,8 @@ class LengthStats:
     def labels_in_pieces(self, limit: int) -> NDArray[np.int64]:
         """(N,) trained labels left of documents that are cut every `limit` tokens: a piece's first token has none."""
         # Cut every 10, the span of tokens 5 to 24 has two first tokens of pieces, 10 and 20: its end 25 and its begin 5
-        # are rounded up to 3 and 1 pieces, and 3 − 1 = 2. A document's own first token has no label in any case.
+        # are rounded up to 3 and 1 pieces, and 3 − 1 = 2. A document's own first token is none of them here, because
+        # `labels_each` has no label for it.
         pieces_to_end = -(-self.ends // limit)
         pieces_to_begin = -(-self.begins // limit)
         first_tokens = pieces_to_end - pieces_to_begin - (self.begins == 0)
@@ -123,4 +124,4 @@ class LengthStats:
         if not config.keep_untrained:
             tokens = np.where(trained > 0, tokens, 0)
         # Padding comes later, because it depends on the pieces that a document is cut into.
-        return Kept(tokens, in_row=tokens, labels=labels, is_long=long)
+        return Kept(tokens=tokens, in_row=tokens, labels=labels, is_long=long)

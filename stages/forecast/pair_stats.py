@@ -68,7 +68,7 @@ class PairStats:
             is_left_out |= is_long
         if not self.are_packed:
             tokens = np.where(is_left_out, 0, kept.all).astype(np.int64)
-            return Kept(tokens, tokens, _labels_of(kept), is_long)
+            return Kept(tokens=tokens, in_row=tokens, labels=_labels_of(kept), is_long=is_long)
         # Each side is padded by itself. The rejected one has the prompt again, or where it is shared, its last token.
         align = config.pack.alignment.document
         chosen = (kept.prompt + kept.chosen).astype(np.int64)
@@ -82,7 +82,7 @@ class PairStats:
         if config.pack.can_share:
             # A shared prompt stands there once, and its last token a second time.
             saved = int(np.maximum(kept.prompt - 1, 0)[~is_left_out].sum())
-        return Kept(tokens, in_row, _labels_of(kept), is_long, saved)
+        return Kept(tokens=tokens, in_row=in_row, labels=_labels_of(kept), is_long=is_long, saved=saved)
 
 
 def _labels_of(parts: PairLengths) -> NDArray[np.int64]:

@@ -36,7 +36,10 @@ class Estimate:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The share of subsets of k among n samples that hold one of the c correct ones: 1 − C(n−c, k) / C(n, k)."""
+    """The share of subsets of k among n samples that hold one of the c correct ones: 1 − C(n−c, k) / C(n, k).
+
+    Of 4 samples with 2 correct ones, it is 1 − (1 − 1/3) · (1 − 1/4) = 0.5 for k = 1.
+    """
     if n - c < k:
         return 1.0
     # The quotient as a product, because the binomials themselves may be beyond any float.

@@ -97,7 +97,7 @@ def _read_tests(tests: Any) -> tuple[str | None, tuple[bytes, ...], list[Any]]:
         raise ValueError("`inputs` and `outputs` must be lists of one length")
     if not isinstance(function, str | None):
         raise ValueError("`fn_name` must be a string")
-    require_shallow(tests, "it")
+    require_shallow(tests, name="it")
     write_input = _arguments_json if function else _stdin_text
     return function, tuple(write_input(value).encode() for value in inputs), outputs
 

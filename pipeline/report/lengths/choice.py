@@ -75,7 +75,7 @@ def model_limit(tokenizer: str, base: Path) -> Limit | None:
     for key in ("max_position_embeddings", "n_positions"):
         positions = config.get(key)
         if type(positions) is int:  # a boolean is an int, too
-            limits.append(Limit(positions, f"the model's positions end at {positions:,}"))
+            limits.append(Limit(tokens=positions, reason=f"the model's positions end at {positions:,}"))
             break
     with suppress(AttributeError, TypeError, ValueError, OverflowError):  # of a configuration that no model has
         for stretched in rotary_limits(SimpleNamespace(**config)):

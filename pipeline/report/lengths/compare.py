@@ -113,7 +113,8 @@ def choose(
     points = []
     for length in lengths_to_compare(config, lengths, limit, longest):
         shared = sharing.by_length[length] if sharing is not None else None
-        points.append(estimate(stats, config, length.limit, config.pack.strategy, length.row_length, shared))
+        point = estimate(stats, config, length.limit, config.pack.strategy, row_length=length.row_length, shared=shared)
+        points.append(point)
     configured = next(point for point in points if point.max_length == config.longest_piece)
     cuts = config.pack.cuts_documents or config.truncate.overlong == "split"
     # Where longer documents are cut into pieces, no length loses tokens: whole documents are what tells lengths apart.
@@ -128,6 +129,7 @@ def choose(
     # Of documents that share tokens, lengths alone do not say how full such rows are.
     if stats.are_packed and (not config.pack.shares or isinstance(stats, PairStats)):
         longer_rows = _longer_rows(stats, config, configured)
+        # The strategy to advise where the configured one leaves much of its rows empty; None if there is none.
         strategy = config.pack.does.fuller
         if strategy is not None:
             other_saves = _saved_rows(stats, config, configured, strategy)
@@ -254,7 +256,14 @@ def _describe_sharing(
     is_used = config.pack.shares
     if isinstance(stats, PairStats) and configured.sharing_factor is not None:
         # Prompts are known, so none is compared, and no pair is divided between rows.
-        return Sharing("row", is_used, stats.tokens, stats.tokens, configured.row_length, configured.sharing_factor)
+        return Sharing(
+            share="row",
+            is_used=is_used,
+            compared=stats.tokens,
+            tokens=stats.tokens,
+            longer_row_length=configured.row_length,
+            longer_rows_factor=configured.sharing_factor,
+        )
     if sharing is None:
         return None
     longer = rows_for_groups(stats, config)
@@ -275,11 +284,12 @@ def _compare_keys(stats: PairStats, config: RunConfig, configured: Point) -> Pai
     if config.truncate.overlong == "truncate" and config.truncate.keep == "start":
         keep_end = config.truncate.model_copy(update={"keep": "end"})
         with_end = _left_out(stats, config.model_copy(update={"truncate": keep_end}), configured)
+    # Where another key forbids sharing, `pack.share: row` would be refused.
     with_share = None
     if config.pack.can_share and not config.pack.shares:
         share_rows = config.pack.model_copy(update={"share": "row"})
         with_share = _left_out(stats, config.model_copy(update={"pack": share_rows}), configured)
-    return PairKeys(stats.are_packed, with_end, with_share)
+    return PairKeys(are_packed=stats.are_packed, left_out_with_end=with_end, left_out_with_share=with_share)
 
 
 def _left_out(stats: PairStats, changed: RunConfig, configured: Point) -> int:

@@ -29,7 +29,9 @@ alone. What is trained says nothing of it: of chats with a few huge answers, nea
 NAMED = 3
 """How many of the longest documents are named."""
 _PACKED = OUTCOMES.index("")
+"""The number by which the table says that a document is packed."""
 _NOT_DRAWN = OUTCOMES.index(NOT_DRAWN)
+"""The number by which it says that the weight of its source did not draw a document."""
 
 
 def read_documents(selected: Selected) -> LengthStats:
@@ -114,12 +116,12 @@ def _read_sample(selected: Selected) -> _Sample:
     is_counted = copies[spans.doc_ids] > 0
     doc_ids = spans.doc_ids[is_counted]
     return _Sample(
-        doc_ids,
-        copies[doc_ids],
-        spans.counts[is_counted],
-        spans.plain_texts[is_counted],
+        doc_ids=doc_ids,
+        copies=copies[doc_ids],
+        span_counts=spans.counts[is_counted],
+        plain_texts=spans.plain_texts[is_counted],
         # Of three documents with 2, 1 and 2 spans of which the second does not count: the spans 0 1 3 4.
-        spans.bounds[np.repeat(is_counted, spans.counts)],
+        bounds=spans.bounds[np.repeat(is_counted, spans.counts)],
         in_all=int(copies.sum(dtype=np.int64)),
     )
 
@@ -160,8 +162,9 @@ def _copies(selected: Selected) -> NDArray[np.uint16]:
     """
     documents = selected.table.documents
     copies = documents.copies.copy()
-    bounds = selected.table.bounds.tolist()
-    for source, (first, last) in zip(selected.config.sources, pairwise(bounds), strict=True):
+    # The documents of a source are `first` to `last - 1` of the table.
+    source_bounds = selected.table.bounds.tolist()
+    for source, (first, last) in zip(selected.config.sources, pairwise(source_bounds), strict=True):
         of_source = documents.at(slice(first, last))
         # Documents that the weight of the source did not draw have 0 copies, and belong to the average: of four that
         # fit, of which two are packed once, a document is packed 0.5 times.

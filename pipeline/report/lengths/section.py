@@ -13,7 +13,7 @@ from .advised import KEEPS, WHOLE, WHOLE_TEXTS, lost_at, uncut_at
 
 QUESTION = "Which max_length?"
 _COLUMNS: dict[str, Callable[[Point], str]] = {
-    "trained lost": lambda point: share(lost_at(point), 2, fixed=True),
+    "trained lost": lambda point: share(lost_at(point), digits=2, fixed=True),
     "cut": lambda point: f"{point.documents_cut:,}",
     "left out": lambda point: f"{point.documents_lost:,}",
     "rows": lambda point: f"{point.rows:,}",
@@ -51,7 +51,7 @@ def _describe_configured(choice: Choice) -> str:
     """What the configured length loses, and from how many documents that is estimated."""
     configured = point_at(choice, choice.max_length)
     rows = f" in rows of {choice.row_length:,}" if choice.row_length > choice.max_length else ""
-    lost = share(lost_at(configured), 2) if lost_at(configured) else "none"
+    lost = share(lost_at(configured), digits=2) if lost_at(configured) else "none"
     losses = []
     if configured.documents_cut:
         losses.append(f"{configured.documents_cut:,} are cut")
@@ -133,7 +133,7 @@ def _describe_advised(choice: Choice, advice: Advice) -> str:
     advised = point_at(choice, advice.max_length)
     lost = lost_at(advised)
     is_enough = "is enough: it " if advice.reached and advice.max_length == choice.max_length else ""
-    kept = f"{share(1 - lost, 2) if lost else 'all'} of the {counted_tokens(choice)}"
+    kept = f"{share(1 - lost, digits=2) if lost else 'all'} of the {counted_tokens(choice)}"
     if choice.cuts:
         kept += f" and leaves {share(uncut_at(advised))} of documents whole"
     reason = "" if advice.reached else _why_not_more(choice, advice)
@@ -168,7 +168,7 @@ def _why_not_more(choice: Choice, advice: Advice) -> str:
     """Why no length that keeps enough is advised."""
     enough = f"{share(KEEPS)} of the {counted_tokens(choice)}"
     if choice.cuts:
-        enough += f" and {share(WHOLE_TEXTS if choice.texts else WHOLE, 0)} of documents whole"
+        enough += f" and {share(WHOLE_TEXTS if choice.texts else WHOLE, digits=0)} of documents whole"
     if advice.bounded and choice.limit is not None:
         reason = f"the most of the lengths that the model is made for: {choice.limit.reason}"
         return f", {reason}. No such length keeps {enough}"

@@ -87,7 +87,12 @@ class _Sums:
         much.
         """
         scale = self.kept / self.kept_compared if self.kept_compared else 1.0
-        return SharedUnits(np.array(self.members, np.int64), np.array(self.units, np.int64), self.stored, scale)
+        return SharedUnits(
+            members=np.array(self.members, np.int64),
+            units=np.array(self.units, np.int64),
+            stored=self.stored,
+            scale=scale,
+        )
 
 
 def compare_sharing(selected: Selected, lengths: Sequence[ComparedLength]) -> SharedLengths | None:
@@ -127,7 +132,7 @@ def compare_sharing(selected: Selected, lengths: Sequence[ComparedLength]) -> Sh
             for shared, count in zip(shared_groups, group_copies, strict=True):
                 sums[length].add(shared, count)
     units = {length: sums[length].shared_units() for length in lengths}
-    return SharedLengths(share, units, compared_tokens, tokens_of_groups)
+    return SharedLengths(share=share, by_length=units, compared=compared_tokens, tokens=tokens_of_groups)
 
 
 def _choose_groups(selected: Selected, copies: NDArray[np.uint16]) -> tuple[str, Table]:
@@ -139,7 +144,7 @@ def _choose_groups(selected: Selected, copies: NDArray[np.uint16]) -> tuple[str,
     # A document without a group has its row as one, so by groups usually more documents can share than by rows. Not
     # always: examples of one row may have different groups, and then sharing by rows is what to compare.
     by_group = replace(table)  # the keys of groups are set in this one, and not in the run's table
-    set_group_keys(by_group, selected.encoded.cache.scratch.root)
+    set_group_keys(by_group, scratch=selected.encoded.cache.scratch.root)
     if _tokens_of_groups(by_group, copies) > _tokens_of_groups(table, copies):
         return "group", by_group
     return "row", table
@@ -185,7 +190,7 @@ class _Groups(NamedTuple):
             sizes: how many documents each group has, at least one.
         """
         offsets = offsets_of(sizes)
-        tokens = segments.tokens(documents, np.zeros_like(documents.length), documents.length)
+        tokens = segments.tokens(documents, starts=np.zeros_like(documents.length), lengths=documents.length)
         ends, supervised = segments.spans(documents)
         longest = np.maximum.reduceat(documents.length, offsets[:-1])
         return cls(documents, offsets.tolist(), tokens, ends, supervised, longest.tolist())
@@ -223,18 +228,21 @@ def _share_at(
     """
     documents = groups.documents
     limits = replace(limits_of(config), max_length=length.limit)
+    # (K,) the first token that is kept of each document, and one past the last.
     low, high = limits.stretch(documents.length)
     # A run drops documents without a label, and so they share nothing.
     is_packed = np.ones(len(documents), np.bool_) if config.keep_untrained else _have_labels(groups, low, high)
     if limits.overlong != "truncate":
         is_packed &= documents.length <= length.limit
+    # (K,) how many kept tokens come before the first trained one.
     trained = first_trained(documents.span_count, low, groups.ends, groups.supervised)
     shared_groups = list[_SharedGroup]()
     for (begin, end), shared in zip(pairwise(groups.offsets), reusable, strict=True):
         if shared is None:
             kept = np.flatnonzero(is_packed[begin:end]) + begin
             tokens = [groups.tokens[document][low[document] : high[document]] for document in kept.tolist()]
-            shared = _share(tokens, trained[kept], length.row_length, config.pack.alignment.document)
+            align = config.pack.alignment.document
+            shared = _share(tokens, trained[kept], row_length=length.row_length, align=align)
         shared_groups.append(shared)
     return shared_groups
 
@@ -250,17 +258,18 @@ def _share(tokens: list[NDArray[np.int32]], trained: NDArray[np.int64], row_leng
         align: what each piece is padded to.
     """
     if len(tokens) < 2:
-        return _SharedGroup([], [], 0)
+        return _SharedGroup(members=[], units=[], stored=0)
     prefixes = share_prefixes(tokens, trained, row_length, align)
     # Whether each document shares with any other.
     shares_tokens = prefixes.shares_tokens
+    # (pieces that share,) kept tokens of the document of each piece, in the order of `prefixes`.
     lengths = np.array([len(tokens[place]) for place in prefixes.order[shares_tokens].tolist()], np.int64)
     # A piece repeats the last token that it shares. Documents of 9, 7 and 5 tokens that share 0, 4 and 3 have pieces of
     # 9, 4 and 3: one unit of 16 tokens.
     pieces = lengths - np.maximum(prefixes.shared[shares_tokens] - 1, 0)
     unit_begins = np.flatnonzero(prefixes.begins_unit[shares_tokens])
     units = sums_of(-(-pieces // align) * align, np.append(unit_begins, len(pieces)))
-    return _SharedGroup(lengths.tolist(), units.tolist(), int(pieces.sum()))
+    return _SharedGroup(members=lengths.tolist(), units=units.tolist(), stored=int(pieces.sum()))
 
 
 def _have_labels(groups: _Groups, low: NDArray[np.int32], high: NDArray[np.int32]) -> NDArray[np.bool_]:
