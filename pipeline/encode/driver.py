@@ -159,10 +159,12 @@ def _encode_missing(
     looks_again = shared or isinstance(parts.store, LocalStore)
 
     def has_part(task: EncodeTask) -> bool:
+        """Whether a task need not run: its part was there at the beginning, or is by now."""
         if task.record not in missing:
             return True
         return looks_again and parts.find(task.record) is not None
 
+    # Progress is counted in bytes of the inputs.
     observer.begin("encode", sum(task.block.end - task.block.start for task in missing.values()), "B")
     for result in executor.map(perform, tasks, has_part):
         assert isinstance(result, EncodeResult)

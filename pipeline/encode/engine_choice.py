@@ -98,6 +98,7 @@ def choose_engine(
     # The first look takes about a second for each source, which a run on known inputs need not wait for.
     if choice is not None:
         return choice
+    # How much work it is, is not known: 0 of no unit.
     observer.begin("check the tokenizer's engine against the reference, once for these inputs", 0, "")
     try:
         choice = _try_engine(preferred, render, blocks, cache, executor)
@@ -125,6 +126,7 @@ def _try_engine(
         InputError: an input has changed since it was scanned.
     """
     agreement = _agreement_note(engine, render.tokenizer)
+    # Only if no note says yet that the engine agrees with the reference on them.
     with_known_texts = engine != REFERENCE and get_user_note(agreement, dict) is None
     spec = EncodeSpec.of(render, engine)
     # Before the workers start, so that the process that they are forked from loads it once for all of them.

@@ -39,10 +39,12 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
         has_text = block.spooled is None and block.kind == "lines"
         return {0: _clip(_beginning(block))} if has_text else {}
     if block.kind in ("groups", "batches"):
-        table, _ = read_table(block, None)
+        table, _ = read_table(block, columns=None)
+        # Row → its excerpt.
         row_excerpts = {}
         for row in rows:
-            for _, record in to_rows(table.slice(row, 1), None).records:  # none, if the row cannot be read
+            # One record, or none if the row cannot be read.
+            for _, record in to_rows(table.slice(row, 1), columns=None).records:
                 row_excerpts[row] = _excerpt_of(record)
         return row_excerpts
     content = block_bytes(block) if block.spooled is None else unspool(block)

@@ -76,6 +76,7 @@ class FirstLookTask:
         encoder = load_encoder(self.encoder)
         renderer = encoder.renderer if self.settings.conversational else None
         stop_tokens = renderer.profile.stop_tokens if renderer is not None else ()
+        # The second result, with the stops of the template at which no generation would stop, is only for notes.
         stop_ids, _ = spec.stop_ids(stop_tokens)
         counts = EncodeCounts()
         # Every text is compared here, and one in 1,024 of all later ones.
@@ -107,11 +108,11 @@ class FirstLookTask:
         """
         form = make_format(*self.settings.form)
         block = self.block
-        rows = read_rows(block, self.settings.max_row_bytes, columns_of(form), _ROWS)
+        rows = read_rows(block, self.settings.max_row_bytes, columns=columns_of(form), limit=_ROWS)
         # A row of a table is decoded already; its size is not known.
         mean_bytes = (block.end - block.start) // max(block.lines, 1)
         for row in rows.records or rows.lines:  # a block has one of both
-            content = row[1]
+            content = row[1]  # behind its number
             row_bytes = len(content) if isinstance(content, bytes) else mean_bytes
             if row_bytes <= _ROW_BYTES:
                 yield form.prepare([row]).examples[:_EXAMPLES]
@@ -128,4 +129,4 @@ def _count_turns(turns: Iterable[Proof], counts: EncodeCounts) -> None:
     """Count turns by their outcome, turns of completions apart from earlier ones, with the first place of each."""
     for turn in turns:
         kind = EARLIER if turn.earlier else SAMPLED
-        counts.add(kind, turn.outcome.value, turn.line, turn.sub, str(turn.message + 1))
+        counts.add(kind, turn.outcome.value, turn.line, turn.sub, detail=str(turn.message + 1))

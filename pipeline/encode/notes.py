@@ -169,6 +169,7 @@ def _describe_not_read(config: RunConfig, findings: Sequence[BlockFindings]) -> 
 
 
 def _list_names(names: Sequence[str]) -> str:
+    """`a, b`, or of more names than a note has room for, `a, b, and 3 more`."""
     listed = ", ".join(names[:_MOST_NAMES])
     return f"{listed}, and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else listed
 
@@ -194,7 +195,8 @@ def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -
     if not wrong:
         return
     problems = "; ".join(_NOT_SAMPLED[outcome].format(plural(turns.names[outcome], "turn")) for outcome in wrong)
-    # Tallied once more, without the turns that are right, for the place of the first wrong one.
+    # Tallied once more, without the turns that are right, for the place of the first wrong one. The detail of a turn's
+    # place is the number of its message.
     first = _tally(findings, kinds, names=wrong)
     advice = ""
     if Outcome.MISSING in wrong and any(block.mask.stop != "auto" for block in findings):
@@ -244,6 +246,7 @@ def _tally(
         # has only names of this block.
         if total and not first_place:
             place = next(place for place in block.counts.places if place.kind in kinds and place.name in total)
+            # A place counts rows of the block; this is the file of the row, and its line there.
             file, line = block.file.at(block.block, place.line)
             first_place = f"{file.shown}, line {line}"
             first_detail = place.detail

@@ -122,7 +122,11 @@ class Spans:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, mask: Mask) -> "Spans":
-        """The spans of a segment."""
+        """The spans of a segment.
+
+        Args:
+            batch: of `schemas.rows.ENCODED`, with K documents.
+        """
         column = batch.column("spans")
         ends = view(column.values.field("end"))
         kind = view(column.values.field("kind"))
@@ -132,4 +136,11 @@ class Spans:
         supervised, weights = supervised_spans(kind, turn, row_weights, offsets, mask)
         # In most data all weights are 0 or 1. These only say whether a span is trained, as `supervised` does already.
         is_plain = bool(((row_weights == 0) | (row_weights == 1)).all())
-        return cls(ends, kind, turn, supervised, None if is_plain else weights, offsets)
+        return cls(
+            ends=ends,
+            kind=kind,
+            turn=turn,
+            supervised=supervised,
+            weights=None if is_plain else weights,
+            offsets=offsets,
+        )

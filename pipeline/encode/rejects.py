@@ -154,6 +154,16 @@ def _rejects_of(block: BlockFindings) -> Iterator[_PlacedReject]:
 
 
 def _placed_reject(block: BlockFindings, row: int, reason: str, detail: str, sub: int = -1) -> _PlacedReject:
+    """A reject of a block's row, with the file and the line where that is.
+
+    Args:
+        row: its number in the block, from 0.
+        sub: which example of the row; -1 for the whole row.
+    """
     member, line = block.file.at(block.block, row)
+    # A reason that no table has is one of a user's own reader.
     remedy = REASONS.get(reason, OWN_REASON)
-    return _PlacedReject(row, block.file, Reject(member.source, member.shown, line, reason, detail, sub, remedy))
+    reject = Reject(
+        source=member.source, file=member.shown, line=line, reason=reason, detail=detail, example=sub, remedy=remedy
+    )
+    return _PlacedReject(row, block.file, reject)

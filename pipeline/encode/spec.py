@@ -100,7 +100,7 @@ class RenderSpec:
         return cls(
             tokenizer=tokenizer,
             jinja2_version=version("jinja2"),
-            # A variable of the configuration goes before a special token of the same name.
+            # A variable of the configuration replaces a special token of the same name.
             variables={**tokenizer.special_tokens, **section.variables},
             date=section.date,
             trace=section.trace,

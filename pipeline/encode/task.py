@@ -59,7 +59,13 @@ class SourceSettings:
             pairs: whether the run is of preference pairs.
         """
         is_conversational = not form.make().is_plain
-        return cls((form.name, form.options), source.max_row_bytes, source.where, is_conversational, pairs)
+        return cls(
+            form=(form.name, form.options),
+            max_row_bytes=source.max_row_bytes,
+            where=source.where,
+            conversational=is_conversational,
+            pairs=pairs,
+        )
 
     def hash(self, encoding: Mapping[str, Any]) -> str:
         """The hash of all that the source's parts depend on besides their blocks.
@@ -162,7 +168,7 @@ def _encode_block(task: EncodeTask) -> EncodeResult:
         # The content's hash is in the name, so that two runs never write different bytes under one name.
         name = f"encoded/{key[:2]}/{key}-{part.hash[:16]}.arrow"
         store.put_checked(draft, name)
-    # Of the rejects, only those of rows that gave examples are counted so far.
+    # Of the rejects, `counts` has only those of rows that gave examples so far; those of other rows come below.
     rows_used = len({example.line for example in prepared.examples}) - counts.total(REJECTED)
     _add_counts_of_rows(counts, prepared, encoder.renderer)
     record = PartRecord(
@@ -181,7 +187,7 @@ def _add_counts_of_rows(counts: EncodeCounts, prepared: PreparedBlock, renderer:
     equal bytes.
     """
     for reject in prepared.rejects:
-        counts.add(REJECTED, reject.reason, reject.row, -1, reject.detail, places=MOST_PLACES)
+        counts.add(REJECTED, reject.reason, reject.row, sub=-1, detail=reject.detail, places=MOST_PLACES)
     counts.by_kind["rows_filtered"] = dict(prepared.filtered)
     counts.by_kind["examples_skipped"] = dict(prepared.skipped)
     counts.add_names(COLUMNS_NOT_READ, prepared.unread_columns)
@@ -257,7 +263,7 @@ def make_renderer(spec: RenderSpec, template: str) -> Renderer:
     # None lets the template show whether it takes objects or only text.
     form: Literal["as_given"] | None = "as_given" if spec.call_arguments == "as_given" else None
     return Renderer(
-        ChatTemplate(template, spec.variables, spec.tokenizer.template_name, spec.date, form),
+        ChatTemplate(template, spec.variables, name=spec.tokenizer.template_name, date=spec.date, call_arguments=form),
         trace=spec.trace,
         special_tokens=[token.content for token in added if token.special],
         added_tokens=[token.content for token in added if not token.special],

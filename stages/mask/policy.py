@@ -121,9 +121,10 @@ def supervised_spans(
         # A plain-text completion counts as the assistant's, but has no turn.
         trains[(kind == SpanKind.COMPLETION) & (turn < 0)] = 1
     supervised: NDArray[np.bool_] = (trains > 0) & (weights > 0)
-    # Documents with the turns 1 3 and 1 1 have 3 and 1 as their last ones, each for two spans: 3 3 1 1.
     only_in_last_turn = trains == _IN_LAST_TURN
     if only_in_last_turn.any():
+        # (N,) of each document. Documents whose spans have the turns 1 3 and 1 1 have the last turns 3 and 1, which are
+        # repeated for each of their spans: 3 3 1 1.
         last_turns = np.maximum.reduceat(np.where(IS_ASSISTANT[kind], turn, -1), offsets[:-1])
         supervised &= ~only_in_last_turn | (turn == np.repeat(last_turns, np.diff(offsets)))
     return supervised, weights
@@ -140,6 +141,7 @@ def supervised_turns(
     token.
 
     Args:
+        kind, turn, offsets: as `supervised_spans` takes them.
         supervised: (spans,) from `supervised_spans`.
         next_stops: (spans,) whether each is a token of the next header that is trained as the end of a turn.
     """

@@ -132,8 +132,9 @@ class _LocatedTurns:
         spans = np.flatnonzero(is_in_turn) + first_span
         if not len(spans):
             return None
-        # Answers to calls may stand within a turn, which is proved up to the first of them. Of the spans 4, 5 and 8,
-        # `is_neighbour` is 1 0, with one 1 before the first 0, so the last span is spans[1] = 5.
+        # Indices of spans may have a gap: answers to calls may stand within a turn, which is proved up to the first of
+        # them. Of the spans 4, 5 and 8, `is_neighbour` is 1 0, with one 1 before the first 0, so the last span is
+        # spans[1] = 5.
         is_neighbour = np.diff(spans) == 1
         end_span = spans[np.count_nonzero(np.cumprod(is_neighbour))]
         if end_span < last_span and IS_NEXT_STOP[self._kinds[end_span + 1]]:

@@ -49,14 +49,24 @@ class SpanIndex:
             lengths: (K,) tokens of each document.
             span_counts: (K,) spans of each.
             ends: (spans,) where each span ends within its document.
+            kind, turn, supervised: (spans,) as the fields of the same names.
         """
         bases = offsets_of(lengths)
         # Documents of 5 and 4 tokens with spans that end at 2, 5 and 4: the places 2, 5 and 9.
         end_places = np.repeat(bases[:-1], span_counts) + ends
         begins = np.zeros(len(end_places) + 1, dtype=np.int64)
         begins[1:] = end_places
+        # A running sum of the lengths of the supervised spans.
         before = offsets_of(np.where(supervised, np.diff(begins), 0))
-        return cls(bases, end_places, kind, turn, supervised, before, begins)
+        return cls(
+            bases=bases,
+            ends=end_places,
+            kind=kind,
+            turn=turn,
+            supervised=supervised,
+            before=before,
+            begins=begins,
+        )
 
     def supervised_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count the supervised tokens before each place, of all documents before it.
@@ -70,6 +80,7 @@ class SpanIndex:
 
     def supervised_at(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the token at each place is supervised; False for T, the place after the last token."""
+        # The span that ends behind the place. For T there is none: one more, not supervised, stands for it.
         return np.append(self.supervised, False)[np.searchsorted(self.ends, places, side="right")]
 
     def through_turn(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:

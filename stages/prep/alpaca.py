@@ -40,5 +40,7 @@ class AlpacaFormat(Format):
         for earlier_question, earlier_answer in row.history or []:
             messages += [turn("user", earlier_question), turn("assistant", earlier_answer)]
         messages += [turn("user", question), turn("assistant", row.output)]
-        messages = with_system(messages, row, self.keys, "")
+        # The messages come from several columns. No error names these: it would need messages that begin with a system
+        # text, and these begin with a question.
+        messages = with_system(messages, row, self.keys, messages_key="")
         return conversation(messages, row.tools, line, per_turn=self.options.per_turn, skipped=skipped)

@@ -73,12 +73,19 @@ class AppsFormat(Format):
         group = group_of(row)
         prompt = [{"role": "user", "content": chat_prompt(row)}]
         if self.options.prompt_only:
-            return [Example(line, -1, group, prompt, [], None)]
+            return [Example(line, sub=-1, group=group, prompt=prompt, completion=[], text=None)]
         kept = self._chosen(row.solutions or [], skipped)
         if not kept:
             raise RowFilteredError("no_solution")
         return [
-            Example(line, sub, group, prompt, [{"role": "assistant", "content": fenced(text)}], None)
+            Example(
+                line,
+                sub=sub,
+                group=group,
+                prompt=prompt,
+                completion=[{"role": "assistant", "content": fenced(text)}],
+                text=None,
+            )
             for sub, text in kept
         ]
 
@@ -106,7 +113,7 @@ def group_of(row: Any) -> str:
     """The problem's id as text, or 16 hexadecimal digits of a hash of its question."""
     # Without an id, rows of one problem are known by their question, so that a held-out split keeps them together.
     if row.id is None or row.id == "":
-        return short_hash(row.question.encode(), 8)
+        return short_hash(row.question.encode(), size=8)
     return str(row.id)
 
 

@@ -50,7 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         # Not the path: the same reader in another folder makes the same examples, and finds them in the cache.
         out: dict[str, Any] = msgspec.to_builtins(self)
         if self.reader is not None:
-            digest = short_hash(self.reader.code.encode(), 16)
+            digest = short_hash(self.reader.code.encode(), size=16)
             out["reader"] = {"function": self.reader.function, "code": digest}
         return out
 
@@ -167,6 +167,7 @@ class Format(ABC):
             # A third member is the default value.
             fields.append((name, value_type) if column.required else (name, value_type, None))
         try:
+            # An attribute has the name of its field, and reads the column of that field in `keys`.
             return msgspec.defstruct("Row", fields, bases=(_Row,), rename=self.keys, kw_only=True)
         except ValueError as error:
             raise ConfigError(f"keys of format {self.name}: {error}") from None
@@ -316,7 +317,7 @@ class Format(ABC):
             if isinstance(value, str):
                 decoded = None  # for a blank cell
                 if value.strip():
-                    decoded = decode_json(value, f"`{self.keys[name]}`", decode, kind=kind)
+                    decoded = decode_json(value, f"`{self.keys[name]}`", decode=decode, kind=kind)
                 setattr(row, name, decoded)
         for name in self._nested_fields:
             value = getattr(row, name)
@@ -355,9 +356,19 @@ class Format(ABC):
                 rejects.append(RejectedRow(line, error.reason, error.detail))
             except RowFilteredError as error:
                 filtered[error.reason] += 1
-        # A format without columns is a user's own reader, which sees every key: none is known to be unread.
+        # A format without a table of columns is a user's own reader, which sees every key: none is known to be unread.
         columns = self._unread_columns(shapes) if self.columns else Counter[str]()
-        return PreparedBlock(examples, rejects, filtered, skipped, rows, blank, columns, Counter(self.unread))
+        return PreparedBlock(
+            examples=examples,
+            rejects=rejects,
+            filtered=filtered,
+            skipped=skipped,
+            rows=rows,
+            blank=blank,
+            unread_columns=columns,
+            # A copy: the next block clears and fills the format's own.
+            unread_keys=Counter(self.unread),
+        )
 
     def _unread_columns(self, shapes: Mapping[tuple[str, ...], int]) -> Counter[str]:
         """How many rows have each column that is not read.

@@ -41,7 +41,7 @@ class TextFormat(Format):
         """One example, the text. Rejects `empty`."""
         if not row.text:
             raise RowRejectedError("empty", f"`{self.keys['text']}` is empty")
-        return [Example(line, -1, "", None, None, row.text)]
+        return [Example(line, sub=-1, group="", prompt=None, completion=None, text=row.text)]
 
 
 class TokenizedFormat(Format):
@@ -87,7 +87,9 @@ class TokenizedFormat(Format):
                 trained &= self._trained_by(name, numbers, ids)
         # None says that all tokens are trained.
         trained_or_all = None if trained.all() else trained
-        return [Example(line, -1, "", None, None, None, ids=ids, trained=trained_or_all)]
+        return [
+            Example(line, sub=-1, group="", prompt=None, completion=None, text=None, ids=ids, trained=trained_or_all)
+        ]
 
     def _trained_by(self, name: str, numbers: list[int], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(T,) which tokens the labels or a mask train.

@@ -86,7 +86,7 @@ def _turn_key_of(value: Any) -> str | None:
     turns = value
     if isinstance(value, str):
         try:
-            turns = decode_json(value, "") if value.lstrip().startswith("[") else None
+            turns = decode_json(value, where="") if value.lstrip().startswith("[") else None
         except RowRejectedError:
             return None
     if not isinstance(turns, list) or not turns or not all(isinstance(item, Mapping) for item in turns):
@@ -122,11 +122,18 @@ def conversation(
         ends_with_answer = messages[-1]["role"] == "assistant"
         completion_start = len(messages) - 1 if ends_with_answer else len(messages)
     whole_example = Example(
-        line, -1, "", messages[:completion_start], messages[completion_start:], text=None, tools=tools
+        line,
+        sub=-1,
+        group="",
+        prompt=messages[:completion_start],
+        completion=messages[completion_start:],
+        text=None,
+        tools=tools,
     )
     if not per_turn:
         return [whole_example]
-    # All three are indices of messages. Turns of a separate prompt are not trained, so they give no examples.
+    # All three are indices of messages: all turns of the assistant, those of them without `train: false`, and those of
+    # the latter that say something. Turns of a separate prompt are not trained, so they give no examples.
     turns = [index for index in range(start or 0, len(messages)) if messages[index]["role"] == "assistant"]
     supervised = [index for index in turns if messages[index].get("train") is not False]
     trained = [index for index in supervised if not is_silent(messages[index])]
@@ -134,7 +141,7 @@ def conversation(
         return [whole_example]
     # The plus sign drops counts of 0.
     skipped.update(+Counter(not_trained=len(turns) - len(supervised), empty_completion=len(supervised) - len(trained)))
-    group = short_hash(msgspec.json.encode([messages, tools]), 8)
+    group = short_hash(msgspec.json.encode([messages, tools]), size=8)
     return [
         whole_example._replace(sub=sub, group=group, prompt=messages[:index], completion=[messages[index]])
         for sub, index in enumerate(trained)

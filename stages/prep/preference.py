@@ -56,7 +56,18 @@ class PreferenceFormat(Format):
             if isinstance(chosen, str):
                 chosen = [turn("assistant", chosen)]
                 rejected = [turn("assistant", rejected)]
-        return [Example(line, -1, "", prompt, chosen, None, row.tools, rejected=rejected)]
+        return [
+            Example(
+                line,
+                sub=-1,
+                group="",
+                prompt=prompt,
+                completion=chosen,
+                text=None,
+                tools=row.tools,
+                rejected=rejected,
+            )
+        ]
 
     def _read(self, row: Any, name: str) -> Any:
         """The text of a column, or its messages, checked; None if the row has no such column."""
@@ -116,6 +127,7 @@ def _cut_messages(
     # How many messages both begin with. If one answer is the beginning of the other, one less, so that each answer has
     # at least one message left.
     cut = next((i for i in range(shorter) if chosen[i] != rejected[i]), shorter - 1)
+    # `prompt` is a text here, or None.
     if not cut and prompt:
         return [turn("user", prompt)], chosen, rejected
     return chosen[:cut], chosen[cut:], rejected[cut:]

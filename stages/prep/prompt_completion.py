@@ -71,9 +71,9 @@ class PromptCompletionFormat(Format):
         """The example of two texts, which become turns in the style `chat`."""
         if self.style != "chat":
             require_no_parts_of_a_chat(row, self.keys)
-            return Example(line, -1, "", row.prompt, completion, None, row.tools)
+            return Example(line, sub=-1, group="", prompt=row.prompt, completion=completion, text=None, tools=row.tools)
         # An empty text makes no turn: a template would write an empty question, which the row does not have.
         prompt = [turn("user", row.prompt)] if row.prompt else []
         prompt = with_system(prompt, row, self.keys, self.keys["prompt"])
         answer = [turn("assistant", completion)] if completion else []
-        return Example(line, -1, "", prompt, answer, None, row.tools)
+        return Example(line, sub=-1, group="", prompt=prompt, completion=answer, text=None, tools=row.tools)

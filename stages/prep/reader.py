@@ -121,7 +121,8 @@ class ReaderFormat(Format):
         if not isinstance(group, str):
             raise RowRejectedError("wrong_type", f"`group` must be a string, got {type(group).__name__}")
         weight = check_weight(row.get("weight"), "weight")
-        # A preference loss is over both answers of a pair: nothing says what a weight would do to their difference.
+        # With the key `chosen`, the row is a pair. A preference loss is over both of its answers: nothing says what a
+        # weight would do to their difference.
         if weight != 1 and decisive == "chosen":
             raise RowRejectedError("weight", "pairs of answers have no weights")
         examples = form.complete_examples(form.convert(row), line, skipped)
@@ -183,7 +184,7 @@ def _module(code: str, path: str, folder: str) -> types.ModuleType:
         ConfigError: it does not compile, or raises an error while it is run.
     """
     # Not under its own name, because another module may have that name.
-    name = f"_packtrain_reader_{short_hash(code.encode(), 8)}"
+    name = f"_packtrain_reader_{short_hash(code.encode(), size=8)}"
     module = types.ModuleType(name)
     module.__file__ = path
     if folder and folder not in sys.path:

@@ -70,5 +70,5 @@ def draw_keys(count: int, seed: int, source: int) -> NDArray[np.uint64]:
     """
     # Hashed, because with the numbers themselves, source 2 under the seed 1 would be drawn like source 0 under the seed
     # 3: 1 ^ 2 = 3 ^ 0.
-    (source_seed,) = mix64(np.array([source], dtype=np.uint64), 0).tolist()
-    return mix64(np.arange(count, dtype=np.uint64), seed ^ source_seed)
+    (source_seed,) = mix64(np.array([source], dtype=np.uint64), seed=0).tolist()
+    return mix64(np.arange(count, dtype=np.uint64), seed=seed ^ source_seed)

@@ -89,4 +89,4 @@ class SupervisedDigests:
 
 def _hashes(tokens: NDArray[np.integer[Any]]) -> NDArray[np.uint64]:
     """(M,) the hash of each token's number within its document."""
-    return mix64(tokens.astype(np.uint64), _SEED)
+    return mix64(tokens.astype(np.uint64), seed=_SEED)

@@ -105,8 +105,8 @@ def _cut_at(
     has_no_place = np.ones(len(cut), dtype=np.bool_)
     half = (target - fresh + 1) // 2  # of the new tokens of such a piece, rounded up
     farthest = start + capacity  # the rest does not fit, so the cut lies before the end
-    # Turns are taken however near they are; lines only if both sides keep half of an equal piece. The cut at the target
-    # itself is never too far, though less may be left behind it.
+    # A turn is taken however few new tokens it leaves before the cut, one at least; a line only if both sides keep half
+    # of an equal piece. The cut at the target itself is never too far, though less may be left behind it.
     for kinds, low, high in (
         (places.turns, fresh + 1, farthest),
         (places.lines, fresh + half, np.minimum(farthest, np.maximum(end - half, target))),

@@ -97,14 +97,20 @@ class PairCut:
 
 
 def limits_of_pairs(config: "RunConfig", max_length: int, row_length: int) -> Limits:
-    """The limits of preference pairs with another length, in rows of another capacity, but else as configured."""
+    """The limits of preference pairs for a length and a capacity, which need not be the configured ones; all else is as
+    configured.
+
+    Args:
+        max_length: how many tokens a pair may have, or the longer side of it if pairs are not packed.
+        row_length: capacity of a row in tokens.
+    """
     pack = config.pack
     truncate = config.truncate
-    if not pack.does.is_packing:
+    if not pack.does.is_packing:  # no row holds several documents: each side is limited alone
         return Limits(max_length, truncate.overlong, truncate.keep)
-    # Each side is padded by itself to a multiple, and rows have the length of such a multiple. For rows of 64 and
-    # multiples of 8, a pair has 57 tokens at most: with padding of up to 7 for each side it takes 71 at most, and so,
-    # as a multiple of 8, no more than 64. A pair of 58, such as 25 and 33, would take 32 + 40.
+    # Each side is padded by itself to a multiple (`alignment.document`), and rows have the length of such a multiple.
+    # For rows of 64 and multiples of 8, a pair has 57 tokens at most: with padding of up to 7 for each side it takes 71
+    # at most, and so, as a multiple of 8, no more than 64. A pair of 58, such as 25 and 33, would take 32 + 40.
     max_tokens = min(max_length, row_length - (pack.alignment.document - 1))
     return Limits(max_tokens, truncate.overlong, truncate.keep, both=True, share_prompt=pack.shares)
 
@@ -131,6 +137,7 @@ def cut_pairs(lengths: PairLengths, limits: Limits) -> PairCut:
     the prompt leaves, and what the shorter one does not need of its half is for the other. So the length of a cut
     completion never tells whether it was chosen.
     """
+    # Then nothing is cut here: a pair that is too long stays whole, or is left out by the caller (`drop`).
     if limits.overlong != "truncate":
         zeros = np.zeros_like(lengths.prompt)
         return PairCut(PairLengths(zeros, zeros, zeros), lengths)

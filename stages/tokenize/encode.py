@@ -128,17 +128,19 @@ class Encoder:
         offsets = offsets_of(lengths_of(ids_of_examples))
         counts.examples += len(accepted)
         counts.tokens += int(offsets[-1])
-        # The spans are in tokens from the beginning: no token can straddle them.
+        # These spans are in tokens already, although the class is of characters: no token can straddle them.
         token_spans = CharacterSpans.of_documents(spans).to_arrow()
         straddles = np.zeros(len(accepted), np.int64)
         yield encoded_batch(accepted, np.concatenate(ids_of_examples), offsets, token_spans, hashes, straddles)
 
     @cached_property
     def _special(self) -> SpecialTokenSearch:
+        """Finds the tokenizer's special tokens in contents."""
         return SpecialTokenSearch(tokenizer_head(self._json).added_tokens, self._affixes)
 
     @cached_property
     def _id_count(self) -> int:
+        """One more than the highest id of the tokenizer, with its added tokens."""
         return id_count(vocabulary(self._json), tokenizer_head(self._json).added_tokens)
 
     def render(self, example: Example, batch: RenderedBatch, counts: EncodeCounts) -> Rendered:
@@ -233,6 +235,7 @@ class Encoder:
             _take_samples(sampled, batch, tokens, hashes)
         ids, offsets, prefix_lengths = self._with_affixes(batch, tokens)
         counts.tokens += len(ids)
+        # `ids` are those of the engine, and the tokens that were added around texts.
         counts.special += len(ids) - len(tokens.ids)
         counts.end_of_sequence += batch.added_eos
         lengths = np.diff(offsets).astype(np.int64)
@@ -243,7 +246,9 @@ class Encoder:
     def _with_affixes(
         self, batch: RenderedBatch, tokens: EngineTokens
     ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Ids and offsets with the tokenizer's own tokens around plain texts, and (N,) how many come before each."""
+        """The ids and offsets of N texts, with the tokenizer's own tokens around plain ones, and (N,) how many of these
+        come before each text: 0 where none was added.
+        """
         affixes = self._affixes
         prefix = np.array(affixes.prefix, np.int32)
         suffix = np.array(affixes.suffix, np.int32)
@@ -285,12 +290,12 @@ def _spans_of_ids(length: int, flags: NDArray[np.bool_] | None, weight: float) -
         flags: (length,) which tokens are trained; None for all.
     """
     if flags is None or not length:
-        return Spans((length,), (SpanKind.COMPLETION,), (NO_TURN,), (weight,))
+        return Spans(ends=(length,), kinds=(SpanKind.COMPLETION,), turns=(NO_TURN,), weights=(weight,))
     # flags 0 0 1 1 0: the last tokens of the spans are 1, 3 and 4, their ends 2, 4 and 5.
     last_tokens = [*np.flatnonzero(flags[1:] != flags[:-1]).tolist(), length - 1]
     kinds = [SpanKind.COMPLETION if flag else SpanKind.PROMPT for flag in flags[last_tokens].tolist()]
     ends = [token + 1 for token in last_tokens]
-    return Spans(tuple(ends), tuple(kinds), (NO_TURN,) * len(ends), (weight,) * len(ends))
+    return Spans(ends=tuple(ends), kinds=tuple(kinds), turns=(NO_TURN,) * len(ends), weights=(weight,) * len(ends))
 
 
 def _digest_of_ids(ids: NDArray[np.int32], flags: NDArray[np.bool_] | None, weight: float) -> bytes:
@@ -323,13 +328,15 @@ def encoded_batch(
         hashes: (N,) digests of 16 bytes.
         straddles: (N,) tokens that span a boundary.
     """
+    # In the order of the columns of ENCODED.
     arrays = [
         lists(offsets, ids, ENCODED.field("input_ids").type),
         spans,
         strings([example.group for example in examples]),
-        digests(hashes, 16),
+        digests(hashes, width=16),
         numbers(np.array([example.line for example in examples], np.int32)),
         numbers(np.array([example.sub for example in examples], np.int32)),
+        # Above what the column's type holds, its highest number stands for all.
         numbers(np.minimum(straddles, np.iinfo(np.int16).max).astype(np.int16)),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=ENCODED)

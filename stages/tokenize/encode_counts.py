@@ -88,7 +88,7 @@ class EncodeCounts:
             count: how many there are at this place.
         """
         names = self.by_kind.setdefault(kind, {})
-        # What is counted several times at one place, as calls of one message, is several of the first `places`.
+        # A place that counts for several, as for two calls of one conversation, uses up as many of the first `places`.
         count_before = names.get(name, 0)
         if count_before < places:
             self.places.append(Place(kind, name, line, sub, detail))
@@ -137,8 +137,9 @@ class EncodeCounts:
         most_frequent_first = sorted(names.items(), key=lambda item: (-item[1], item[0]))
         for rank, (name, count) in enumerate(most_frequent_first):
             short_name = escape_line(name[:_NAME_CHARACTERS])
-            # The first limit is for one call, which has all columns of a block. The second is for many calls with a
-            # name each, as there are for the variables of rows. Both kinds may be in one block, hence twice as many.
+            # One call names all columns of a block, and its rank limits these. Variables of rows are counted by many
+            # calls with one name each, all of rank 0, which only the number of names so far can limit. Columns and
+            # variables are counted under one kind, hence twice as many.
             if rank >= MOST_NAMES or (short_name not in counts and len(counts) >= 2 * MOST_NAMES):
                 short_name = OTHERS
             counts[short_name] = counts.get(short_name, 0) + count
@@ -149,6 +150,8 @@ class EncodeCounts:
 
 
 def known_roles(template: str) -> frozenset[str]:
-    """The usual roles, and all quoted texts with which the source of a template compares something."""
+    """The usual roles, and all quoted texts with which the source of a template compares something: of
+    `{% if message.role == 'ipython' %}`, also "ipython".
+    """
     literals = re.findall(_TEXT, " ".join(_COMPARED.findall(template)))
     return _ROLES | {literal[1:-1] for literal in literals}  # without its quotes

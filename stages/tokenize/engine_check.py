@@ -105,7 +105,7 @@ def fuzz_texts(added_tokens: Sequence[str]) -> list[str]:
     tokens. The same for the same `added_tokens`.
     """
     unique = [token for token in dict.fromkeys(added_tokens) if token]
-    # Of more tokens than the maximum, every second, third, ... one.
+    # Of more tokens than the maximum, every second, third, ... one: of 300, every third. Without any, the step is 1.
     step = -(-len(unique) // MAX_ADDED_TOKENS) or 1
     added = unique[::step]
     texts = ["", *_PASSAGES]

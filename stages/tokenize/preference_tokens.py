@@ -85,6 +85,7 @@ def _render_sides(
     """
     if example.rejected is None:
         raise RowRejectedError("not_a_pair", "there is no rejected completion, but the run is of preference pairs")
+    # Each side without `rejected`, because `Encoder.render` refuses what has one.
     chosen_side = example._replace(rejected=None)
     rejected_side = example._replace(completion=example.rejected, rejected=None)
     # Unknown roles and the like are counted once, with the chosen side: the counts of the rejected side are dropped.
@@ -129,7 +130,8 @@ def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]
         text_digest(chosen + rejected) for chosen, rejected in zip(side_digests[0::2], side_digests[1::2], strict=True)
     ]
     straddles = view(batch.column("straddles"))
-    # Rows 0, 2, 4, ... are the chosen sides, which have the line and the group of their pair, as the rejected ones do.
+    # In the order of the columns of ENCODED. Rows 0, 2, 4, ... are the chosen sides, which have the line and the group
+    # of their pair, as the rejected ones do.
     arrays = [
         lists(offsets_of(ends[:, 2]), ids, ENCODED.field("input_ids").type),
         span_lists(
@@ -140,12 +142,13 @@ def fold_sides(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, NDArray[np.int64]
             offsets=np.arange(pair_count + 1) * 3,
         ),
         strings(batch.column("group").to_pylist()[0::2]),
-        digests(pair_digests, 16),
+        digests(pair_digests, width=16),
         numbers(view(batch.column("line"))[0::2]),
         numbers(view(batch.column("sub"))[0::2]),
         numbers(straddles[0::2] + straddles[1::2]),
     ]
     prompt_lengths = ends[:, 0]
+    # Of the tokens before the text, those that are in the folded prompt.
     return (
         pa.RecordBatch.from_arrays(arrays, schema=ENCODED),
         prompt_lengths,
@@ -174,7 +177,12 @@ def _side_prompts(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def _fold_ids(batch: pa.RecordBatch, prompt_limits: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The tokens of N pairs, and (N, 3) how many are of the prompt, the completion and the rejected completion."""
+    """The tokens of N pairs, and (N, 3) how many are of the prompt, the completion and the rejected completion.
+
+    Args:
+        batch: of 2N rows, chosen and rejected in turn.
+        prompt_limits: (N,) how many tokens each prompt may have, from `_side_prompts`; both sides have as many.
+    """
     column = batch.column("input_ids")
     tokens = view(column.values)
     offsets = view(column.offsets).tolist()

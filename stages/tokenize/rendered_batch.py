@@ -33,8 +33,8 @@ class RenderedBatch:
         spans = rendered.spans
         if example.weight != 1:
             spans = spans._replace(weights=tuple(weight * example.weight for weight in spans.weights))
-        # The same text with another prompt, or with other flags or weights, is another example. `count` also finds 1.0,
-        # which equals True.
+        # The same text with another prompt, or with other flags or weights, is another example. If all weights are 1,
+        # the end of the prompt is all that distinguishes it. `count` finds True and 1.0, which are equal.
         seed = rendered.completion_begin
         if spans.weights.count(True) < len(spans.weights):
             seed ^= text_number(text_for_digest(spans).encode())
@@ -59,5 +59,10 @@ def spans_without_turns(completion_begin: int, length: int, *, is_plain_text: bo
     """
     kind = SpanKind.TEXT if is_plain_text else SpanKind.COMPLETION
     if not completion_begin:
-        return Spans((length,), (kind,), (NO_TURN,), (True,))
-    return Spans((completion_begin, length), (SpanKind.PROMPT, kind), (NO_TURN, NO_TURN), (True, True))
+        return Spans(ends=(length,), kinds=(kind,), turns=(NO_TURN,), weights=(True,))
+    return Spans(
+        ends=(completion_begin, length),
+        kinds=(SpanKind.PROMPT, kind),
+        turns=(NO_TURN, NO_TURN),
+        weights=(True, True),
+    )

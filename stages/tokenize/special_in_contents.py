@@ -39,7 +39,7 @@ class SpecialTokenSearch:
         """The special tokens in an example's texts or messages, each as often as it stands there. If its row has
         several examples, the prompt, which all of them share, is not searched.
         """
-        is_only_example = example.sub < 0
+        is_only_example = example.sub < 0  # -1 stands for a row that is one example
         prompt = example.prompt if is_only_example else None
         tokens: list[str] = []
         for side in (prompt, example.completion, example.text, example.rejected):

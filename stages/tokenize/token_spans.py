@@ -223,7 +223,8 @@ class CharacterSpans:
 
 def _without_empty_spans(document: Spans) -> Spans:
     """The spans of a document, without empty ones: of the ends 0 3 3, only the span that ends at the first 3."""
-    # Few documents have any, and looking is faster than merging.
+    # `merged_spans` leaves out empty ones, and merges neighbours that differ in nothing but their ends. Few documents
+    # have empty ones, and looking is faster than merging.
     has_empty_span = not document.ends[0] or len(set(document.ends)) < len(document.ends)
     return merged_spans(document) if has_empty_span else document
 

@@ -220,7 +220,7 @@ class ByteLengths:
             # one id has two lengths if the model can produce the piece. In a byte-level vocabulary it can only if all
             # characters of the piece stand for bytes. The smaller length is safe: a sum that is too small makes its
             # document need the reference.
-            piece_id = pieces.get(token.content, token.id)
+            piece_id = pieces.get(token.content, token.id)  # the token's own id where its content is no piece
             if token.content in pieces and (space or set(content) <= _byte_level_alphabet()):
                 size = min(size, int(lengths[piece_id]))
             lengths[[token.id, piece_id]] = size
@@ -244,7 +244,11 @@ def _space_character(model: ModelHead, normalizers: list[dict[str, Any]]) -> str
 
 
 def _byte_count(text: str, space: str) -> int:
-    """Bytes of a piece's text, in which a space is one byte."""
+    """Bytes of a piece's text, in which a space is one byte: 3 of "▁ab", although "▁" itself has 3 bytes of UTF-8.
+
+    Args:
+        space: the character that stands for a space in the vocabulary.
+    """
     if text.isascii():
         return len(text)
     return len(text.encode()) - (len(space.encode()) - 1) * text.count(space)
