@@ -61,7 +61,9 @@ class FixedShape(NamedTuple):
     @classmethod
     def of(cls, rows: PackedRows) -> "FixedShape":
         """The shape of a dataset's rows."""
-        return cls(rows.row_length, rows.max_docs, rows.longest_allowed, rows.manifest.pad_id)
+        return cls(
+            length=rows.row_length, docs=rows.max_docs, longest=rows.longest_allowed, pad_id=rows.manifest.pad_id
+        )
 
     def padding(self, row: Row) -> Row:
         """What comes behind a row: untrained tokens in documents of their own, and empty documents.
@@ -77,9 +79,9 @@ class FixedShape(NamedTuple):
         return Row(
             input_ids=np.full(missing, self.pad_id, np.int32),
             labels=np.full(missing, IGNORE_INDEX, np.int32),
-            position_ids=ranges(0, lengths).astype(np.int32),
+            position_ids=ranges(0, lengths).astype(np.int32),  # 0 1 2 3 and 0: each document counts from 0
             seq_lengths=lengths,
-            seq_lengths_unpadded=np.zeros_like(lengths),
+            seq_lengths_unpadded=np.zeros_like(lengths),  # 0 0 0: without padding nothing is left
         )
 
 
@@ -127,7 +129,8 @@ def flatten(
         rows = padded_rows
         reference = None if reference is None else padded_reference
     lengths = np.concatenate([row.seq_lengths for row in rows])
-    bounds = torch.from_numpy(offsets_of(lengths, np.int32))  # int32, as FlashAttention's kernels take them
+    # Lengths 3 2 2 give bounds 0 3 5 7; int32, as FlashAttention's kernels take them.
+    bounds = torch.from_numpy(offsets_of(lengths, np.int32))
     longest = int(lengths.max(initial=0)) if shape is None else shape.longest
     batch: dict[str, Any] = {}
     for name in _COLUMNS:

@@ -48,12 +48,13 @@ def cp_part(batch: Mapping[str, Any], rank: int, size: int, layout: str) -> dict
     if layout == "thd":
         # Tokens of a late chunk see more keys. With an early chunk and a late one each, all ranks see equally many.
         chunks_of_rank = np.array([rank, 2 * size - 1 - rank])
-        places = _places_of_chunks(bounds, 2 * size, chunks_of_rank, "document", parallel)
+        places = _places_of_chunks(bounds, count=2 * size, chunks=chunks_of_rank, unit="document", parallel=parallel)
     else:
         whole = bounds[[0, -1]]  # the sequence, as if it were one document
-        places = _places_of_chunks(whole, size, np.array([rank]), "sequence", parallel)
+        places = _places_of_chunks(whole, count=size, chunks=np.array([rank]), unit="sequence", parallel=parallel)
     sequence = dict(batch)
-    # A document's first label is IGNORE_INDEX, so no token predicts one of another document.
+    # Each value moves to the token before its own, and `fill` comes last: labels -100 5 6 become 5 6 -100. A document's
+    # first label is IGNORE_INDEX, so no token predicts one of another document.
     for name, fill in (("labels", IGNORE_INDEX), ("loss_weights", 0)):
         if name in batch:
             sequence[f"shift_{name}"] = torch.nn.functional.pad(batch[name][:, 1:], (0, 1), value=fill)

@@ -223,7 +223,7 @@ class PackedLoader:
         end = self._rows + self.steps.left(self._rows) * self.rows_per_step
         positions = range(self._rows, end, self.rows_per_step)
         shards_ahead = None if self.corpus.files.is_local else ShardsAhead(self.steps)
-        batches_of_steps = results_ahead(self._batches, positions, self.prefetch, self._describe_wait)
+        batches_of_steps = results_ahead(self._batches, positions, count=self.prefetch, describe=self._describe_wait)
         try:
             for position, batches in zip(positions, batches_of_steps, strict=True):
                 if shards_ahead is not None:
@@ -258,7 +258,8 @@ class PackedLoader:
             # The same rows may be in a dataset with another manifest: what must be equal is the rows' own fingerprint.
             state = {key: value for key, value in state.items() if key != LINEAGE}
         # All but `rows`, which says how far the loader was, must be as at the beginning of this order.
-        rows = checked_state(state, self.steps.beginning, "PackedLoader", ["rows"])["rows"]
+        checked = checked_state(state, self.steps.beginning, owner="PackedLoader", counts=["rows"])
+        rows = checked["rows"]
         if rows > self.total_rows:
             raise ConfigError(
                 f"the state is after {rows:,} rows, but the order has {self.total_rows:,}; give as many epochs as "

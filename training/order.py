@@ -34,6 +34,7 @@ FORMAT = 4
 _BLOCK_ROWS = 1024
 """Positions computed together if rows are not grouped; one at a time would take far longer."""
 _GROUPS_PER_BLOCK = 8
+"""Groups of similar cost in a block, if rows are grouped."""
 
 
 class Order(StrEnum):
@@ -75,7 +76,7 @@ class Permutation:
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """(N,) the image of each position. Positions must be in 0 .. size - 1."""
         bits = max(2, (self.size - 1).bit_length())  # at least one for each half
-        # A key for each round.
+        # A key for each round: the first numbers of SplitMix64, whose counter begins at `key` and goes on by GOLDEN.
         seeds = np.array([self.key % 2**64], np.uint64) + GOLDEN * np.arange(1, ROUNDS + 1, dtype=np.uint64)
         keys = list(mix(seeds))
         images = _network(positions.astype(np.uint64), bits, keys)
@@ -91,7 +92,7 @@ class Permutation:
 def epoch_key(seed: int, epoch: int, purpose: str) -> int:
     """A 64-bit key for one purpose in one epoch, unrelated to other keys."""
     state = np.array([seed % 2**64], dtype=np.uint64)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # products beyond 64 bits wrap around, as they should
         # As a hash takes one word after another: the same epoch and purpose under another seed give another key.
         for word in (epoch % 2**64, *purpose.encode()):
             state = mix(state * GOLDEN + np.uint64(word) + np.uint64(1))
@@ -276,6 +277,7 @@ class Steps:
         # Rows are permuted block by block, so that the rows of any position are found without those before it. Blocks
         # begin at multiples of their size, as steps do, counted over all epochs.
         self._block_size = _BLOCK_ROWS if balance == 1 else _GROUPS_PER_BLOCK * balance
+        # A block by its number; the last 8 that were used are kept, because neighbouring steps read the same ones.
         self._block = lru_cache(8)(self._rows_of_block)
 
     @property
@@ -321,10 +323,10 @@ class Steps:
         # In blocks of 1,024, positions 1,000 to 2,099 are in blocks 0 to 2, whose first 1,000 positions are cut off.
         size = self._block_size
         first_block = first // size
-        end_block = -(-min(last, self.total) // size)
+        end_block = -(-min(last, self.total) // size)  # rounded up: one past the last block
         no_rows = np.zeros(0, np.int64)  # for positions beyond the last one
         rows = np.concatenate([no_rows, *(self._block(number) for number in range(first_block, end_block))])
-        return rows[first % size :][: last - first]
+        return rows[first % size :][: last - first]  # from 1,000 % 1,024 on, and 1,100 of them
 
     def _rows_of_block(self, number: int) -> NDArray[np.int64]:
         """The rows of a block of positions. Each epoch in it is grouped by itself, so that no row changes its epoch."""

@@ -128,7 +128,7 @@ class PackedRows:
         import pyarrow.compute as pc
 
         packed = self._reader.documents(["tokens"], {"outcome": [PACKED_OUTCOME]})
-        tokens = pc.max(packed.column(0)).as_py() or 0
+        tokens = pc.max(packed.column(0)).as_py() or 0  # of the only column, "tokens"; 0 if nothing is packed
         # A row is padded to a multiple of `alignment.row` behind its last piece: by one token less than that at most.
         return int(min(self.longest_allowed, tokens + self.manifest.pack.alignment.row - 1))
 
@@ -136,7 +136,7 @@ class PackedRows:
     def fingerprint(self) -> str:
         """Fingerprint of the rows and their order, used to refuse states of another dataset."""
         text = "".join(f"{shard.hash} {shard.rows}\n" for shard in self._shards)
-        return short_hash(text.encode(), 16)
+        return short_hash(text.encode(), size=16)
 
     @cached_property
     def lineage(self) -> dict[str, str]:
@@ -224,7 +224,8 @@ class PackedRows:
 
     def _open(self, shard: int) -> "_Shard":
         """Map a shard. Only `_shard` calls it, which keeps what it gives."""
-        return _Shard(*self._reader.map_shard(self._shards[shard]))
+        file, batches = self._reader.map_shard(self._shards[shard])
+        return _Shard(file, batches)
 
     @cached_property
     def _sizes(self) -> RowSizes:

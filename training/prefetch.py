@@ -45,6 +45,7 @@ class TaskThreads:
     """
 
     def __init__(self, count: int) -> None:
+        # (Future, task) of each task that no thread has begun; a thread that gets None ends.
         self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._closed = threading.Event()
         arguments = (self._tasks, self._closed)
@@ -120,7 +121,8 @@ def results_ahead(
     try:
         while waiting:
             future, task = waiting.popleft()
-            # Before this result is waited for and handed over, so that `count` are made while the caller works with it.
+            # The next task, if there is one, is begun before this result is waited for and handed over: so `count` are
+            # made while the caller works with it.
             waiting.extend((threads.submit(partial(make, next_task)), next_task) for next_task in islice(remaining, 1))
             _wait_for(future, partial(describe, task))
             yield future.result()

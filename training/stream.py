@@ -92,6 +92,7 @@ class PackedStream:
         self._windows = LiveWindows(
             data, split=split, window_bytes=window_bytes, workers=workers, share=share, seed=seed
         )
+        # What every state says of the stream: its version, a hash of each thing that the rows depend on, and the seed.
         self._beginning = {"format": FORMAT, **self._windows.fingerprint, "seed": self._windows.seed}
         # Position and rows count the whole stream, so they are equal on all ranks.
         self._position = (0, 0, 0)
@@ -137,7 +138,7 @@ class PackedStream:
                 # The state moves before the batch is yielded: a trainer saves it while it has the batch.
                 self._count(begun)
                 self._rows += real
-                self._position = _position_behind(*step[real - 1])
+                self._position = _position_behind(*step[real - 1])  # the window and the row of the last real place
                 yield batch
             if self._rows == 0:
                 raise InputError("the stream has no rows; packtrain run shows what happens to the data")
@@ -160,7 +161,9 @@ class PackedStream:
         """
         while len(step) < self.rows_per_step:
             not_counted: list[PlannedWindow] = []
-            step += islice(self._places(0, 0, 0, not_counted), self.rows_per_step - len(step))
+            step += islice(
+                self._places(epoch=0, first_window=0, first_row=0, begun=not_counted), self.rows_per_step - len(step)
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's position: equal on all ranks, under a kilobyte."""
@@ -176,7 +179,7 @@ class PackedStream:
             ConfigError: the state belongs to other inputs, or another configuration, seed or version.
         """
         beginning = {**self._beginning, **dict.fromkeys(_COUNTS, 0)}
-        checked = checked_state(state, beginning, "PackedStream", _COUNTS)
+        checked = checked_state(state, beginning, owner="PackedStream", counts=_COUNTS)
         self._position = (checked["epoch"], checked["window"], checked["row"])
         self._rows = checked["rows"]
 
@@ -194,7 +197,7 @@ class PackedStream:
         """
         for window in self._windows.walk(epoch, first_window, self.epochs):
             begun.append(window)
-            rows = len(window.tokens)
+            rows = len(window.tokens)  # which has a number for each row
             if first_row > rows:
                 raise IntegrityError(
                     f"window {window.number} of epoch {window.epoch} has {rows:,} rows, but the state is at row "

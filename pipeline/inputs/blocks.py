@@ -185,13 +185,13 @@ class InputFile:
         """Which line of which file each row of one of its blocks is."""
         if not self.members:
             # The second block of a file, of which the first has 100 rows, begins at line 101: line 1 would be row -100.
-            return FileLines((self.label,), (-block.first_line,))
+            return FileLines(files=(self.label,), starts=(-block.first_line,))
         starts = []
         rows_before = 0
         for file in self.members:
             starts.append(rows_before)
             rows_before += file.blocks[0].lines  # a small file has one block
-        return FileLines(tuple(file.label for file in self.members), tuple(starts))
+        return FileLines(files=tuple(file.label for file in self.members), starts=tuple(starts))
 
     def at(self, block: Block, row: int) -> tuple["InputFile", int]:
         """The file of a row of a block, counted from 0, and the number of its line in that file, from 1."""

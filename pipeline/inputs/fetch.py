@@ -58,6 +58,7 @@ def find_urls(text: str, where: str) -> list[FoundInput]:
         InputError: the store cannot be reached.
     """
     try:
+        # "" is the URL itself.
         inputs = Remote(text, attempts=_FIND_ATTEMPTS).ask("", lambda: _find_files(text))
     except FileNotFoundError:
         raise ConfigError(f"{where}: there is no file {without_secrets(text)}; check the spelling") from None
@@ -86,7 +87,8 @@ def _find_files(url: str) -> list[FoundInput]:
     fs, path = filesystem(url)
     inputs = []
     for name, metadata in _file_metadata(fs, path).items():
-        inputs.append(_found_input(fs.unstrip_protocol(name), metadata.get("size"), metadata))
+        url_of_file = fs.unstrip_protocol(name)  # `s3://bucket/a.jsonl` of `bucket/a.jsonl`
+        inputs.append(_found_input(url_of_file, metadata.get("size"), metadata))
     return inputs
 
 
@@ -139,8 +141,8 @@ def fetch(entry: FoundInput, cache: Path) -> Path:
     try:
         # A changed file has another stamp, and so another copy.
         key = fingerprint([url, size, entry.stamp])
-        # None: no hash of the content is known.
-        return Copies(cache).copy(key, size, lambda path: Remote(url).download("", path, size, None))
+        # "" is the URL itself, and None says that no hash of the content is known.
+        return Copies(cache).copy(key, size, lambda path: Remote(url).download("", path, size, hash=None))
     except (FileNotFoundError, RemoteError) as error:
         raise _unreachable(without_secrets(url), error) from error
 
@@ -180,7 +182,12 @@ def _with_data(source: SourceConfig, data: Any, cache: LocalStore) -> SourceConf
     where = describe_data(source.name)
     split = source.split
     if isinstance(data, datasets.DatasetDict | datasets.IterableDatasetDict):
-        split = choose_split(list(map(str, data)), split, f"sources.{source.name}.path", f"{where}, a DatasetDict,")
+        split = choose_split(
+            list(map(str, data)),
+            configured=split,
+            where=f"sources.{source.name}.path",
+            dataset=f"{where}, a DatasetDict,",
+        )
         data = data[split]
     elif split is not None:
         raise ConfigError(f"sources.{source.name}.split: {where} is one dataset, without splits; leave it out")

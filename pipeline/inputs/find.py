@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ...schemas.config.config import SourceConfig
 
 _HUB = "hf://"
+# Beginnings of URLs that name files of the hub, which fsspec finds; after `hf://` alone comes the name of a dataset.
 _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 # Files of `datasets.Dataset.save_to_disk` and `DatasetDict.save_to_disk`.
 _DATASET_FILE = "state.json"
@@ -70,7 +71,7 @@ def _find(
     for path in _find_local(text, source, where, base):
         status = require_regular(path, where)
         # Device and inode, because one file may have several names.
-        yield (status.st_dev, status.st_ino), FoundInput(path, status.st_size, status.st_ctime_ns)
+        yield (status.st_dev, status.st_ino), FoundInput(name=path, size=status.st_size, stamp=status.st_ctime_ns)
 
 
 def _find_remote(text: str, source: "SourceConfig", where: str, cache: Path) -> list[FoundInput]:
@@ -92,7 +93,7 @@ def _find_local(text: str, source: "SourceConfig", where: str, base: Path) -> li
     is_folder = os.path.isdir(path)  # false for a name that is too long, where Path.is_dir fails
     if is_folder and (Path(path) / _DATASET_DICT_FILE).is_file():
         splits = sorted(state.parent.name for state in Path(path).glob(f"*/{_DATASET_FILE}"))
-        return _saved_files(Path(path) / choose_split(splits, source.split, where, path))
+        return _saved_files(Path(path) / choose_split(splits, configured=source.split, where=where, dataset=path))
     _refuse_split(source, text)
     if is_folder and (Path(path) / _DATASET_FILE).is_file():
         return _saved_files(Path(path))
@@ -111,7 +112,7 @@ def _folder_files(folder: str, where: str) -> list[str]:
         ConfigError: there are none, or a folder is a link.
     """
     paths = []
-    for inner_folder in _folders(folder, where, (".", "_")):
+    for inner_folder in _folders(folder, where, hidden=(".", "_")):
         paths += [path for _, path, is_folder in _entries(inner_folder) if not is_folder]
     # By names of folders, so that `a/b.jsonl` comes before `a-b.jsonl`.
     files = data_files(folder, sorted(paths, key=lambda path: path.split("/")))

@@ -84,7 +84,8 @@ def load_hub_dataset(name: str, subset: str | None, split: str | None, cache: Pa
         status = file.stat()
         alias = f"{repository}/{_label(file, Path(repository).name)}"
         origin = f"hf://{name}/{file.name}"
-        inputs.append(FoundInput(str(file), status.st_size, status.st_ctime_ns, alias, origin))
+        entry = FoundInput(name=str(file), size=status.st_size, stamp=status.st_ctime_ns, alias=alias, origin=origin)
+        inputs.append(entry)
     return inputs
 
 
@@ -123,7 +124,8 @@ def _load(
             f"{where}: the datasets library cannot load {name} ({problem}); check the name, `subset` and `split`, and "
             "log in if it is not public"
         ) from error
-    chosen_split = choose_split([str(split_name) for split_name in splits], split, where, name)
+    names = [str(split_name) for split_name in splits]
+    chosen_split = choose_split(names, configured=split, where=where, dataset=name)
     return [Path(file["filename"]) for file in splits[chosen_split].cache_files]
 
 

@@ -85,7 +85,14 @@ def cut_lines(
             length += len(piece)
             if file_hasher is not None:
                 file_hasher.update(piece)
-        block = Block(start, start + length, first_line, line_count, hasher.hexdigest(), too_long=is_too_long)
+        block = Block(
+            start=start,
+            end=start + length,
+            first_line=first_line,
+            lines=line_count,
+            content=hasher.hexdigest(),
+            too_long=is_too_long,
+        )
         yield block, b"" if is_too_long else data
         start += length
         first_line += line_count
@@ -106,7 +113,7 @@ def scan_lines(file: "BufferedReader[Any]", size: int, max_row_bytes: int) -> tu
         OSError: it cannot be read.
     """
     start = skip_byte_order_mark(file)
-    file_hasher = new_hasher(BOM[:start])
+    file_hasher = new_hasher(BOM[:start])  # the mark is part of the file, if it has one; else `start` is 0
     blocks = [block for block, _ in cut_lines(file, size, max_row_bytes, start=start, file_hasher=file_hasher)]
     return blocks, blocks[-1].end if blocks else start, file_hasher.hexdigest()
 

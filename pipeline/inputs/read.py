@@ -32,7 +32,7 @@ def read_rows(
         return _read_members(block, max_row_bytes, columns, limit)
     if block.too_long:
         detail = describe_too_long(block.end - block.start, max_row_bytes)
-        return BlockRows(rejects=[RejectedRow(0, ROW_TOO_LONG, detail)])
+        return BlockRows(rejects=[RejectedRow(row=0, reason=ROW_TOO_LONG, detail=detail)])
     count = min(number for number in (block.lines, block.take, limit) if number is not None)
     if block.kind in ("groups", "batches"):
         table, names = read_table(block, columns)
@@ -79,7 +79,7 @@ def prepare_rows(rows: BlockRows, form: Format) -> PreparedBlock:
     Args:
         rows: have all columns that the format uses; as records or as lines.
     """
-    prepared = form.prepare(rows.records or rows.lines)
+    prepared = form.prepare(rows.records or rows.lines)  # one of the two lists is empty
     read_columns = set(form.keys.values())
     for name, count in rows.unread.items():
         if count and name not in read_columns:

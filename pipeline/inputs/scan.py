@@ -170,7 +170,7 @@ def _scan_all(
 def _scan_input(source: "SourceConfig", entry: FoundInput, path: Path, cache: Path) -> InputFile:
     """Scan one input. Messages name a remote file by its URL, not by the copy in the cache."""
     try:
-        return scan_file(source.name, path, source.max_row_bytes, cache, entry.place)
+        return scan_file(source.name, path, source.max_row_bytes, cache, entry.place)  # whose suffix says the kind
     except InputError as error:
         raise InputError(str(error).replace(str(path), entry.origin or entry.name)) from error
 
@@ -229,7 +229,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
     if not blocks:
         raise InputError(f"{path} has no rows; fill it, or leave it out (source {source})")
     blocks_with_path = tuple(msgspec.structs.replace(block, path=path) for block in blocks)
-    return InputFile(source, "", path, size, digest, blocks_with_path)
+    return InputFile(source, label="", path=path, size=size, hash=digest, blocks=blocks_with_path)
 
 
 def _require_unchanged(path: Path, before: os.stat_result) -> None:

@@ -127,7 +127,11 @@ def resolve_format(
 
 
 def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: bool, number: int) -> SourceFormat:
-    """The format of a source: a reader, the configured one, or the one that the first rows of a file have."""
+    """The format of a source: a reader, the configured one, or the one that the first rows of a file have.
+
+    Args:
+        prompt_only, number: see `resolve_format`.
+    """
     key = f"sources.{source.name}"
     if is_reader(source.format):
         options = reader_options(source.format, base, f"{key}.format", per_turn=source.expand == "per_turn")
@@ -146,6 +150,9 @@ def _format_of(source: SourceConfig, base: Path, file: InputFile, prompt_only: b
 def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, number: int) -> SourceFormat:
     """The format that the first rows of a file have, with the sentence that says why.
 
+    Args:
+        prompt_only, number: see `resolve_format`.
+
     Raises:
         ConfigError: they have none or several; or a key of the source does not fit the format that they have.
         InputError: there are no rows.
@@ -153,11 +160,14 @@ def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, num
     key = f"sources.{source.name}"
     rows = sample_rows(file, _SAMPLE_ROWS, source.max_row_bytes)
     if not rows:
-        reject = _first_damage(file, source.max_row_bytes) or RejectedRow(0, "blank", "the first lines are blank")
+        reject = _first_damage(file, source.max_row_bytes) or RejectedRow(
+            row=0, reason="blank", detail="the first lines are blank"
+        )
         fix = f"No row can be used.{describe_damaged_lines(file, reject.reason)}"
         raise _unusable(source, file, reject, fix)
     try:
-        detected = detect(rows, {str(field): column for field, column in source.keys.items()}, number)
+        keys = {str(field): column for field, column in source.keys.items()}
+        detected = detect(rows, keys, number=number)
     except ConfigError as error:
         raise ConfigError(f"{key}: format auto: in {file.shown}, {error}") from None
     try:
@@ -207,6 +217,10 @@ def _first_damage(file: InputFile, max_row_bytes: int) -> RejectedRow | None:
 
 def _require_fitting_rows(source: SourceConfig, number: int, form: SourceFormat, file: InputFile) -> None:
     """Refuse a source if none of its first rows has the columns of its format, before anything is encoded.
+
+    Args:
+        number: which of the sources it is, from 0, for the message.
+        file: the first one of the source.
 
     Raises:
         InputError: says what the first row lacks.
@@ -353,13 +367,14 @@ def _check_pairs(config: RunConfig) -> None:
 
 def _keys_set(config: RunConfig, keys: Iterable[str]) -> list[str]:
     """The keys among `keys` that a configuration gives another value than their default."""
+    # A configuration with the keys that it must have, and the default of every other key.
     defaults = RunConfig.model_construct(out=config.out, tokenizer=config.tokenizer, sources=config.sources)
     return [key for key in keys if attrgetter(key)(config) != attrgetter(key)(defaults)]
 
 
 def _has_pairs(form: SourceFormat, file: InputFile, max_row_bytes: int) -> bool | None:
     """Whether a source has pairs; None if no row shows it."""
-    if form.name != "python":
+    if form.name != "python":  # the format's name says it; of a user's own reader, its first example
         return form.name == _PREFERENCE
     examples = form.make().prepare(enumerate(sample_rows(file, _SAMPLE_ROWS, max_row_bytes))).examples
     return examples[0].rejected is not None if examples else None

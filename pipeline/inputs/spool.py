@@ -74,7 +74,7 @@ def scan_spooled(
         if compression is not None:
             unpacked = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression.value)
             stream = BufferedReader(unpacked, _CHUNK_BYTES)
-            # Compressed again, or a compressed table: neither is text.
+            # Compressed again, or a compressed table: neither is text. `peek` may give more than it is asked for.
             refuse_inner(shown, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
         # A compressed file's own kind is known only from here.
         kind = settle_text_kind(kind, stream.peek(HEAD_BYTES)[:HEAD_BYTES])
@@ -118,7 +118,15 @@ def _blocks_of_lines(lines: Iterable[bytes], size: int) -> Iterator[tuple[Block,
     first_line = 0
     for group, group_size in groups(lines, len, size):
         data = b"".join(group)
-        yield Block(start, start + group_size, first_line, len(group), hash_bytes(data), kind="rows"), data
+        block = Block(
+            start=start,
+            end=start + group_size,
+            first_line=first_line,
+            lines=len(group),
+            content=hash_bytes(data),
+            kind="rows",
+        )
+        yield block, data
         start += group_size
         first_line += len(group)
 
@@ -249,7 +257,7 @@ def _csv_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int, se
                 ) from error
             yield _reject_line("bad_quotes", f"not a row of separated values ({error}); {_CSV_REMEDY}")
             continue
-        yield _csv_line(fields, columns, text.row_bytes, max_row_bytes)
+        yield _csv_line(fields, columns, size=text.row_bytes, max_row_bytes=max_row_bytes)
 
 
 def _csv_line(fields: list[str], columns: list[str], size: int, max_row_bytes: int) -> bytes:
@@ -258,7 +266,7 @@ def _csv_line(fields: list[str], columns: list[str], size: int, max_row_bytes: i
     Args:
         size: bytes of the row, with the end of its line.
     """
-    if size - 1 > max_row_bytes:
+    if size - 1 > max_row_bytes:  # without the end of the line
         return _reject_line(ROW_TOO_LONG, describe_too_long(size, max_row_bytes))
     if not fields:
         return b"\n"

@@ -203,6 +203,7 @@ def _record_batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     Raises:
         ValueError: a stream has no end marker, so that record batches may be missing, or something follows it.
     """
+    # `read_at` takes how many bytes to read, and where.
     if source.read_at(len(_FILE_MAGIC), 0) == _FILE_MAGIC:
         # A file's footer lists its batches, so none can be missing unseen.
         reader = pa.ipc.open_file(source)
@@ -246,7 +247,15 @@ def _cut_rows(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[tuple[Bl
         table = pa.Table.from_batches(group)
         data = _to_stream(table)
         content = hash_bytes(memoryview(data))
-        yield Block(start, start + group_size, first_line, table.num_rows, content, kind="batches"), data
+        block = Block(
+            start=start,
+            end=start + group_size,
+            first_line=first_line,
+            lines=table.num_rows,
+            content=content,
+            kind="batches",
+        )
+        yield block, data
         start += group_size
         first_line += table.num_rows
 

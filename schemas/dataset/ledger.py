@@ -137,7 +137,7 @@ class SourceLedger(Shown):
     def supervision(self) -> str:
         """How many of the supervised tokens are trained, in a few words."""
         supervised = self.supervised_encoded + self.supervised_repeated
-        trained = share(self.labels_trained / supervised) if supervised else "none"
+        trained = share(self.labels_trained / supervised) if supervised else "none"  # such as "98.7 %"
         return f"{trained} of {supervised:,} supervised tokens trained"
 
     def tables(self) -> Iterator[Table]:
@@ -248,4 +248,5 @@ def reasons_of(total: SourceLedger) -> dict[str, str]:
         *total.tokens_truncated,
         *total.tokens_dropped,
     ]
+    # A word that is in no table was given by a user's own reader, which OWN_REASON says.
     return {word: REASONS.get(word, OWN_REASON) for word in dict.fromkeys(words)}

@@ -199,7 +199,7 @@ class Manifest(Shown):
         """The content of the manifest file: the hash, then the payload that it is of."""
         payload = self.payload()
         # The hash stands first, where a person finds it; it is not part of what it hashes.
-        return indented_json({"hash": fingerprint(payload), **payload}, 1)
+        return indented_json({"hash": fingerprint(payload), **payload}, indent=1)
 
     @classmethod
     def read(cls, data: bytes, where: str) -> "Manifest":
@@ -239,7 +239,7 @@ class Manifest(Shown):
         # summed, and may have larger ones, such as a seed.
         _check_numbers({key: data.get(key) for key in ("splits", "files", "ledger")})
         manifest = msgspec.convert({**data, "ledger": {"sources": data.get("ledger")}}, cls)
-        msgspec.convert(manifest.plan, _Plan)
+        msgspec.convert(manifest.plan, _Plan)  # only to check it: it raises ValueError if the plan has another shape
         # `pack` raises ValueError if that section of the plan is not a valid one.
         if manifest.pack.alignment.row > manifest.row_length:
             raise ValueError(f"pack pads rows to multiples of {manifest.pack.alignment.row:,}, more than a row has")
@@ -259,7 +259,7 @@ class Manifest(Shown):
             ValueError: names the shard.
         """
         most_docs = 1 if self.has_unpacked_pairs else min(shard.tokens, self.row_length)
-        # A row has a token at least, and a label belongs to a token.
+        # A row has a token at least, and a label belongs to a token. Token ids are 32-bit integers.
         for name, count, limit in (
             ("tokens", shard.tokens, shard.bytes // _TOKEN_BYTES),
             ("rows", shard.rows, shard.tokens),

@@ -126,10 +126,10 @@ class RowBatch:
         tokens = slice(self._token_offsets[first], self._token_offsets[last])
         pieces = slice(self._piece_offsets[first], self._piece_offsets[last])
         return Row(
-            values["input_ids"][tokens],
-            values["labels"][tokens],
-            values["position_ids"][tokens],
-            values["seq_lengths"][pieces],
+            input_ids=values["input_ids"][tokens],
+            labels=values["labels"][tokens],
+            position_ids=values["position_ids"][tokens],
+            seq_lengths=values["seq_lengths"][pieces],
             doc_ids=values["doc_ids"][pieces],
             seq_lengths_unpadded=values[UNPADDED][pieces] if UNPADDED in values else None,
             loss_weights=values[WEIGHTS][tokens] if WEIGHTS in values else None,
@@ -157,6 +157,7 @@ class RowBatch:
         # Only these pieces: a batch may be a slice of a longer one, and has all of its values.
         own_pieces = slice(int(piece_offsets[0]), int(piece_offsets[-1]))
         padded = self._values["seq_lengths"][own_pieces].astype(np.int64)  # 3 2 2
+        # UNPADDED is the column of lengths without padding, which only some datasets have.
         lengths = self._values[UNPADDED][own_pieces].astype(np.int64) if UNPADDED in self._values else padded
         if (lengths < 0).any() or (lengths > padded).any():
             raise damage
@@ -166,8 +167,8 @@ class RowBatch:
             raise damage
         counts = np.diff(piece_offsets)  # 2 1
         return BatchPieces(
-            self._values["input_ids"],
-            self._values["labels"],
+            input_ids=self._values["input_ids"],
+            labels=self._values["labels"],
             begins=bounds[:-1],  # 0 3 5
             lengths=lengths,  # 3 2 2
             rows=np.repeat(np.arange(len(counts)), counts),  # 0 0 1

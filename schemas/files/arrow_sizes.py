@@ -112,7 +112,13 @@ def _messages_of_file(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _header(data: memoryview, position: int) -> tuple[int, int]:
-    """Where the header of a message begins, and its length; length 0 at the end of a stream."""
+    """Where the header of a message begins, and its length; length 0 at the end of a stream.
+
+    A message at 100 with a header of 40 bytes, now and before version 1.0 of the format:
+
+        100 mark      104 length: 40    108 header    148 body
+        100 length: 40                  104 header    144 body
+    """
     (length,) = struct.unpack_from("<I", data, position)
     if length != _CONTINUATION:  # as before version 1.0
         return position + 4, length
@@ -204,4 +210,5 @@ def _field(data: memoryview, table: int, number: int) -> int:
 def _vector(data: memoryview, position: int) -> tuple[int, int]:
     """Where the first element of a vector is, and how many there are."""
     vector = _follow(data, position)
+    # A vector is the number of its elements, in 4 bytes, and then the elements.
     return (vector + 4, _number(data, vector, "I")) if vector else (0, 0)

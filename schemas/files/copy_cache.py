@@ -172,7 +172,7 @@ class Copies:
         """
         total_bytes = 0
         removable: list[tuple[int, Path, int]] = []
-        for path in (self.folder / FOLDER).glob("??/*"):
+        for path in (self.folder / FOLDER).glob("??/*"):  # `ab/…`: the first two digits of a hash, then a file
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 total_bytes += status.st_size
@@ -190,7 +190,7 @@ def _open_existing(path: Path, key: str, size: int, *, named: bool) -> int | Non
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno == errno.ELOOP:  # as O_NOFOLLOW gives it for a link
             raise IntegrityError(f"{path} is a link, and is not followed; remove it") from error
         raise
     try:

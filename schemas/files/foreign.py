@@ -106,7 +106,7 @@ def read_lines(path: str | Path, max_bytes: int = SETTINGS_BYTES) -> Iterator[by
         OSError: see `open_regular`.
     """
     with BufferedReader(open_regular(path)) as file:
-        yield from iter(partial(file.readline, max_bytes), b"")
+        yield from iter(partial(file.readline, max_bytes), b"")  # until it gives b"", behind the last line
 
 
 def map_regular(path: str | Path, *, ahead: bool = True) -> memoryview:

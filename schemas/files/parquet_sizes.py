@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _BATCH_ROWS = 1 << 14
+"""Rows whose values are counted at once."""
 
 
 def decoded_bytes(data: memoryview, metadata: Any, group: int, limit: int) -> tuple[int, int]:
@@ -70,7 +71,7 @@ def _value_bytes(column: pa.Array) -> tuple[int, int]:
             return key_bytes + item_bytes, longest_key + longest_item
         elif isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
             column = column.flatten()
-        else:  # read without a dictionary, as it lies
+        else:  # read without a dictionary, as it lies; no value is longer than all of them
             return column.nbytes, column.nbytes
     # How long each value of the dictionary is, times how often it occurs: lengths 3 and 100, of which the first occurs
     # five times and the second twice, are 215 bytes.

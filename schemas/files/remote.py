@@ -150,7 +150,8 @@ class Remote:
         return self.ask(name, partial(self._request_once, verb, name, *arguments, **options))
 
     def _request_once(self, verb: str, name: str, *arguments: Any, **options: Any) -> Any:
-        # For each attempt: a process that was forked since the last one must not use the parent's bucket.
+        """One attempt of `request`."""
+        # Asked for in each attempt: a process that was forked since the last one must not use the parent's bucket.
         bucket = self.bucket()
         import obstore  # only for object stores
 
@@ -213,7 +214,7 @@ class Remote:
         actual_hash = ""
         for attempt in range(1, self.attempts + 1):
             digest = new_hasher()
-            with path.open("r+b") as file:
+            with path.open("r+b") as file:  # from its beginning, and without cutting it: a draft has its full size
                 for piece in self.pieces(name, size):
                     digest.update(piece)
                     file.write(piece)
@@ -284,7 +285,13 @@ class Remote:
         return f"{root}/{name}".strip("/")
 
     def _pause_or_raise(self, error: Exception, failures: int, name: str) -> None:
-        """Pause before the next attempt, or raise if there should be none."""
+        """Pause before the next attempt, or raise if there should be none.
+
+        Args:
+            error: of the last attempt.
+            failures: attempts that failed in a row, with the last one.
+            name: of the object, for messages.
+        """
         where = self.where(name)
         final_error = self._final_error(error, where)
         if final_error is not None:

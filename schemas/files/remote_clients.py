@@ -95,7 +95,8 @@ def _arguments(protocol: str, options: dict[str, Any]) -> dict[str, Any]:
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         # Between two pieces of an answer.
         "read_timeout": timedelta(seconds=REQUEST_SECONDS),
-        # For a whole answer, which may be a large file over a slow line: it ends what a server drips without an end.
+        # An hour for a whole answer, which may be a large file over a slow line: it ends what a server drips without an
+        # end.
         "timeout": timedelta(seconds=60 * REQUEST_SECONDS),
     }
     # Few and short: `Remote` repeats requests itself.

@@ -104,7 +104,7 @@ def _run_checks(
         shares=batch is not None and "paths" in batch,
     )
     checks, dtype = run_once(model, call, random_batch)
-    # There is a check only if it failed.
+    # There is a check only if it failed, and then all ranks end here.
     if highest_of_ranks(len(checks), device):
         return checks
     with comparable_gradients(model):
@@ -191,7 +191,7 @@ def _draw_tiny(folder: Path, where: Path, dtype: torch.dtype) -> Any:
     """
     config = read_config(folder)
     try:
-        return draw_weights(shrink(config), 0, dtype=dtype)
+        return draw_weights(shrink(config), seed=0, dtype=dtype)
     except Exception as error:  # architectures raise all kinds of errors at sizes that they do not expect
         problem = f"{config.model_type} cannot be shrunk ({message_of(error)})"
         raise ConfigError(f"{where}: {problem}; give a folder with weights") from error

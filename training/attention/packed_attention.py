@@ -52,6 +52,7 @@ def use_packed(model: Any, implementation: str = "auto") -> Applied:
     # Asked here for every device, because compiled code can only look up an answer that was found before.
     for device in ("cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))):
         why_not_flash(torch.device(device))
+    # NAME is "packed_varlen", by which transformers finds both functions.
     AttentionInterface.register(NAME, packed_varlen)
     AttentionMaskInterface.register(NAME, no_mask)
     inner = unwrap(model)

@@ -37,7 +37,14 @@ def run_once(model: Any, call: Call, batch: Batch) -> tuple[list[Check], torch.d
         except Exception as error:  # any other error of the model is a result
             if is_out_of_memory(error):
                 raise
-            return [Check("runs", False, type(error).__name__, "a forward pass", message_of(error))], torch.float32
+            failure = Check(
+                "runs",
+                passed=False,
+                value=type(error).__name__,
+                threshold="a forward pass",
+                detail=message_of(error),
+            )
+            return [failure], torch.float32
     dtypes.append(logits.dtype)
     if torch.is_autocast_enabled(logits.device.type):
         dtypes.append(torch.get_autocast_dtype(logits.device.type))
@@ -58,7 +65,10 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     except Exception as error:  # any other error of the model is a result
         if is_out_of_memory(error):
             raise
-        return [Check("runs", False, type(error).__name__, "a backward pass", message_of(error))]
+        failure = Check(
+            "runs", passed=False, value=type(error).__name__, threshold="a backward pass", detail=message_of(error)
+        )
+        return [failure]
     # matrix[d][e]: how much document d's hidden states depend on document e's embeddings.
     matrix = [_influence_on(influence, documents, number) for number, influence in enumerate(influence_of_documents)]
     leaks = {(d, e): matrix[d][e] for d in numbers for e in numbers if d != e}
@@ -70,10 +80,15 @@ def check_isolation(model: Any, call: Call, batch: Batch) -> list[Check]:
     else:
         detail = f"gradient of document {d}'s hidden states with respect to document {e}'s embeddings"
     useless = "a document does not depend on its own embeddings, so the probe proves nothing"
-    return [
-        Check("isolation", leak == 0, f"{leak:.3g}", "0, to the bit", detail),
-        Check("control", weakest > 0, f"{weakest:.3g}", "more than 0", "" if weakest > 0 else useless),
-    ]
+    isolation = Check("isolation", passed=leak == 0, value=f"{leak:.3g}", threshold="0, to the bit", detail=detail)
+    control = Check(
+        "control",
+        passed=weakest > 0,
+        value=f"{weakest:.3g}",
+        threshold="more than 0",
+        detail="" if weakest > 0 else useless,
+    )
+    return [isolation, control]
 
 
 def _influence_on(influence: torch.Tensor, documents: Sequence[PackedDocument], number: int) -> list[float]:
@@ -134,13 +149,25 @@ def check_equivalence(
     except (RuntimeError, ValueError, IndexError) as error:  # as for a document longer than the model's positions
         if is_out_of_memory(error):
             raise
-        return Check(name, False, type(error).__name__, "a forward pass", f"{size}: {message_of(error)}")
+        return Check(
+            name,
+            passed=False,
+            value=type(error).__name__,
+            threshold="a forward pass",
+            detail=f"{size}: {message_of(error)}",
+        )
     worst = max(range(len(differences)), key=lambda index: _nan_highest(differences[index]))
     is_full_precision = device.type == "cpu" and dtype == torch.float32
     limit = CPU_FLOAT32 if is_full_precision else THRESHOLDS.get(dtype, 5e-2)
     is_same = differences[worst] <= limit
     result = "as alone" if is_same else f"the one at token {documents[worst].begin:,} is not what it is alone"
-    return Check(name, is_same, f"{differences[worst]:.2g}", f"at most {limit:g}", f"{size}: {result}")
+    return Check(
+        name,
+        passed=is_same,
+        value=f"{differences[worst]:.2g}",
+        threshold=f"at most {limit:g}",
+        detail=f"{size}: {result}",
+    )
 
 
 def _logits_at(call: Call, batch: Batch, places: torch.Tensor, keeps_logits: bool) -> torch.Tensor:

@@ -23,7 +23,7 @@ from ..models.model_parts import configs_of, unwrap
 
 _SMALL = {
     "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 8, "sliding_window": 8, "attention_chunk_size": 8,
-    **dict.fromkeys(EXPERTS, 16),
+    **dict.fromkeys(EXPERTS, 16),  # the names that configurations have for the number of experts
 }  # fmt: skip
 """Key of a configuration, by transformers' standard name → its largest value in a tiny model. Models with several kinds
 of layers have all of them among the first 8; 16 experts can be divided into the groups in which some routers choose;
@@ -67,7 +67,7 @@ def random_documents(
     ordinary = _ordinary_ids(config)
     ids = ordinary[np.random.default_rng(0).integers(len(ordinary), size=sum(lengths))]
     counts = np.array(lengths)  # 4 3
-    first_positions = starts_of(counts // 2) if shares else 0  # 0 2: half of each piece before comes first
+    first_positions = starts_of(counts // 2) if shares else 0  # 0 2: the halves of all pieces before, summed
     positions = ranges(first_positions, counts).astype(np.int32)
     begins = starts_of(counts)  # 0 4
     if shares:
@@ -75,7 +75,7 @@ def random_documents(
         ids[begins[1:]] = ids[begins[:-1] + counts[:-1] // 2]
     labels = ids.astype(np.int32)
     labels[begins] = IGNORE_INDEX
-    row = Row(ids, labels, positions, counts.astype(np.int32))
+    row = Row(input_ids=ids, labels=labels, position_ids=positions, seq_lengths=counts.astype(np.int32))
     if shares:
         row.parents = (begins > 0).astype(np.int32)  # 0 1: the second continues the piece right before it
     return to_device(flatten([row], seq_idx=seq_idx), device)

@@ -244,10 +244,24 @@ def find_bounds(kwargs: Mapping[str, Any], rows: int, length: int, layer: str) -
         AttentionError: there are neither bounds nor positions, or they do not match the number of tokens.
     """
     if kwargs.get("paths") is not None:  # rows with branches
-        return _checked_bounds(kwargs["cu_pieces"], kwargs["max_piece"], None, rows, length, layer)
+        return _checked_bounds(
+            kwargs["cu_pieces"],
+            longest=kwargs["max_piece"],
+            key_bounds=None,  # keys have the bounds of paths, which differ
+            rows=rows,
+            length=length,
+            layer=layer,
+        )
     bounds = kwargs.get("cu_seq_lens_q")
     if bounds is not None:
-        return _checked_bounds(bounds, kwargs.get("max_length_q"), kwargs.get("cu_seq_lens_k"), rows, length, layer)
+        return _checked_bounds(
+            bounds,
+            longest=kwargs.get("max_length_q"),
+            key_bounds=kwargs.get("cu_seq_lens_k"),
+            rows=rows,
+            length=length,
+            layer=layer,
+        )
     positions = kwargs.get("position_ids")
     if positions is None:
         raise AttentionError(

@@ -102,7 +102,7 @@ class Reference:
 def digest_of(row: Row) -> NDArray[np.int64]:
     """(2,) 128 bits of a hash of a row's tokens, labels and bounds, by which it is found."""
     content = b"".join(values.tobytes() for values in (row.input_ids, row.labels, row.seq_lengths))
-    return np.frombuffer(bytes.fromhex(short_hash(content, _DIGEST_BYTES)), np.int64)
+    return np.frombuffer(bytes.fromhex(short_hash(content, size=_DIGEST_BYTES)), np.int64)
 
 
 # The file
@@ -141,10 +141,10 @@ def read_reference(path: Path, key: Mapping[str, str], rows: int, max_docs: int)
         bounds = view(logps.offsets).astype(np.int64)
         # Arrow allows values before the first row's, which belong to no row.
         values = view(logps.values)[bounds[0] : bounds[-1]]
-        bounds -= bounds[0]
+        bounds -= bounds[0]  # so that they count from the first value that is kept
         if not np.isfinite(values).all():
             raise ValueError("it has values that are no numbers")
-        # A column of R digests, of two 64-bit numbers each.
+        # A column of R digests, of two 64-bit numbers each: its buffer 0 says which are null, and buffer 1 has them.
         digest_numbers = np.frombuffer(digest.buffers()[1], np.int64, count=2 * rows).reshape(rows, 2)
     except FileNotFoundError:
         return None
