@@ -183,7 +183,7 @@ def _check_options(to: str, eos_id: int | None) -> None:
         raise ConfigError(f"--to {to[:80]}: choose one of {targets}")
     if eos_id is None:
         return
-    is_token = 0 <= eos_id < 2**31
+    is_token = 0 <= eos_id < 2**31  # rows store ids as int32
     if not is_token or not EXPORT_FORMATS[to].takes_eos_id:
         raise ConfigError(
             "--eos-id is for --to olmo-core, if NumpyFSLDataset will read it: the eos_token_id of the TokenizerConfig "

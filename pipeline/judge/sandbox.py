@@ -203,7 +203,7 @@ class Sandbox:
             command = [self.executable, *options, *_namespace(), "--", *command]
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="packtrain-unsafe-"))
-        # Another user has no groups of root's.
+        # Another user has no groups of root's; None leaves the groups as they are.
         extra_groups: list[int] | None = None if self.user is None else []
         return subprocess.Popen(
             command, stdin=files.stdin, stdout=files.stdout, stderr=files.stderr, cwd=folder, env={},
@@ -252,7 +252,8 @@ def find_bubblewrap() -> str | None:
 @cache
 def _python() -> tuple[str, ...]:
     """The command that runs `inside.py`."""
-    # As text: the sandbox shows no file of ours. -I and -S leave out installed packages and the user's variables.
+    # As text: the sandbox shows no file of ours. -I and -S leave out installed packages and the user's variables,
+    # and -B writes no compiled modules.
     source = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
     return (os.path.realpath(sys.executable), "-I", "-S", "-B", "-X", "utf8", "-c", source)
 

@@ -216,6 +216,7 @@ def _documents(dataset: Finished) -> _Documents:
         IntegrityError: documents.parquet is missing or damaged.
     """
     columns = ["id", "split", "copies", "digest", *_TOKENS, *_LABELS]
+    # Only rows whose outcome is this one.
     table = dataset.documents(columns, {"outcome": [PACKED_OUTCOME]}).combine_chunks()
     arrays = {name: column.combine_chunks() for name, column in zip(table.column_names, table.columns, strict=True)}
     digests = arrays["digest"]

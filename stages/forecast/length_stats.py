@@ -73,7 +73,11 @@ class LengthStats:
         return int(self.labels_each.sum())
 
     def labels_within(self, limit: int, *, keep_end: bool) -> NDArray[np.int64]:
-        """(N,) trained labels left of each document after truncation to `limit` tokens at its start, or at its end."""
+        """(N,) trained labels left of each document after truncation to `limit` tokens.
+
+        Args:
+            keep_end: whether its last tokens are kept, not its first.
+        """
         # Only spans of long documents are looked at: the others keep all their labels.
         long = self.lengths > limit
         spans = np.flatnonzero(long[self.owners])
