@@ -126,7 +126,7 @@ def check_plan(store: Store, plan: dict[str, Any]) -> None:
     # A finished dataset copied without `_run` still has its plan in the manifest.
     stored_plan = manifest.plan if manifest is not None else _read_plan(store)
     stored = {part: stored_plan.get(part) for part in plan}  # None for a part that it lacks
-    if not stored_plan or stored == plan:
+    if not stored_plan or stored == plan:  # no run has claimed the folder, or one with the same plan
         return
     try:
         lines = [f"  {line}" for line in _describe_changes(stored, plan)]

@@ -83,6 +83,8 @@ def _shape(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
 
 def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     """Yield the checks of the tokens, labels, positions and weights of rows whose columns have the right lengths."""
+    # Of rows with pieces of 3 and 2 tokens, and of 2: `lengths` are 3 2 2, `pieces` 2 1, `piece_rows` 0 0 1, and the
+    # row of each token, `rows`, is 0 0 0 0 0 1 1.
     lengths = view(batch.column("seq_lengths").flatten())
     pieces = list_lengths(batch.column("seq_lengths"))
     piece_rows = np.repeat(np.arange(batch.num_rows), pieces)
@@ -91,7 +93,7 @@ def _tokens(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
     labels = view(batch.column("labels").flatten())
     positions = view(batch.column("position_ids").flatten())
     trained = labels != IGNORE_INDEX
-    prefixes = np.zeros(len(lengths), np.int64)
+    prefixes = np.zeros(len(lengths), np.int64)  # where the positions of each piece begin: at 0, but for branches
     if PARENTS in batch.schema.names:
         prefixes = positions[starts_of(lengths)].astype(np.int64)
         yield from _branches(batch, manifest, prefixes, lengths, piece_rows)
@@ -136,7 +138,7 @@ def _branches(
         piece_rows: (D,) the row of each piece.
     """
     parents = view(batch.column(PARENTS).flatten())
-    places = ranges(0, list_lengths(batch.column(PARENTS)))
+    places = ranges(0, list_lengths(batch.column(PARENTS)))  # how many pieces of its row stand before each
     lost = (parents < 0) | (parents > places)
     yield lost, piece_rows, "a piece continues one that stands before its row"
     is_branch = (parents > 0) & ~lost
@@ -196,7 +198,8 @@ def _packed_pairs(batch: pa.RecordBatch, manifest: Manifest) -> Iterator[Check]:
         parents = view(batch.column(PARENTS).flatten())
         yield (parents[::2] != 0) | (parents[1::2] > 1), rows, "a side of a pair continues another pair"
 
-    # Prompts of different lengths differ; of others, the tokens are compared.
+    # Prompts of different lengths differ; of others, the tokens are compared. The prompt of a rejected side is what it
+    # shares, and what it stores before its first label.
     prompts = first_labels[::2]
     differs = shared + first_labels[1::2] != prompts
     compared = np.flatnonzero(~differs & (prompts > 1))

@@ -12,6 +12,7 @@ from ..store.open_store import open_store, resolve_place
 from ..store.run_lock import Activity, RunLock, read_run_lock
 
 _POLL_SECONDS = 0.5
+"""How long to wait until the store is asked again."""
 _GRACE_SECONDS = 300.0
 """If no process is at work for so long, the run counts as dead. Within that time it may start, or start again after a
 failure."""

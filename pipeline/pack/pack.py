@@ -161,7 +161,8 @@ def pack(selected: Selected, out: Store, executor: Executor, observer: Observer,
     records = Records(out, PackResult)
     # Shards that an earlier run finished, if they still match their hashes.
     names = [name for folder in folders.values() for name in out.names(f"_run/{folder}shards")]
-    finished = records.find_intact([name for name in names if name.endswith(".json")], observer, wrong)
+    record_names = [name for name in names if name.endswith(".json")]
+    finished = records.find_intact(record_names, observer, damaged=wrong)
     tokens_left = selected.ledger.total().tokens_packed - sum(result.file.tokens for result in finished.values())
     progress = observer if tokens_left > 0 else Observer()  # which shows nothing: there are no shards to write
     progress.begin("pack", tokens_left, "tok")

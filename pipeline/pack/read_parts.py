@@ -159,6 +159,7 @@ def _read_spans(batch: pa.RecordBatch, segment: Documents, spans: Spans, mask: M
     segment.length[:] = np.diff(token_offsets)
     segment.span_begin[:] = offsets[:-1]
     segment.span_count[:] = np.diff(offsets)
+    # With `auto`, a stop token in the next message's header is trained as the end of the turn before it.
     next_stops = spans.supervised & IS_NEXT_STOP[spans.kind] & (mask.stop == "auto")
     # reduceat is right only because each document has at least one span, even one without tokens.
     segment.next_stops[:] = np.add.reduceat(next_stops, offsets[:-1], dtype=np.int32)

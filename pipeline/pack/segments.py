@@ -34,7 +34,7 @@ class Segments:
         self._paths = paths
         self._masks = masks
         self._part_of_segment = np.repeat(np.arange(len(counts)), counts)
-        self._first_segments = offsets_of(counts).tolist()
+        self._first_segments = offsets_of(counts).tolist()  # of each part
         self.sources: NDArray[np.int64] = np.array(sources, np.int64)[self._part_of_segment]
         """(segments,) the source of each."""
         self._tokens: dict[int, NDArray[np.int32]] = {}

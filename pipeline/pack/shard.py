@@ -83,7 +83,7 @@ class ShardTask:
         account = Account()  # counts what is written, and not what was planned
         rows = shard.last_row - shard.first_row
         tokens = 0
-        max_docs = 0
+        max_docs = 0  # pieces of the fullest row
         highest_id = 0
         with self.out.draft() as draft:
             # A stream, not a file, because datasets.load_from_disk reads streams.

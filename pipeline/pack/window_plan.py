@@ -182,7 +182,7 @@ def plan_pieces(
         pieces["start"] += plan.starts.astype(np.int32)  # a strategy that cuts repeats nothing
         pieces["length"] = plan.lengths
         return plan.certificate, plan.row_offsets, pieces
-    # A row of 2 units, which have 3 pieces and 2, has 5 pieces.
+    # The plan's rows hold units; from here on, pieces. A row of 2 units, which have 3 pieces and 2, has 5 pieces.
     sizes_of_units = np.diff(np.append(begins, len(pieces)))
     row_offsets = offsets_of(sums_of(sizes_of_units[plan.order], plan.row_offsets))
     # The plan was of units and their padding; a certificate counts pieces and tokens of documents.

@@ -86,7 +86,7 @@ def plan(
     sampled_files = None
     row_count = 0
     if rows is not None:
-        kept.begin("load inputs", 0, "")
+        kept.begin("load inputs", total=0, unit="")  # a total of 0 is an unknown one
         files = scan_inputs(config.sources, work.base, work.scratch)
         row_count = sum(file.lines for file in files)
         if row_count > rows * _READ_ALL:
@@ -106,9 +106,9 @@ def plan(
         # Noted to nobody: what is true of a sample, such as that nothing is held out, may be wrong of all rows.
         selected = select_documents(config, prepared, encoded, replace(work, observer=Observer()))
 
-    kept.begin("read lengths", 0, "")
+    kept.begin("read lengths", total=0, unit="")
     figures = count_rows(selected)
-    scale = 1.0
+    scale = 1.0  # how many times more rows there are than were encoded
     if sample is not None and sample.rows:
         scale = sample.rows_in_all / sample.rows
     choice = compare_lengths(selected, work.base, figures, lengths, scale)

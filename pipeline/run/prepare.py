@@ -34,7 +34,7 @@ def prepare(
         ConfigError, InputError, TokenizerError, TemplateError: something that the user can fix.
     """
     observer = work.observer
-    observer.begin("load inputs and tokenizer", 0, "")
+    observer.begin("load inputs and tokenizer", 0, "")  # 0: how much work it is, is not known
     load_ahead(config, work.base)
     if files is None:
         scanned = tuple(scan_inputs(config.sources, work.base, work.scratch))

@@ -48,11 +48,11 @@ def describe_many_rejects(
         rejected = counts[source.name]
         limit = config.max_rejected_of(source)
         if limit is None:  # not configured
-            limit = DEFAULT_SHARE if rejected.rows > SMALL_ROWS else 1.0
+            limit = DEFAULT_SHARE if rejected.rows > SMALL_ROWS else 1.0  # 1.0 allows all
         if rejected.share <= limit:
             continue
         source_files = [file for file in files if file.source == source.name]
-        sources_of_records = [file.source for file in files for _ in file.blocks]
+        sources_of_records = [file.source for file in files for _ in file.blocks]  # a record for each block
         source_records = [
             record for name, record in zip(sources_of_records, records, strict=True) if name == source.name
         ]

@@ -168,6 +168,7 @@ def _make_locked(config: RunConfig, work: Workspace, damaged: Collection[str]) -
         # Claimed only now, so that a run that fails because of its configuration or data leaves the folder free for a
         # corrected run.
         claim(out, plan)
+        # By this note, `dataset/decode.py` finds the tokenizer that turns rows back into text.
         remember(out, find_tokenizer(config.tokenizer.path, work.base), prepared.spec.tokenizer.chat_template)
         lists = [_write_rejects(config, prepared, encoded, work)]
         if encoded.contamination is not None:
@@ -242,7 +243,7 @@ def select_documents(config: RunConfig, prepared: Prepared, encoded: Encoded, wo
             needs too many copies.
     """
     pad_id = padding_id(config, prepared.spec.tokenizer)
-    work.observer.begin("plan", 0, "")
+    work.observer.begin("plan", 0, "")  # 0: how much work it is, is not known
     selected = select(config, encoded, work.scratch.root, pairs=prepared.pairs, pad_id=pad_id, sample=True)
     work.observer.end()
     if not selected.ledger.total().examples_packed:

@@ -76,6 +76,7 @@ def share_prefixes(
     stored = 0  # tokens of the unit so far, with padding
     for number, index in enumerate(order):
         document = documents[index]
+        # Shared tokens end before the first trained one, and leave the document at least one token of its own.
         limit = min(int(first_trained[index]), len(document) - 1)
         common = 0
         if number:
