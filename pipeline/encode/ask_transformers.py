@@ -51,6 +51,7 @@ class Question:
             # Further templates are in a folder of their own.
             (self.copy / name).parent.mkdir(exist_ok=True)
             (self.copy / name).write_bytes(content)
+        # If this process is killed, and the kernel has killed more by then, memory was the reason.
         self.kills_before = out_of_memory_kills()
         # -P prevents the import of a folder called transformers in the working directory.
         command = [sys.executable, "-P", "-m", __name__, str(self.copy), str(ASK_BYTES)]

@@ -38,7 +38,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
     if block.too_long:  # such a row has a block of its own; it is text only in a file of lines that is read in place
         has_text = block.spooled is None and block.kind == "lines"
         return {0: _clip(_beginning(block))} if has_text else {}
-    if block.kind in ("groups", "batches"):
+    if block.kind in ("groups", "batches"):  # rows of a table: of Parquet, or kept in the cache
         table, _ = read_table(block, columns=None)
         # Row → its excerpt.
         row_excerpts = {}
@@ -47,6 +47,7 @@ def excerpts(block: Block, rows: Collection[int]) -> dict[int, str]:
             for _, record in to_rows(table.slice(row, 1), columns=None).records:
                 row_excerpts[row] = _excerpt_of(record)
         return row_excerpts
+    # Lines from here on: in the file itself, or in the copy that the cache keeps of the block.
     content = block_bytes(block) if block.spooled is None else unspool(block)
     lines = content.split(b"\n")
     if block.kind == "rows":  # of a row that could not be read, a spooled block keeps only the reason

@@ -73,6 +73,7 @@ def findings_by_block(
     mask_keys = dict[str, str]()
     for number, source in enumerate(config.sources):
         masks[source.name] = config.mask_of(source)
+        # A source that sets no key of its own mask has that of the run.
         mask_keys[source.name] = "mask" if source.mask == SourceMaskConfig() else f"sources.{number}.mask"
     blocks = ((file, block) for file in files for block in file.blocks)
     return [
@@ -105,6 +106,7 @@ def describe_findings(config: RunConfig, prepared: Prepared, encoded: Encoded) -
     # A policy that trains every token trains headers too, so that it does not depend on where turns begin.
     by_turns = [block for block in first_rows if not POLICIES[block.mask.policy].trains_every_token]
     yield from _describe_not_sampled(by_turns)
+    # If at least one source has nothing but conversations.
     if by_turns and any(form.make().needs_template for form in prepared.formats.values()):
         yield from _describe_unnamed_stops(prepared)
 
@@ -203,7 +205,7 @@ def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -
         advice += ". mask.stop=auto trains a stop token that stands in the next message's header"
     if Outcome.PREFIX in wrong:
         settings = "expand=per_turn"
-        if EARLIER in kinds:
+        if EARLIER in kinds:  # of several masks, the key of the first
             settings += f" with {findings[0].mask_key}=completion"
         advice += f". For an example of each turn, with the prompt that a model would be given: {settings}"
     yield (

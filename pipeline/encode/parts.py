@@ -92,7 +92,8 @@ class EncodedPart:
     def __init__(self, path: Path) -> None:
         try:
             data = map_regular(path)
-            require_bounded(data, 0)  # parts are not compressed: nothing of one unpacks to more than the file has
+            # Parts are not compressed: nothing of one unpacks to more than the file has.
+            require_bounded(data, max_unpacked_bytes=0)
             # Batches are views of the mapped file: what is not looked at is not read.
             reader = pa.ipc.open_file(data)
             self.batches = [reader.get_batch(index) for index in range(reader.num_record_batches)]

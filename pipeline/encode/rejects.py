@@ -120,7 +120,7 @@ def describe_first_reject(
             reject = entry.reject
             if reject.reason == reason:
                 detail = reject.detail.removesuffix(".")
-                explanation = describe_damaged_lines(entry.file, reason)
+                explanation = describe_damaged_lines(entry.file, reason)  # or ""
                 return f"{reject.file}, line {reject.line}: {reason}: {detail}.{explanation}"
     return ""
 

@@ -75,6 +75,7 @@ class SpanIndex:
         3 + 2 = 5: all of the second, and the first two of the third.
         """
         span = np.searchsorted(self.ends, places, side="left")  # the first that ends at the place or after it
+        # One more, not supervised: without documents there is no span that ends at the place 0.
         in_supervised = np.append(self.supervised, False)[span]
         return self.before[span] + np.where(in_supervised, places - self.begins[span], 0)
 

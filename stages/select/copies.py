@@ -57,6 +57,7 @@ def passes_of(tokens: Sequence[int], weights: Sequence[float | None], repeats: S
     # The smallest bound, so that no source exceeds its `repeat`. Without bounds, the largest scale, so that every
     # source is used at least once.
     scale = min(bounds) if bounds else max(scales, default=Fraction(0))
+    # A source has share * scale tokens of the mix: divided by its own tokens, that is how often it goes in.
     return [
         share * scale / available if available else Fraction(0) for share, available in zip(shares, tokens, strict=True)
     ]

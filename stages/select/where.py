@@ -100,6 +100,7 @@ class Where:
         self._expression = self._guarded(lambda: polars.sql_expr(condition))
         if not isinstance(self._expression, polars.Expr):
             raise self._wrong("it is more than one condition")
+        # The names of the columns that the condition uses.
         names = self._guarded(self._expression.meta.root_names)
         if not names:
             raise self._wrong("it uses no column")
