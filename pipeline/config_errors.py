@@ -48,7 +48,11 @@ def describe_errors(
         has_mistakes_inside = any(len(other) > len(place) and other[: len(place)] == place for other, _ in mistakes)
         if kind == "too_short" and has_mistakes_inside:
             continue
-        problem = "is required but missing" if kind == "missing" else _describe_value(details, _fields(model, place))
+        problem = (
+            "is required but missing"
+            if kind == "missing"
+            else _describe_value(details, known_keys=_fields(model, place))
+        )
         # A value that may have several types has an error of each, and often in the same words.
         problems_here = problems.setdefault(_describe_place(place, where, origins), [])
         if problem not in problems_here:

@@ -163,7 +163,7 @@ def explain_example(dataset: Finished, example: str) -> Story:
         raise _no_example_error(dataset, example, [document["id"] for document in documents])
     return Story(
         address.id,
-        "rejected",
+        state="rejected",
         reason=reject.reason,
         detail=reject.detail,
         remedy=reject.remedy,
@@ -182,15 +182,16 @@ def _parse_id(dataset: Finished, id: str) -> _Address:
     labels = {(input["source"], input["file"]) for input in plan["inputs"]}
     match = _ID_PATTERN.fullmatch(id)
     if match is not None and match[1] in sources:
-        address = _Address(match[1], match[2], int(match[3]), int(match[4] or -1))
+        address = _Address(source=match[1], file=match[2], line=int(match[3]), sub=int(match[4] or -1))
         # Ids have no suffix; rejects.jsonl has it, as in `chats/chats.jsonl:17`, which is understood, too.
         for label in (address.file, _without_suffix(address.file)):
             if (address.source, label) in labels:
                 return replace(address, file=label)
+    # For the example of an id in the message: the first input, or one that is made up.
     source, file = min(labels, default=("chats", "chats"))
     raise InputError(
         f"there is no example {escape_line(id)} in {dataset.store.url}: an id is source/file:line, such as "
-        f"{escape_line(_Address(source, file, 1).id)}; documents.parquet lists all that were encoded"
+        f"{escape_line(_Address(source, file, line=1).id)}; documents.parquet lists all that were encoded"
     )
 
 
@@ -228,10 +229,16 @@ def _story_of_number(dataset: Finished, doc_id: int) -> Story:
 
 def _story_of_document(dataset: Finished, document: _Row) -> Story:
     """The story of an example that was encoded: packed, or dropped."""
-    story = Story(document["id"], "packed", document["doc_id"], tokens=document["tokens"], copies=document["copies"])
+    story = Story(
+        document["id"],
+        state="packed",
+        doc_id=document["doc_id"],
+        tokens=document["tokens"],
+        copies=document["copies"],
+    )
     outcome = document["outcome"]
     if outcome != PACKED_OUTCOME:
-        address = _Address(document["source"], document["file"], document["line"], document["sub"])
+        address = _Address(document["source"], document["file"], line=document["line"], sub=document["sub"])
         # The mask may reject an example after it was encoded; then rejects.jsonl says more than the reason's sentence.
         reject = _rejected(dataset, address)
         detail = reject.detail if reject is not None else REASONS.get(outcome, "")

@@ -113,7 +113,10 @@ def _pack_split(dataset: Any, seq_length: int, strategy: StrategyName, limit: in
     if has_lengths:
         columns = [*columns, SEQ_LENGTHS.name]
     return packed.with_format(
-        row_format["type"], columns, row_format["output_all_columns"], **row_format["format_kwargs"]
+        type=row_format["type"],
+        columns=columns,
+        output_all_columns=row_format["output_all_columns"],
+        **row_format["format_kwargs"],
     )
 
 

@@ -49,7 +49,7 @@ def read_yaml(path: Path, origins: dict[Place, str]) -> dict[str, Any]:
                 # Each key or item that is written takes at least a character. If there are more of them than
                 # characters, aliases repeat them. This is refused before data is made of the nodes, because it could
                 # fill the memory.
-                _note_lines(root, (), origins, path, len(text) + _MAX_REPEATED)
+                _note_lines(root, parent=(), origins=origins, path=path, limit=len(text) + _MAX_REPEATED)
             data = _construct(root)
     except FileNotFoundError:
         raise ConfigError(f"there is no configuration {path}; check the spelling, or the folder you are in") from None

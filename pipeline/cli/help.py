@@ -77,6 +77,7 @@ class Commands(TyperGroup):
         if args == ["--help"]:
             help_context = ctx
         elif args[1:] == ["--help"] and (command := self.get_command(ctx, args[0])) is not None:
+            # The context that the command would run in.
             help_context = command.context_class(command, info_name=args[0], parent=ctx)
         if help_context is not None:
             typer.echo(help_context.get_help())

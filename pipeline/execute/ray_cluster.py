@@ -74,7 +74,8 @@ class RayExecutor(Executor):
         """
         # Ray's reference → the task, and how many workers have died over it.
         running: dict[Any, tuple[Task, int]] = {}
-        suspects: deque[tuple[Task, int]] = deque()  # (task, such deaths) to try again
+        suspects: deque[tuple[Task, int]] = deque()  # the same of tasks to try again
+        # No worker has died over a new task.
         new_tasks = ((task, 0) for task in tasks if not is_done(task))
         while True:
             # Asked each time: a cluster may grow. Twice as many tasks, so that none of its workers waits for the next.

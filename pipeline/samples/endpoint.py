@@ -131,7 +131,8 @@ class EndpointEngine:
         """
         try:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key or 'none'}"}
-            # Fixed: a server that computes an answer is silent for long, and may take this time in all.
+            # A fixed time, which a long body does not extend: a server that computes an answer is silent for long, and
+            # may take this time in all.
             clock = Clock(_TIMEOUT_SECONDS, fixed=True)
             with open_web(self._url, headers, data=body, clock=clock) as response:
                 return self._read(response)

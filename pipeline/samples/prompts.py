@@ -88,7 +88,7 @@ def read_prompts(data: Path, section: TokenizerConfig, base: Path) -> PromptSet:
     tokenizer = load_tokenizer(section.path, base, section.chat_template)
     spec = RenderSpec.of(tokenizer, section)
     prompts: dict[int, SamplePrompt] = {}
-    stop_tokens: list[str | None] = []
+    stop_tokens: list[str | None] = []  # the template's, once for each task; None for a task without conversations
     # In another process, which can be killed: a template may loop forever. A single one, because several would give
     # results in any order.
     with BufferedReader(open_regular(data)) as file, closing(Pool(1)) as pool:

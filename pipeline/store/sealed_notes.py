@@ -49,7 +49,8 @@ def get_note(store: Store, name: str, kind: type[_Note]) -> _Note | None:
     """A note of this kind; None if it is missing, damaged or from another version."""
     data = unseal(store.read(name), name)
     try:
-        # Without data, decoding fails, as it does if the keys are those of another version.
+        # Without data, decoding fails, as it does if the keys are those of another version. Paths, which `put_note`
+        # wrote as texts, become paths again.
         return msgspec.json.decode(data or b"", type=kind, dec_hook=lambda _, text: Path(text))
     except (ValueError, TypeError, RecursionError):
         return None

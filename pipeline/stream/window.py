@@ -121,7 +121,7 @@ class PlannedWindow:
         *,
         pairs: bool = False,
     ) -> None:
-        selected = select(config, encoded, encoded.cache.scratch.root, pairs=pairs, pad_id=pad_id, only=split)
+        selected = select(config, encoded, scratch=encoded.cache.scratch.root, pairs=pairs, pad_id=pad_id, only=split)
         # A run looks at all data to decide whether rows have loss_weights. A stream cannot, and all its batches must
         # have the same columns, so that the configuration alone decides.
         weighted = needs_weights(config) or any("weight" in source.keys for source in config.sources)
