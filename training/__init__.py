@@ -37,6 +37,7 @@ _HOMES = {
     "train": ".trainer.train",
     "use_packed": ".attention.packed_attention",
 }
+"""Public name → the module that has it, which is imported only when somebody asks for the name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -137,7 +137,7 @@ def flatten(
         # Joined and made int64, as embeddings and losses take it, in one pass over the tokens.
         values = np.concatenate([getattr(row, name) for row in rows], dtype=np.int64)
         batch[name] = torch.from_numpy(values[None])  # (T,) → (1, T)
-    if first.parents is None:
+    if first.parents is None:  # no documents share tokens
         batch |= {
             "cu_seq_lens_q": bounds,
             "cu_seq_lens_k": bounds,

@@ -36,7 +36,9 @@ thirty (gloo), and name no reason.
 _END_SECONDS = 1.0
 """How long a process that ends waits for the task that a thread is doing."""
 _THREAD_NAME = "packtrain"
+"""Of all these threads, by which `_end` finds them."""
 _DOWNLOADS_AT_ONCE = 4
+"""Threads that download shards."""
 
 
 class TaskThreads:

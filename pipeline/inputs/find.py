@@ -31,6 +31,7 @@ _HUB_FILES = ("hf://datasets/", "hf://spaces/", "hf://buckets/", "hf://models/")
 _DATASET_FILE = "state.json"
 _DATASET_DICT_FILE = "dataset_dict.json"
 _ANY_DEPTH = "**"
+"""What stands for any number of folders in a pattern."""
 
 
 def find_inputs(source: "SourceConfig", base: Path, cache: Path) -> list[FoundInput]:
@@ -133,7 +134,7 @@ def _pattern_files(path: str, where: str) -> list[str]:
     # Folders that match a pattern are not entered; the pattern itself says how deep it goes. Of `data/2*/**`, the
     # folder is `data`, and the pattern `2*`, `**`, `*`.
     names = path.split("/")
-    first = next(index for index, name in enumerate(names) if glob.has_magic(name))
+    first = next(index for index, name in enumerate(names) if glob.has_magic(name))  # the place of `2*` in `names`
     folder = "/".join(names[:first])  # "" is the folder that the process is in
     if not folder and path.startswith("/"):  # `/2*`
         folder = "/"

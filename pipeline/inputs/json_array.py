@@ -10,6 +10,7 @@ from io import BufferedReader
 from json import JSONDecodeError, JSONDecoder
 
 _CHUNK = 1 << 20
+"""Bytes that are read at once, at least."""
 _MIN_SEARCHED = 8 << 20
 """Characters within which an element's end is looked for, where rows may be no longer than that."""
 _SPACE = re.compile(r"[ \t\r\n]*")

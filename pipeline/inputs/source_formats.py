@@ -355,7 +355,7 @@ def _check_pairs(config: RunConfig) -> None:
         )
     if pack.share == "group":
         raise ConfigError("pack.share: group compares no preference pairs, whose sides share their prompt; take row")
-    if pack.does.is_packing:
+    if pack.does.is_packing:  # `does` is the entry of the strategy in `STRATEGIES`; all but `none` are packing
         if pack.max_docs == 1:
             raise ConfigError("pack.max_docs: a pair is two documents; give at least 2")
     elif keys := _keys_set(config, _SHARED_ROWS):

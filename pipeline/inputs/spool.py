@@ -39,6 +39,7 @@ ROW_TOO_LONG = "row_too_long"
 REJECT_MARK = b"!"
 """What the line of a row begins with that cannot become JSON; no JSON does."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes that are decompressed at once. Two limits below are at least as high, however short rows are."""
 _MAX_UNPACKED_RATIO = 4
 """A kept block unpacks to at most this many times the bytes of its rows, and a chunk for its columns."""
 _MAX_SEARCHED_RATIO = 4
@@ -346,7 +347,7 @@ def unspool(block: Block) -> bytes:
     content = b""  # has another hash than any block, and so gives the error below
     try:
         data = map_regular(path)
-        size = int.from_bytes(data[:8], "little")
+        size = int.from_bytes(data[:8], "little")  # which `_spool` has written before the compressed bytes
         # What the rows of a block take bounds what its file may unpack to.
         max_size = _MAX_UNPACKED_RATIO * (block.end - block.start) + _CHUNK_BYTES
         if size <= max_size:

@@ -36,6 +36,7 @@ _CUT_ROWS = 64
 _BATCH_ROWS = 1024
 """Rows of Parquet that are decoded together, or fewer if they are long."""
 _FILE_MAGIC = b"ARROW1"
+"""What an Arrow file begins with; a stream has no such word."""
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 """The mark of a message, of length 0."""
 _DAMAGE_ERRORS = (OSError, pa.ArrowException, ValueError, TypeError, IndexError)

@@ -173,7 +173,12 @@ def _batch_size(data: memoryview, batch: int, body: int) -> MessageSize:
 
 
 def _number(data: memoryview, position: int, form: str) -> int:
-    """A number; 0 if its field is left out, which stands for that."""
+    """A number; 0 if its field is left out, which stands for that.
+
+    Args:
+        position: where it is; 0 where `_field` has found nothing.
+        form: a letter of `struct`: `B` is one byte, `i` and `I` are four, `q` is eight; capitals have no sign.
+    """
     if position < 0:
         raise ValueError("a header of it points outside of it")
     return int(struct.unpack_from(f"<{form}", data, position)[0]) if position else 0
@@ -185,7 +190,7 @@ def _follow(data: memoryview, position: int) -> int:
 
 
 def _root_table(data: memoryview, position: int) -> int:
-    """Where the outermost table of a flatbuffer begins."""
+    """Where the outermost table of a flatbuffer begins. The first 4 bytes of the flatbuffer are the distance to it."""
     if position < 0:
         raise ValueError("a header of it points outside of it")
     return int(position + struct.unpack_from("<I", data, position)[0])

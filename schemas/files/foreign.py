@@ -27,6 +27,7 @@ SETTINGS_BYTES = 16 << 20
 LISTING_BYTES = 1 << 30
 """Most bytes of a file that lists others or a vocabulary: a manifest, an index of weights, a tokenizer.json."""
 _CHUNK_BYTES = 1 << 24
+"""Most bytes that are read at once."""
 READ_AHEAD = getattr(mmap, "MAP_POPULATE", 0)
 """Linux's flag that reads a mapped file at once; other systems read it page by page."""
 

@@ -16,6 +16,7 @@ SMALL = frozenset({".json", ".jinja", ".model", ".txt", ".bpe", ".tiktoken"})
 WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth"})
 """Suffixes of files with weights, of any size."""
 _SUBFOLDERS = ("additional_chat_templates",)
+"""Folders in a model's folder from which transformers reads files, too."""
 
 
 def allowed_folders(folder: Path) -> list[Path]:

@@ -30,6 +30,7 @@ _MAX_TRAILERS = 100
 _MAX_READ_BYTES = 1 << 20
 """Most bytes of a body that is read by `read()`, such as a redirect's."""
 _BUFFER_BYTES = 1 << 16
+"""Of the reader of a socket; also the longest part of a trailer line that is read at once."""
 
 
 class EndlessAnswerError(HTTPException):

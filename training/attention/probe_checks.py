@@ -143,8 +143,8 @@ def check_equivalence(
                 alone = _logits_at(call, cut_out(batch, document), numbers + document.shared, keeps_logits)
                 # By what the difference is divided: how much the logits of a token differ from each other. A reward
                 # model has one score for each token, so there it is how much the scores of the document differ.
-                compared = 0 if alone.shape[-1] == 1 else -1
-                spread = (alone - alone.mean(dim=compared, keepdim=True)).pow(2).mean().sqrt()
+                dimension = 0 if alone.shape[-1] == 1 else -1  # 0: tokens; -1: the logits of a token
+                spread = (alone - alone.mean(dim=dimension, keepdim=True)).pow(2).mean().sqrt()
                 differences.append(float((packed - alone).pow(2).mean().sqrt() / spread.clamp_min(1e-12)))
     except (RuntimeError, ValueError, IndexError) as error:  # as for a document longer than the model's positions
         if is_out_of_memory(error):

@@ -139,7 +139,8 @@ def undisturbed(model: Any) -> Iterator[None]:
     modules = list(model.modules())
     modes = [module.training for module in modules]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    # Dynamic rotary embeddings replace their buffers, and remember for which length.
+    # Dynamic rotary embeddings replace their buffers, and remember for which length. Of each: the module, its
+    # attributes and its buffers.
     rotary = [
         (module, vars(module).copy(), module._buffers.copy())
         for module in modules

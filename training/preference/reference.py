@@ -37,7 +37,9 @@ KEYS = ("rows", "weights", "dtype", "attention", "kernel")
 """Keys of a file's metadata, which the module's text explains."""
 _FORMAT_KEY = "packtrain_reference"
 _FORMAT = "1"
+"""Version of the file, which its metadata have under `_FORMAT_KEY`."""
 _DIGEST_BYTES = 16
+"""Bytes of a row's digest: two 64-bit numbers."""
 _SCHEMA = schema_without_nulls({"logps": lists_of(pa.float64()), "digest": pa.binary(_DIGEST_BYTES)})
 _HEADER_BYTES = 1 << 20
 """More than the headers of a reference file take."""
