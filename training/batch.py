@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .preference.reference import Reference
 
 _COLUMNS = ("input_ids", "labels", "position_ids")
+"""Columns that every row has, with a value for each token."""
 REFERENCE = "reference"
 """Key of a batch for the log-probabilities of documents under the reference model."""
 NO_SIDE = -1

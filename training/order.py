@@ -173,7 +173,8 @@ def divide_by_cost(costs: NDArray[np.float64], ranks: int) -> list[list[int]]:
         For each rank, B / ranks indices into `costs`.
     """
     share_size = len(costs) // ranks
-    # The sum of the costs of each rank's rows so far, and the rank: the first entry has the lowest sum.
+    # The sum of the costs of each rank's rows so far, and the rank: the first entry has the lowest sum. Only ranks that
+    # are not full are in it.
     heap = [(0, rank) for rank in range(ranks)]
     shares: list[list[int]] = [[] for _ in range(ranks)]
     # In whole numbers, so that all machines agree: the most expensive row costs 2**40.

@@ -71,6 +71,7 @@ _MAGIC_BYTES: dict[bytes, Container | Compression] = {
 }
 """First bytes of a file that is not text → what it is."""
 TEXT_KINDS = tuple(kind.container for kind in FILE_KINDS if kind.is_text)
+"""The kinds of files that are text: JSONL, JSON arrays, CSV, TSV and plain texts."""
 _OBJECT = re.compile(rb'\s*\{\s*"')
 """How an object of JSON begins that has a key."""
 

@@ -14,6 +14,7 @@ from ...schemas.fingerprint import Hasher, hash_bytes, new_hasher
 from .blocks import Block, changed_error
 
 BOM = b"\xef\xbb\xbf"
+"""The byte order mark that some programs write before a text in UTF-8."""
 
 
 def skip_byte_order_mark(stream: "BufferedReader[Any]") -> int:

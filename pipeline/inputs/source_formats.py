@@ -34,6 +34,7 @@ _BROKEN = (*_DAMAGED, "half_surrogate")
 _PREFERENCE = "preference"
 _STYLED_FIELDS = {"prompt_completion": "prompt", _PREFERENCE: "chosen"}
 """Format whose rows may be texts or conversations → the field whose value shows which they are."""
+# What a note says of such rows, if they are texts and the configuration names no style.
 _TEXTS_ARE_JOINED = "texts are joined as they are (style=chat makes turns of them)"
 _MASKS = ("loss", "mask", "keep_untrained")
 """Keys of the configuration that preference pairs do not have: their loss is over both completions."""

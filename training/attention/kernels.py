@@ -34,8 +34,11 @@ from ...schemas.errors import AttentionError
 MAX_HEAD_DIM = 256
 """Most dimensions of a head that FlashAttention takes."""
 HALF = (torch.bfloat16, torch.float16)
+"""The dtypes that FlashAttention takes."""
 FLASH = "torch's varlen FlashAttention"
+"""What messages call `flash`."""
 LOOP = "a loop over documents"
+"""What messages call `per_document`."""
 
 
 class KeyBounds(NamedTuple):
