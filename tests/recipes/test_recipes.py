@@ -255,8 +255,8 @@ TOKEN_WEIGHTS = Recipe(
                 "        weight = 1.0 if row.loss_weights is None else np.array(row.loss_weights, np.float32)\n",
             ),
             (
-                "trained=None if trained.all() else trained)]",
-                "trained=None if trained.all() else trained, weight=weight)]",
+                "ids=ids, trained=trained_or_all)",
+                "ids=ids, trained=trained_or_all, weight=weight)",
             ),
         ],
         "schemas/rows.py": [
