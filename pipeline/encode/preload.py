@@ -57,7 +57,7 @@ def load_ahead(config: "RunConfig", base: Path) -> None:
             return  # the server waits until `share_tokenizer` names the tokenizer
         cache = open_store(cache_root(config.cache, resolve_place(config.out, base), base))
         # The run's cache has this if rows were encoded with this tokenizer before. Then this run may only pack them
-        # anew, which needs no engine: the server waits for `share_tokenizer` here, too.
+        # again, which needs no engine: the server waits for `share_tokenizer` here, too.
         if not cache.exists(RenderSpec.of(known.spec, section).name):
             name_tokenizer(_USER, known.note, preferred_engine(section.engine))
 

@@ -184,7 +184,7 @@ def _detect_format(source: SourceConfig, file: InputFile, prompt_only: bool, num
 
 def _joins_texts(source: SourceConfig, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether rows have texts that are joined without a chat template, and the configuration does not say so. Nothing
-    in texts shows whether they are turns of a chat, so the user is told.
+    in texts shows whether they are turns of a chat, so a note tells the user.
 
     Args:
         source: with its format, which is not `auto`.

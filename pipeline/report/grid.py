@@ -50,5 +50,5 @@ Lines = Iterator[Line]
 
 def clipped(text: str, limit: int = _CELL) -> str:
     """The text; if it is too long, its start and its length."""
-    # With the length, so that nobody takes a clipped text for the whole one.
+    # With the length, so that a reader does not take a clipped text for the whole one.
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -52,8 +52,7 @@ def report(folder: str | Path, *, write: bool = False) -> Report:
     choice = None
     configuration = ""
     # Only the run's own report knows the comparison of lengths, and the configuration: they are taken from there if it
-    # is of this dataset. Errors may be of any kind, because it is no part of the dataset, and anybody may have written
-    # it.
+    # is of this dataset. Errors may be of any kind: a report is no part of the dataset, so no check has looked at it.
     with suppress(Exception):
         stored = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
         if stored.made is not None and stored.made.manifest == dataset.manifest.hash:

@@ -103,7 +103,8 @@ def plan(
         selected = select_documents(config, prepared, encoded, work)
     else:
         sample = Sample(sum(record.rows for record in encoded.records), row_count)
-        # Noted to nobody: what is true of a sample, such as that nothing is held out, may be wrong of all rows.
+        # With an observer that ignores notes: what is true of a sample, such as that nothing is held out, may be wrong
+        # of all rows.
         selected = select_documents(config, prepared, encoded, replace(work, observer=Observer()))
 
     kept.begin("read lengths", total=0, unit="")

@@ -96,7 +96,7 @@ def draw_samples(
         if finished:
             observer.note(f"{out} has {finished:,} of {total:,} samples already")
         if finished < total:
-            observer.begin("load the model", total=0, unit="")  # 0: nobody knows how much work it is
+            observer.begin("load the model", total=0, unit="")  # 0: it is unknown how much work it is
             engine = make_engine()
             observer.begin("sample", total=total - finished, unit="samples")
             # The file holds whole groups, unless it is complete.

@@ -65,7 +65,7 @@ def read_documents(
                 for number in range(parquet.num_row_groups)
                 if _may_have(parquet.metadata.row_group(number), accepted)
             ]
-            # With the columns of the conditions, which the last line leaves out again if nobody asked for them.
+            # With the columns of the conditions, which the last line leaves out again if `names` lacks them.
             table = parquet.read_row_groups(row_groups, list({*names, *accepted}))
         # The table is in memory, so the file is not needed any more. Other documents are taken out here, and not by the
         # filters of pyarrow.dataset, which imports pandas where it is installed: 0.2 s.

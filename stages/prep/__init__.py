@@ -3,12 +3,12 @@
 from .alpaca import AlpacaFormat
 from .apps import AppsFormat
 from .base import Format, Options, PreparedBlock, ReaderCode, RejectedRow
-from .documents import TextFormat, TokenizedFormat
 from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
 from .reader import ReaderFormat
 from .sharegpt import ShareGPTFormat
+from .text_and_ids import TextFormat, TokenizedFormat
 
 __all__ = ["FORMATS", "Format", "Options", "PreparedBlock", "ReaderCode", "RejectedRow", "make_format"]
 

@@ -18,12 +18,12 @@ from ...schemas.fingerprint import short_hash
 from ...schemas.rows import Example
 from .base import Format, Options, ReaderCode
 from .columns import Columns, check_weight
-from .documents import TextFormat, TokenizedFormat
 from .messages import MessagesFormat
 from .preference import PreferenceFormat
 from .prompt_completion import PromptCompletionFormat
 from .rowjson import require_shallow
 from .sharegpt import ShareGPTFormat
+from .text_and_ids import TextFormat, TokenizedFormat
 
 Reader = Callable[[dict[str, Any]], Any]
 

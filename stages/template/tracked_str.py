@@ -270,7 +270,7 @@ def join_tracked(pieces: Iterable[Any], separator: str = "") -> str:
     for index, part in tracked_parts:
         begin = begins_without_separators[index] + index * len(separator)
         if begin == 0:
-            spans += part._spans  # they stay where they are: quicker than to build them anew
+            spans += part._spans  # they stay where they are: quicker than to build them again
             continue
         spans += [SourceSpan(begin + span.begin, begin + span.end, span.origin) for span in part._spans]
     if not spans:

@@ -246,7 +246,7 @@ HASH = Recipe(
 TOKEN_WEIGHTS = Recipe(
     "",
     {
-        "stages/prep/documents.py": [
+        "stages/prep/text_and_ids.py": [
             (
                 "        if row.loss_weights is not None and "
                 "any(weight not in (0, 1) for weight in row.loss_weights):\n"

@@ -286,12 +286,12 @@ def _checked_bounds(
     if longest is None:
         longest = int((bounds[1:] - bounds[:-1]).max())
     elif not isinstance(longest, int):
-        # Only what is no int yet: by `int()` of an int, code would be compiled anew for every other value.
+        # Only what is no int yet: by `int()` of an int, code would be compiled again for every other value.
         longest = int(longest)
     is_wrong = rows != 1
     if key_bounds is not None:  # values on a device are not compared, because that waits for it
         is_wrong |= key_bounds.shape != bounds.shape
-    if not torch.compiler.is_compiling():  # compiled code would stop at such comparisons, or be compiled anew
+    if not torch.compiler.is_compiling():  # compiled code would stop at such comparisons, or be compiled again
         is_wrong |= longest > length
         if bounds.device.type == "cpu":
             is_wrong |= int(bounds[-1]) != length

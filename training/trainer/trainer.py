@@ -385,7 +385,7 @@ class PackedTrainer(Trainer):  # type: ignore[misc]  # transformers is not follo
         # Old ones are deleted only when this one is whole: transformers would do it before the marker is written.
         keep = self.args.save_total_limit
         self.args.save_total_limit = None  # transformers then deletes none
-        # Made anew for each `with`, because such a context can be entered only once.
+        # A function, because such a context can be entered only once, and is entered twice.
         writing = partial(checkpoint.writing, f"the checkpoint {folder}")
         with self.meter.paused():
             try:
