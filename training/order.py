@@ -95,6 +95,7 @@ def epoch_key(seed: int, epoch: int, purpose: str) -> int:
     with np.errstate(over="ignore"):  # products beyond 64 bits wrap around, as they should
         # As a hash takes one word after another: the same epoch and purpose under another seed give another key.
         for word in (epoch % 2**64, *purpose.encode()):
+            # The 1, because a word of 0 would leave a state of 0 as it is.
             state = mix(state * GOLDEN + np.uint64(word) + np.uint64(1))
     return int(state[0])
 

@@ -176,8 +176,8 @@ def _code_of_command() -> int:
 
 
 def _code_of_os_error(error: OSError) -> int:
-    """Say what is wrong with a file that a command could not open or write, such as a name that is too long, which any
-    path of a command line can be; returns the exit code.
+    """Say what is wrong with a file that a command could not open or write; returns the exit code. A name may be too
+    long, for example, in any path of a command line.
 
     Raises:
         OSError: the same error, if it names no file, and standard output can be written: a defect of ours, which is

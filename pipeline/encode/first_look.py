@@ -21,10 +21,10 @@ from ..inputs.read import columns_of, read_rows
 from .spec import EncoderKey, load_render_spec
 from .task import SourceSettings, encode_examples, load_encoder
 
-SAMPLED = "turns_sampled"
+COMPLETION_TURNS = "turns_sampled"
 """The kind under which `EncodeCounts` has the turns of completions, by their outcome in the sampling proof. The detail
 of a place is the number of the turn's message, from 1."""
-EARLIER = "turns_sampled_earlier"
+EARLIER_TURNS = "turns_sampled_earlier"
 """The kind of turns before the completion, likewise."""
 _ROWS = 64
 """First rows of every source that are looked at."""
@@ -128,5 +128,5 @@ class FirstLookTask:
 def _count_turns(turns: Iterable[Proof], counts: EncodeCounts) -> None:
     """Count turns by their outcome, turns of completions apart from earlier ones, with the first place of each."""
     for turn in turns:
-        kind = EARLIER if turn.earlier else SAMPLED
+        kind = EARLIER_TURNS if turn.earlier else COMPLETION_TURNS
         counts.add(kind, turn.outcome.value, turn.line, turn.sub, detail=str(turn.message + 1))

@@ -26,7 +26,7 @@ from ...stages.tokenize.vocabulary import tokenizer_head
 from ..inputs.blocks import Block, InputFile
 from .driver import Encoded, Prepared
 from .engine_choice import first_files
-from .first_look import EARLIER, SAMPLED
+from .first_look import COMPLETION_TURNS, EARLIER_TURNS
 
 _NOT_SAMPLED = {
     Outcome.PREFIX: "the text before {} is not the prompt that a model would be given",
@@ -177,20 +177,20 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def _describe_not_sampled(findings: Sequence[BlockFindings]) -> Iterator[str]:
-    """Describe the turns of the first rows that are not what a model would sample: of all if the policy trains earlier
-    turns, else of those of completions.
+    """Describe the turns of the first rows that are not what a model would sample. Turns before the completion are
+    looked at only where the policy trains them.
     """
     with_all_turns = [block for block in findings if POLICIES[block.mask.policy].trains_earlier_turns]
     with_completions = [block for block in findings if not POLICIES[block.mask.policy].trains_earlier_turns]
-    yield from _describe_turns(with_all_turns, [SAMPLED, EARLIER])
-    yield from _describe_turns(with_completions, [SAMPLED])
+    yield from _describe_turns(with_all_turns, [COMPLETION_TURNS, EARLIER_TURNS])
+    yield from _describe_turns(with_completions, [COMPLETION_TURNS])
 
 
 def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -> Iterator[str]:
     """Describe the turns that are not what a model would sample, if there are some.
 
     Args:
-        kinds: `SAMPLED` for turns of completions, `EARLIER` for the turns before.
+        kinds: `COMPLETION_TURNS` for turns of completions, `EARLIER_TURNS` for the turns before.
     """
     turns = _tally(findings, kinds)
     wrong = [outcome for outcome in _NOT_SAMPLED if turns.names[outcome]]
@@ -205,7 +205,7 @@ def _describe_turns(findings: Sequence[BlockFindings], kinds: Collection[str]) -
         advice += ". mask.stop=auto trains a stop token that stands in the next message's header"
     if Outcome.PREFIX in wrong:
         settings = "expand=per_turn"
-        if EARLIER in kinds:  # of several masks, the key of the first
+        if EARLIER_TURNS in kinds:  # of several masks, the key of the first
             settings += f" with {findings[0].mask_key}=completion"
         advice += f". For an example of each turn, with the prompt that a model would be given: {settings}"
     yield (

@@ -69,7 +69,8 @@ def share_tokenizer(spec: EncodeSpec, cache: Store) -> None:
     Raises:
         StoreError: it cannot be written.
     """
-    # The scratch store, because it is local, as the process needs it: of a local cache, it is the cache itself.
+    # Into the cache for tasks on other machines, and into the scratch store, which is on this one, for the process that
+    # workers are forked from. Of a local cache, both are the same store.
     for store in {cache, cache.scratch}:
         spec.render.save(store)
     name_tokenizer(str(cache.scratch.root), spec.render.name, spec.engine)

@@ -97,7 +97,8 @@ def list_rejects(config: RunConfig, files: Sequence[InputFile], records: Iterabl
     rejects = list[Reject]()
     for block in findings_by_block(config, files, (record.counts for record in records)):
         placed = list(_rejects_of(block))
-        # An entry that only counts has the row of the last one that is listed, but shows no row.
+        # Where a block has more rejects than are listed, the rest is one entry that only counts them. It stands behind
+        # the last one listed, with its row, and shows no text.
         rows = {entry.row for entry in placed if entry.reject.reason != COUNTED_ONLY}
         texts = excerpts(block.block, rows) if rows else {}
         for entry in placed:

@@ -158,7 +158,7 @@ def _run_remotely(function: Callable[[Any], Any], task: Any, seconds: float | No
     from .template_watchdog import begin_task  # imported here, because the main process should not import jinja2
 
     limit_threads()
-    begin_task()
+    begin_task()  # the kernel kills this process from now on if a chat template renders for too long
     # Ray has no time limit of a task, so a timer ends this process. The longest time that a timer takes stands for
     # none.
     timer = threading.Timer(seconds or threading.TIMEOUT_MAX, os._exit, (1,))

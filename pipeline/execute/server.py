@@ -38,7 +38,8 @@ def open_pipe() -> None:
     worker.
     """
     if _Pipe.path is None:
-        # The end to read from is never closed, because nothing says when the server has opened it.
+        # The server gets the path in its environment. The end to read from is never closed, because nothing says when
+        # the server has opened it.
         reader, _Pipe.writer = os.pipe()
         _Pipe.path = f"/proc/{os.getpid()}/fd/{reader}"
 

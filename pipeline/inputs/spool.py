@@ -196,6 +196,7 @@ def _text_lines(stream: "BufferedReader[Any]", shown: str, max_row_bytes: int) -
         detail = f"the text is longer than max_row_bytes ({max_row_bytes:,}); raise it to use the text"
         yield _reject_line(ROW_TOO_LONG, detail)
     elif data:
+        # Bytes that are no UTF-8 become lone surrogates, for which the row is rejected where it is read.
         yield _json_line({"text": data.decode("utf-8", "surrogateescape")})
 
 

@@ -74,8 +74,11 @@ def open_results(folder: Path, options: Mapping[str, Any], ids: Mapping[int, str
 def read_results(folder: Path, ids: Mapping[int, str]) -> Results:
     """The results of an evaluation.
 
+    Args:
+        ids: row of the data → its problem's id, which each result must have: they may be of other data.
+
     Raises:
-        OutputError: there is none, or a line is damaged.
+        OutputError: there is none, a line is damaged, or a result is of another problem.
     """
     path = folder / RESULTS_FILE
     try:

@@ -126,7 +126,8 @@ def plan_window(
             draft.file.write(numbers.data)
             out.put(draft, f"{name}.{kind}")
     padded = form.alignment.padded(pieces["length"], row_offsets).astype(np.int64)
-    # What a piece continues: the tokens of its document, from the first one kept (`low`) to its own first one.
+    # What a piece with a parent continues: the tokens of its document, from the first one kept (`low`) to its own first
+    # one. All others have parent 0, also the later pieces of a cut document, whose tokens do not see the earlier ones.
     first_kept = table.documents.low[pieces["document"]]
     tokens_before = np.where(pieces["parent"] > 0, pieces["start"] - first_kept, 0).astype(np.int64)
     tokens = sums_of(padded, row_offsets)

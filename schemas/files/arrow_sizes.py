@@ -83,7 +83,7 @@ def _messages(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _messages_of_stream(data: memoryview) -> Iterator[tuple[int, int]]:
-    """As `_messages`, of a stream, in which messages follow each other."""
+    """(Where its header begins, where its body begins) of each message of a stream, in which they follow each other."""
     position = 0
     while position + 4 <= len(data):
         header, header_length = _header(data, position)
@@ -96,7 +96,7 @@ def _messages_of_stream(data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _messages_of_file(data: memoryview) -> Iterator[tuple[int, int]]:
-    """As `_messages`, of a file, whose footer lists them."""
+    """(Where its header begins, where its body begins) of each message of a file, whose footer lists them."""
     # A file ends with its footer, the footer's length in 4 bytes, and the magic word.
     footer_end = len(data) - len(_MAGIC) - 4
     footer = _root_table(data, footer_end - _number(data, footer_end, "i"))

@@ -270,6 +270,7 @@ def _longest_runs(pairs: _PairMatches) -> tuple[Positions, Positions]:
 
     N-grams that follow each other in both texts are one run: three 13-grams are a run of 13 + 3 - 1 = 15 words.
     """
+    # Matches are sorted by pair and, within a pair, by how far both positions are from each other, then by position.
     # Within a run, both positions grow by one with each match, so their distances from the match's number stay. Of five
     # matches of one pair:
     #     match            0  1  2  3  4

@@ -160,15 +160,17 @@ def _dealt(pieces: NDArray[np.int64], rows: NDArray[np.int64], same: NDArray[np.
     heapify(free_rows)
     dealt = np.empty_like(pieces)
     for copies in sorted(documents.values(), key=len, reverse=True):
+        # A row that got a copy is set aside until all copies of the document are dealt, so that no row gets two of them
+        # while there is another.
         rows_with_copy = list[tuple[int, int]]()
         for piece in copies:
-            if not free_rows:  # there are fewer rows than copies
+            if not free_rows:  # there are fewer rows than copies: a second round over those that were set aside
                 free_rows = rows_with_copy
                 rows_with_copy = []
                 heapify(free_rows)
             minus_places, row = heappop(free_rows)
             dealt[places[row].pop()] = piece
-            if minus_places < -1:  # the row has places left, for other documents first
+            if minus_places < -1:  # the row has places left
                 rows_with_copy.append((minus_places + 1, row))
         for row_left in rows_with_copy:
             heappush(free_rows, row_left)

@@ -46,6 +46,7 @@ class PreferenceFormat(Format):
         else:
             prompt, chosen, rejected = _cut_messages(prompt, chosen, rejected)
         self._require_prompt_and_answers(prompt, chosen, rejected)
+        # In the style "plain", texts are joined as they are; in the style "chat", they become turns.
         if isinstance(chosen, str) and self.style != "chat":
             require_no_parts_of_a_chat(row, self.keys)
         else:

@@ -106,8 +106,10 @@ class ContentProxy(TrackedStr):
         """`m.content == "x"` is false, for a content that does not contain "x"."""
         if not isinstance(right, str):
             return NotImplemented
+        # `m.content == ""` asks whether the content is empty, which `not` notes. Only for a plain text on the right: of
+        # another content there, `not` would note a question, too.
         if type(right) is str and not right:
-            return not self  # `m.content == ""`
+            return not self
         # A content that does not contain a text does not equal it, either. `in` notes that, and answers False.
         return right in self
 

@@ -218,13 +218,13 @@ class TemplateGaps:
         return token_pattern((header_tokens & tokens_after_answers) - self.tokens.generation_stops)
 
     def _repeated_opening_tokens(self, message: Message, *, tools: bool) -> list[str]:
-        """The special tokens with which a text begins, side by side, if they come again between messages and go on in
-        the same way there: with or without white space, a word or another token. Headers begin with them, unless they
-        end the message before.
+        """The special tokens with which a text begins, side by side, if they come again between messages and the text
+        goes on behind them in the same way there: with the same kind of thing, a word or another token, and with white
+        space before it or without. Most begin headers; one may also end the message before.
 
-            text begins with    "<s><|im_start|>user\\n"
+            text begins with    "[gMASK]<|im_start|>user\\n"
             between messages    "<|im_end|>\\n<|im_start|>assistant\\n"     `<|im_start|>`, with a word right behind it,
-                                                                        comes again; `<s>` does not
+                                                                        comes again; `[gMASK]` does not
 
         Args:
             message: the first one of the text.
@@ -234,7 +234,8 @@ class TemplateGaps:
             self.samples.between([USER, ANSWER, USER], before=1, after=2, tools=tools),
             self.samples.between([USER, USER], before=0, after=1, tools=tools),
         )
-        # Each special token of the gaps, with how the gap goes on behind it.
+        # Each special token of the gaps, with how the gap goes on behind it: what comes next, and whether white space
+        # is before that.
         continued_in_gaps: set[tuple[str, tuple[str, bool]]] = set()
         for gap in gaps:
             # None if the template refuses such a conversation.

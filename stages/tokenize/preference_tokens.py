@@ -51,8 +51,8 @@ def encode_pairs(
         try:
             sides = _render_sides(encoder, example, batch, counts)
         except RowRejectedError as error:
-            # Rendering counts the end-of-sequence tokens that it adds. The chosen side may have got one before the
-            # rejected side was refused; all else goes into the batch below, with both sides.
+            # Rendering counts the end-of-sequence tokens that it adds, and the chosen side may have got one before the
+            # rejected side was refused. Nothing else was counted: that is done below, for whole pairs.
             batch.added_eos = added_eos_before
             counts.refuse(example, error)
             continue

@@ -158,8 +158,8 @@ class ByteLengths:
         normalizers = steps(head.normalizer, "normalizers")
         pre_tokenizers = steps(head.pre_tokenizer, "pretokenizers")
         last_step = pre_tokenizers[-1] if pre_tokenizers else {"type": None}
-        # ByteLevel may put a space before a text, which is in no table. Then it does not count as byte-level here, and
-        # as a step that does not only divide the text, it gives None below.
+        # ByteLevel may put a space before a text, which is in no table. Such a step is not byte-level here. It stays
+        # among the steps below, and there it counts as one that changes the text, so that the result is None.
         is_byte_level = last_step["type"] == "ByteLevel" and not last_step.get("add_prefix_space", True)
         dividing_steps = pre_tokenizers[:-1] if is_byte_level else pre_tokenizers
         if not all(map(_keeps_text, dividing_steps)):

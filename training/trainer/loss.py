@@ -129,14 +129,15 @@ class Forward:
         self, model: Any, batch: Mapping[str, Any], targets: Targets, fused: FusedHead | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The sum of the tokens' losses, each times its weight; and the mean auxiliary loss, None if there is none."""
-        if fused is None or targets.weights is not None:  # a fused head gives one sum, in which all weigh the same
+        # A fused head gives the mean of all losses, in which each token weighs the same, in the place of logits.
+        if fused is None or targets.weights is not None:
             outputs = self._outputs(model, batch, targets)
             losses = token_losses(self._logits(outputs, targets), targets.tokens)
             total = losses.sum() if targets.weights is None else (losses * targets.weights).sum()
         else:
             with fused.of(targets):
                 outputs = self._outputs(model, batch, targets)
-            total = outputs["logits"].sum() * len(targets.tokens)  # the head gives their mean
+            total = outputs["logits"].sum() * len(targets.tokens)  # one number, the mean
         return total, self._auxiliary_loss(outputs)
 
     def _compare(self, model: Any, batch: Mapping[str, Any], targets: Targets) -> None:

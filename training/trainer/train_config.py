@@ -312,7 +312,8 @@ def _checked_arguments(keys: Mapping[str, Any], base: Path) -> dict[str, Any]:
                 converted = TypeAdapter(types[key]).validate_python(value)
             except ValidationError as error:
                 raise ConfigError(f"trainer.{key}: {value!r:.60}: {error.errors()[0]['msg']}") from None
-            value = converted if isinstance(value, str) else value  # YAML reads 1e-3 as text
+            # YAML reads 1e-3 as text. Everything else stays as it was given, as in a program that makes the arguments.
+            value = converted if isinstance(value, str) else value
         elif key in ("deepspeed", "fsdp_config") and isinstance(value, str) and (base / value).is_file():
             value = str(base / value)
         # transformers 5.23 renamed gradient checkpointing, and warns of the old name.

@@ -109,7 +109,7 @@ class _Sample(NamedTuple):
 
 
 def _read_sample(selected: Selected) -> _Sample:
-    """The documents of which the table has the trained spans, without those that do not count."""
+    """The documents of which the table has the trained spans, without those that have no copies."""
     spans = selected.table.trained_spans
     assert spans is not None
     copies = _copies(selected)
