@@ -145,11 +145,11 @@ def test_a_failure_of_the_machine_ends_the_evaluation_and_the_same_call_continue
     write_samples(tmp_path / "samples.jsonl")
     run, left = Sandbox.run, [4]
 
-    def failing(self: Sandbox, *arguments: Any) -> Any:
+    def failing(self: Sandbox, *arguments: Any, **keywords: Any) -> Any:
         left[0] -= 1
         if left[0] < 0:
             raise SandboxError("the machine failed")
-        return run(self, *arguments)
+        return run(self, *arguments, **keywords)
 
     with monkeypatch.context() as patch:
         patch.setattr(Sandbox, "run", failing)
