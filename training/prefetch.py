@@ -1,8 +1,8 @@
 """Work ahead of a trainer: batches that a thread makes, and remote shards that threads download, while a step computes.
 
 What this gains is that steps do not wait: of 40 steps of a model of 650,000 weights, none waited for longer than 0.3 %
-of its time. A trainer that did nothing with its batches would be slower with it: 49 in place of 80 million tokens a
-second at 1 row of 4,096 tokens a step, 613 in place of 851 at 32, because batches change threads (docs/benchmarks.md).
+of its time. A trainer that did nothing with its batches would be slower with it: 58 in place of 127 million tokens a
+second at 1 row of 4,096 tokens a step, 642 in place of 847 at 32, because batches change threads (docs/benchmarks.md).
 Threads are enough, because numpy, Arrow and downloads release the interpreter's lock.
 """
 
