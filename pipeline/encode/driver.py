@@ -179,7 +179,8 @@ def _require_reference_tokens(result: EncodeResult, spec: EncodeSpec) -> None:
     """Raise IntegrityError if a sample of a part differs from what the reference gives; the part is not used then."""
     if spec.engine == REFERENCE or not result.samples:
         return
-    deviation = describe_difference(result.samples, TokenizersEngine(spec.tokenizer.json))  # loaded once in a process
+    # Engines share loaded tokenizers, so this loads the reference once in a process.
+    deviation = describe_difference(result.samples, TokenizersEngine(spec.tokenizer.json))
     if deviation:
         raise IntegrityError(
             f"tokenizer engine {spec.engine} {spec.engine_version} gives other tokens than the reference "

@@ -220,7 +220,7 @@ def scan_file(source: str, path: Path, max_row_bytes: int, cache: Path, name: st
                 else:
                     blocks = scan_table(path, container, BLOCK_BYTES, cache)
                 _require_unchanged(path, status_before)
-    except StoreError:
+    except StoreError:  # is an OSError, too: it is the cache that cannot be written
         raise
     except OSError as error:
         raise InputError(

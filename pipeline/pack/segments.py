@@ -86,6 +86,7 @@ class Segments:
     def weights(self, documents: Documents) -> NDArray[np.float32]:
         """(spans,) the loss weight of the spans of K documents; that of an untrained span has no effect."""
         weights_of_documents = []
+        # The spans from `begin` to `end` of a segment are a document's. `_slices` also maps the segments.
         for segment, begin, end in self._slices(documents):
             weights = self._spans[segment].weights
             if weights is None:

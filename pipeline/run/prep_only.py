@@ -125,6 +125,8 @@ def _public_rows(
             for example in prepared.examples:
                 row = form.public_row(example)
                 if form.options.prompt_only:
+                    # By these, answers of a model are matched with the rows later. The group of an APPS example is its
+                    # problem's id; without a group, the row's number stands in.
                     number = rows_before + block.first_line + example.line  # `line` counts in the block
                     row = {"id": example.group or str(number), "row": number, **row}
                 yield row

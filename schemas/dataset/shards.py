@@ -68,7 +68,8 @@ def read_row_sizes(file: MappedFile, rows: int) -> RowSizes:
         IntegrityError: the file is damaged, or has other columns, or other rows.
     """
     with file.reading():
-        require_bounded(memoryview(file.buffer), 0)  # as in `read_batches`: nothing may be compressed
+        # At most 0 bytes may come of unpacking: nothing may be compressed, as in `read_batches`.
+        require_bounded(memoryview(file.buffer), 0)
         content = pa.ipc.open_file(file.buffer)
         require_columns(content.schema, ROW_SIZES)
         if content.num_record_batches != 1:

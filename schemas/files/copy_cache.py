@@ -94,7 +94,7 @@ class Copies:
                 # Without locks, several may download it at once, each into a draft of its own.
                 writer = "" if locked else f".{os.getpid()}-{threading.get_ident()}"
                 return self._download(target, size, download, writer)
-        except (StoreError, FileNotFoundError):
+        except (StoreError, FileNotFoundError):  # both are an OSError; the second says that the remote file is missing
             raise
         except OSError as error:
             raise StoreError(

@@ -172,7 +172,7 @@ class CharacterSpans:
         second: ends 3 6 1 4, because the document's first span, at index 2, gets one before it.
 
         Args:
-            ends: (spans,) from `_token_ends`.
+            ends: (spans,) from `_token_ends`, which count the tokens before the text.
             prefix_lengths: (N,) how many tokens the tokenizer added before the text of each document.
         """
         if not prefix_lengths.any():

@@ -80,6 +80,11 @@ class TokenObjective:
     ) -> torch.Tensor:
         """This micro-batch's sum of losses, divided by the trained tokens (or their weights) of the whole step.
 
+        Args:
+            units: the trained tokens (or their weights) of the whole step, on all ranks.
+            share: 1 / (ranks · micro-batches), for a mean over the step such as an auxiliary loss.
+            is_first_step: has no effect here.
+
         Raises:
             ConfigError: see `Forward.loss`.
         """

@@ -77,8 +77,8 @@ def read_pairs(selected: Selected) -> PairStats:
     rejected = completions[:, 1, 1] - completions[:, 1, 0]
     parts = PairLengths(prompt, chosen, rejected)
     limits = limits_of(config, pairs=True)
-    # A run keeps so many tokens of each row free for padding (see `limits_of_pairs`): with multiples of 8, a length of
-    # 64 keeps pairs of 57 tokens, so a pair of 57 needs 64.
+    # Where both sides stand in one row (`both`), a run keeps so many of its tokens free for padding: with multiples of
+    # 8, a length of 64 keeps pairs of 57 tokens, so a pair of 57 needs 64.
     padding = config.pack.alignment.document - 1 if limits.both else 0
     lengths = parts.limited(limits) + np.int32(padding)
     pair_of_copy = np.repeat(np.arange(len(lengths)), sample.copies)
