@@ -52,7 +52,7 @@ def report(folder: str | Path, *, write: bool = False) -> Report:
     choice = None
     configuration = ""
     # Only the run's own report knows the comparison of lengths, and the configuration: they are taken from there if it
-    # is of this dataset. Errors may be of any kind: a report is no part of the dataset, so no check has looked at it.
+    # is of this dataset. Errors may be of any kind: a report does not belong to the dataset, so nothing has checked it.
     with suppress(Exception):
         stored = msgspec.json.decode(dataset.store.read(JSON) or b"", type=Report)
         if stored.made is not None and stored.made.manifest == dataset.manifest.hash:
@@ -75,7 +75,7 @@ def write_report(report: Report, out: Store, name: str = "report") -> tuple[str,
     Raises:
         OutputError: a file cannot be written.
     """
-    # A report that is there is replaced: it is no part of the dataset, and may be made again at any time.
+    # An existing report is replaced: it does not belong to the dataset, and may be made again at any time.
     for file, content in ((f"{name}.html", report_html(report)), (f"{name}.json", report_json(report))):
         try:
             out.replace_bytes(file, content)

@@ -94,8 +94,8 @@ def repair(
     # The manifest has the configuration of the run that made the dataset. Another one would make other files.
     check_plan(out, {"config": loaded.identity()})
     findings = verify(folder, deep=True, observer=observer).findings
-    # `_run/plan.json` may be damaged, or missing, as in a copy without `_run`. It is no file of the dataset, so that
-    # `verify` does not look at it: it is written in any case. The manifest has the same plan.
+    # `_run/plan.json` may be damaged, or missing, as in a copy without `_run`. `verify` does not look at it, because it
+    # does not belong to the dataset: it is written in any case. The manifest has the same plan.
     out.replace_bytes(PLAN, plan_bytes(manifest.plan))
     dataset_files = {MANIFEST, *(file.name for file in manifest.all_files)}
     damaged = {finding.name for finding in findings} & dataset_files

@@ -69,7 +69,7 @@ class ObjectStore(Store):
         key = self.objects.key(folder)
         # Keys in the bucket begin with the store's own folder, names do not: `runs/a/manifest.json` in the store
         # `s3://bucket/runs/a` is `manifest.json`.
-        # In the store `s3://bucket`, which is no folder of a bucket, keys are names, and nothing is cut off.
+        # In the store `s3://bucket`, which is a whole bucket, keys are names, and nothing is cut off.
         prefix_length = len(f"{self.objects.key('')}/".lstrip("/"))
 
         def list_names() -> list[str]:

@@ -115,7 +115,7 @@ def expected_texts(value: Any) -> tuple[str, ...]:
 
 
 def _join_lines(lines: Sequence[Any], write: Callable[[Any], str]) -> str:
-    """The lines as one text. `write` makes a text of each line that is none, such as a number."""
+    """The lines as one text. `write` makes a text of a line that is something else, such as a number."""
     return "\n".join(line.removesuffix("\n") if isinstance(line, str) else write(line) for line in lines)
 
 

@@ -31,7 +31,7 @@ class AppsFormat(Format):
     """Problems in the public APPS fields.
 
     `sub` is the solution's index in the row's own list, -1 with `prompt_only`. `group` is the problem's id,
-    or a digest of its question when it has none. Examples of a problem share one list as their prompt, so nobody may
+    or a digest of its question when it has none. Examples of a problem share one list as their prompt, so no code may
     change it.
     """
 

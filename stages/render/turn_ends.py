@@ -129,7 +129,7 @@ def _end_before_next(chat: RenderedChat, message: int, next_message: int, gap: s
 
 def _gap_without_headers(gaps: TemplateGaps, gap: str, headers: Sequence[str]) -> _Ends:
     """A gap without each header that it ends with: "<|im_end|>\\n<|im_start|>user\\n" without "<|im_start|>user\\n" is
-    "<|im_end|>\\n". What is left is no end of a turn if a header still begins in it: then the header is longer.
+    "<|im_end|>\\n". If a header still begins in what is left, that is not the end of the turn: the header is longer.
     """
     ends = [gap.removesuffix(header) for header in headers if header and gap.endswith(header)]
     return {gaps.tokens.closing_span(end): end for end in ends if not gaps.header_openers.search(end)}

@@ -209,7 +209,7 @@ class TemplateGaps:
         unless a generation is known to stop there. In `<|x|>user: a<|x|>assistant: b<|x|>`, nothing shows whether the
         token closes turns or opens headers.
         """
-        # A header that the template opens at the text's end is no end of the answer.
+        # A header that the template opens at the text's end does not end the answer.
         ends = [gap.removesuffix(self.opened_header) for gap in self.samples.after_answers]
         tokens_after_answers = {token for end in ends for token in self.special_tokens.findall(end)}
         header_tokens: set[str] = set()
